@@ -1,0 +1,1 @@
+"""The built-in assignors, one file each, found by the entry point ``connectgroup.assignors``."""

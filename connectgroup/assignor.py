@@ -1,0 +1,344 @@
+"""What an assignor author writes against: the question, the answer, and the class that turns one into the other.
+
+An assignor is a pure function with a name. It is asked on the member that the coordinator has chosen (or on
+the coordinator itself): here are the members, what each holds, and all there is to share out; who shall hold
+what? It keeps nothing between calls and gives equal answers to equal questions, whatever the order they are
+put in and whatever the hash seed: sort wherever an order could leak into the answer.
+
+The same question can be read in two ways. ``ConnectGroup.members`` and ``.units`` are friendly objects;
+``ConnectGroup.columns()`` is the same as integer arrays, one entry a unit, for assignors that must be fast, and
+``ConnectAssignment.from_columns`` takes such an answer. numpy is imported by the second way only.
+
+How an assignor is run and its answer judged is in ``assignor_guard``.
+
+Source: "Connect on the new protocol", interfaces Assignor, PartitionAssignor and ConnectAssignor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
+
+from .names import NO_UNITS, Unit, Units
+
+if TYPE_CHECKING:
+    from .assignor_columns import ConnectColumns, Integers
+
+GroupT = TypeVar("GroupT", bound="Group")
+AssignmentT = TypeVar("AssignmentT", bound="Assignment")
+ShareT = TypeVar("ShareT", bound="MemberAssignment")
+T = TypeVar("T")
+
+
+class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
+    """One way to share things out, found by the entry point ``connectgroup.assignors``.
+
+    Derive from one of its children and write ``name`` and ``assign``; the rest has defaults. The class is made
+    without arguments, once a worker. ``metadata`` and ``on_assignment`` are called on every member, ``assign``
+    only on the one chosen, off the event loop, never two at a time.
+
+    Attributes:
+        name: non-empty, the same on every member, and the entry point's name.
+        minimum_version: lowest version of ``metadata`` it can read, >= -1.
+        maximum_version: highest version it can read, >= 0 and >= ``minimum_version``.
+    """
+
+    name: ClassVar[str] = ""
+    minimum_version: ClassVar[int] = 0
+    maximum_version: ClassVar[int] = 0
+
+    def metadata(self) -> Metadata:
+        """What this member wants the assignor to know of it; asked before every heartbeat that may carry it.
+
+        Must be cheap and equal while nothing has changed: a change of reason or bytes asks for a rebalance.
+        """
+        return Metadata(version=self.maximum_version)
+
+    @abstractmethod
+    def assign(self, group: GroupT) -> AssignmentT:
+        """Share everything in ``group`` out, each thing to exactly one member.
+
+        Args:
+            group: frozen, complete; members and units may be none, and members may hold things that no
+                longer exist (those are to be left out).
+
+        Returns:
+            The whole answer, not a difference. A member left out gets nothing. With ``error`` set nothing is
+            installed and the group keeps what it has.
+
+        Raises:
+            Exception: shown as one line; the coordinator asks another member, then helps itself.
+        """
+
+    def on_assignment(self, assignment: ShareT) -> None:
+        """Called on a member with its own share, before its listener hears of it and before anything starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """One member's word to the assignor.
+
+    Attributes:
+        reason: why it changed, -128 .. 127; 0 is none.
+        version: version of ``metadata``, within the assignor's range.
+        metadata: opaque to all but the assignor.
+    """
+
+    reason: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member, with what it said in ``Assignor.metadata`` (reason, version, metadata).
+
+    Attributes:
+        member_id: unique in the group.
+        instance_id: the static member's name, None if it is none.
+    """
+
+    member_id: str
+    instance_id: str | None = None
+    reason: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The question: the members, in any order."""
+
+    members: Sequence[GroupMember] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAssignment:
+    """One member's share.
+
+    Attributes:
+        member_id: whose.
+        error: the assignor's own error number for this member, 0 is none.
+        version: version of ``metadata``, within the assignor's range.
+        metadata: the assignor's word to ``on_assignment`` on that member.
+    """
+
+    member_id: str
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """The answer.
+
+    Attributes:
+        error: 0, or a number of the assignor's own: then ``members`` is not looked at.
+        message: the error in words, one line.
+        members: each member's share, in any order, each member at most once.
+    """
+
+    error: int = 0
+    message: str = ""
+    members: Sequence[MemberAssignment] = ()
+
+
+# --------------------------------------------------------------------------------------------------
+# Connectors and tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectMember(GroupMember):
+    """A worker; ``owned`` is its share of the target in force, which may name units that are gone."""
+
+    owned: Units = NO_UNITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSpec:
+    """A connector to be placed, with its tasks 0 .. ``num_tasks`` - 1.
+
+    Attributes:
+        name: unique in the group.
+        num_tasks: >= 0.
+        weight: load of the connector itself, >= 0; 0 by default because it mostly watches.
+        task_weights: load of each task, >= 0; empty means 1 each, a missing one is 1.
+    """
+
+    name: str
+    num_tasks: int = 0
+    weight: int = 0
+    task_weights: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectGroup(Group):
+    """The question put to a ``ConnectAssignor``.
+
+    Attributes:
+        members: the workers.
+        connectors: all there is to place; names are unique.
+    """
+
+    members: Sequence[ConnectMember] = ()
+    connectors: Sequence[ConnectorSpec] = ()
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Every connector and task once, sorted."""
+        named = sorted((spec.name, spec.num_tasks) for spec in self.connectors)
+        return tuple(Unit(name, task) for name, num_tasks in named for task in range(-1, num_tasks))
+
+    def columns(self) -> ConnectColumns:
+        """The same question as integer arrays, made once and read-only."""
+        return self._columns
+
+    @cached_property
+    def _columns(self) -> ConnectColumns:
+        from .assignor_columns import columns_of
+
+        return columns_of(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectMemberAssignment(MemberAssignment):
+    """A worker's share: connectors and tasks."""
+
+    units: Units = NO_UNITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectAssignment(Assignment):
+    """The answer of a ``ConnectAssignor``: each worker's share."""
+
+    members: Sequence[ConnectMemberAssignment] = ()
+
+    @classmethod
+    def from_columns(cls, columns: ConnectColumns, owner: Integers) -> ConnectAssignment:
+        """An answer as one array; each member is answered in the version it spoke.
+
+        Args:
+            columns: what ``group.columns()`` gave.
+            owner: integers of shape ``(units,)``: for each unit the index of its member in
+                ``columns.member_ids``, -1 for none.
+        """
+        from .assignor_columns import shares_of
+
+        return cls(members=Lazy(lambda: shares_of(columns, owner), origin=(columns, owner)))
+
+    @property
+    def by_column(self) -> tuple[ConnectColumns, Integers] | None:
+        """What ``from_columns`` was given, where the answer was given so; else None."""
+        return self.members.origin if isinstance(self.members, Lazy) else None
+
+
+class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAssignment]):
+    """Shares connectors and tasks out over workers."""
+
+
+# --------------------------------------------------------------------------------------------------
+# Topic partitions
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; ``topic`` is whatever the group calls it, name or id. Sorts by both."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Partitions = frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMember(GroupMember):
+    """A consumer: the topics it may be given, and its share of the target in force."""
+
+    subscribed: frozenset[str] = frozenset()
+    owned: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic, with its partitions 0 .. ``num_partitions`` - 1."""
+
+    name: str
+    num_partitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionGroup(Group):
+    """The question put to a ``PartitionAssignor``; a topic that nobody is subscribed to is not to be placed."""
+
+    members: Sequence[PartitionMember] = ()
+    topics: Sequence[TopicSpec] = ()
+
+    @cached_property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Every partition of a topic that somebody is subscribed to, once, sorted."""
+        wanted: set[str] = set().union(*(member.subscribed for member in self.members))
+        named = sorted((spec.name, spec.num_partitions) for spec in self.topics if spec.name in wanted)
+        return tuple(TopicPartition(name, partition) for name, count in named for partition in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMemberAssignment(MemberAssignment):
+    """A consumer's share."""
+
+    partitions: Partitions = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionAssignment(Assignment):
+    """The answer of a ``PartitionAssignor``."""
+
+    members: Sequence[PartitionMemberAssignment] = ()
+
+
+class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionMemberAssignment]):
+    """Shares topic partitions out over consumers."""
+
+
+class Lazy(Sequence[T]):
+    """A sequence that is made when it is first looked at.
+
+    A hundred thousand ``Unit`` objects cost more than a fast assignor takes to place them, so the friendly
+    view is made only for those who read it. ``origin`` is what it would be made of, for those who do not.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[T]], *, origin: Any) -> None:
+        self._make = make
+        self.origin = origin
+
+    @cached_property
+    def _made(self) -> tuple[T, ...]:
+        return tuple(self._make())
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        return self._made[index]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._made)
+
+    def __eq__(self, other: Any) -> bool:
+        return self._made == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._made)
+
+    def __repr__(self) -> str:
+        return repr(self._made)

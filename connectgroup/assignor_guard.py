@@ -1,0 +1,346 @@
+"""Running an assignor without having to trust it: every wrong turn becomes one ``PluginError`` line.
+
+``run_assignor`` is for the worker and the coordinator alike. It calls ``assign`` and judges the answer: right
+type, known members, every unit known and given exactly once, versions within range. Sorted, so that the same
+wrong answer gives the same line everywhere. A call that never returns is the caller's business: run it in a
+thread with a time limit. ``os._exit`` in a plug-in cannot be held back by anything in this process.
+
+``first_offence`` is the judge alone; the coordinator's check of an installed assignment asks it too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from .assignor import (
+    Assignment,
+    Assignor,
+    ConnectAssignment,
+    ConnectGroup,
+    ConnectMemberAssignment,
+    Group,
+    Metadata,
+    PartitionAssignment,
+    PartitionGroup,
+    PartitionMemberAssignment,
+    TopicPartition,
+)
+from .errors import PluginError
+from .messages import AssignorInfo, InstalledMember, PrepareResponse, grouped
+from .names import NO_UNITS, Unit, Units, printable
+
+if TYPE_CHECKING:
+    from .assignor_columns import ConnectColumns, Integers
+
+MOST_METADATA_BYTES: Final = 1 << 20
+"""No member's metadata may be larger: it travels in every Prepare and is a record of the log."""
+
+GroupT = TypeVar("GroupT", bound=Group)
+AssignmentT = TypeVar("AssignmentT", bound=Assignment)
+ResultT = TypeVar("ResultT")
+ThingT = TypeVar("ThingT", Unit, TopicPartition)
+
+
+def run_assignor(
+    assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT, *, held_back: Units = NO_UNITS
+) -> AssignmentT:
+    """Put the question, judge the answer.
+
+    Args:
+        assignor: any plug-in; nothing is assumed of it.
+        group: the question.
+        held_back: units that are to be given to nobody for now.
+
+    Returns:
+        A legal answer, or one with the assignor's own ``error`` set, whose members are not looked at.
+
+    Raises:
+        PluginError: the assignor raised (``SystemExit`` included) or its answer is not legal; the first
+            offence, sorted, on one line.
+    """
+
+    def ask() -> tuple[AssignmentT, str | None]:
+        answer = assignor.assign(group)
+        return answer, _offence(assignor, group, answer, held_back)
+
+    answer, offence = _guarded(assignor, "assign", ask)
+    if offence is not None:
+        raise PluginError(f"{_who(assignor)}: {offence}")
+    return answer
+
+
+def first_offence(
+    shares: Iterable[tuple[str, Iterable[ThingT]]],
+    *,
+    members: Collection[str],
+    units: AbstractSet[ThingT],
+    held_back: AbstractSet[ThingT] = frozenset(),
+) -> str | None:
+    """What is wrong first with an assignment: None if nothing, else one line naming it and how many more there are.
+
+    Args:
+        shares: member id and its units, repeats included.
+        members: who there is.
+        units: all there is to share out; each must be given exactly once, unless there is no member at all.
+        held_back: those of ``units`` that must not be given.
+
+    Source: "Connect on the new protocol", ConnectGroupInstallAssignment, request validation.
+    """
+    listed = [(member_id, list(given)) for member_id, given in shares]
+    to_give = units - held_back if held_back else units
+    everything = [unit for _, given in listed for unit in given]
+    known = all(member_id in members for member_id, _ in listed)
+    once = len({member_id for member_id, _ in listed}) == len(listed)
+    if known and once and len(everything) == len(to_give) and to_give == set(everything):
+        return None  # the usual case, in a few passes at C speed
+
+    offences: list[str] = []
+    for member_id in sorted({member_id for member_id, _ in listed}):
+        if member_id not in members:
+            offences.append(f"{printable(member_id)} is not a member")
+        if sum(name == member_id for name, _ in listed) > 1:
+            offences.append(f"{printable(member_id)} is listed twice")
+    holders: dict[ThingT, list[str]] = {}
+    for member_id, given in sorted(listed, key=lambda share: share[0]):
+        for unit in given:
+            holders.setdefault(unit, []).append(member_id)
+    for unit in sorted(holders):
+        names = [printable(member_id) for member_id in holders[unit]]
+        if unit not in units:
+            offences.append(f"{printable(unit)}, given to {names[0]}, does not exist")
+        elif unit in held_back:
+            offences.append(f"{printable(unit)}, given to {names[0]}, is held back")
+        elif len(names) > 1:
+            offences.append(f"{printable(unit)} is given twice, to {names[0]} and {names[1]}")
+    if members:
+        offences.extend(f"{printable(unit)} is given to nobody" for unit in sorted(to_give - holders.keys()))
+    if not offences:
+        return None
+    return offences[0] if len(offences) == 1 else f"{offences[0]} (and {len(offences) - 1} more)"
+
+
+def assignor_info(assignor: Assignor[Any, Any, Any]) -> AssignorInfo:
+    """What a member tells the group of one of its assignors: name, versions and current metadata.
+
+    Raises:
+        PluginError: ``metadata`` raised or what it gave cannot be sent.
+    """
+    said = _guarded(assignor, "metadata", assignor.metadata)
+    offence = declaration_offence(assignor) or _metadata_offence(assignor, said)
+    if offence is not None:
+        raise PluginError(f"{_who(assignor)}: {offence}")
+    return AssignorInfo(
+        name=assignor.name,
+        minimum_version=assignor.minimum_version,
+        maximum_version=assignor.maximum_version,
+        reason=said.reason,
+        version=said.version,
+        metadata=said.metadata,
+    )
+
+
+def tell_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignment) -> None:
+    """Tell the assignor its member's share.
+
+    Raises:
+        PluginError: ``on_assignment`` raised. The share stands all the same.
+    """
+    _guarded(assignor, "on_assignment", lambda: assignor.on_assignment(share))
+
+
+def declaration_offence(assignor: Assignor[Any, Any, Any]) -> str | None:
+    """What is wrong with an assignor's name or versions; None if nothing.
+
+    Source: "Connect on the new protocol", request validation of the heartbeat.
+    """
+    name, low, high = assignor.name, assignor.minimum_version, assignor.maximum_version
+    if not isinstance(name, str) or not name:
+        return f"name: got {printable(repr(name))}; allowed: a non-empty string"
+    for field, value, least in (("minimum_version", low, -1), ("maximum_version", high, max(0, low))):
+        if not _is_integer(value):
+            return f"{field}: got {printable(repr(value))}; allowed: an integer"
+        if not least <= value <= 32767:
+            return f"{field}: got {value}; allowed: {least} .. 32767"
+    return None
+
+
+def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
+    """The question as the coordinator put it (``ConnectGroupPrepareAssignment``)."""
+    from . import assignor_columns
+
+    return assignor_columns.group_from_prepare(response)
+
+
+def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember, ...]:
+    """A judged answer in the wire's shape, members, connectors and tasks sorted: equal answers are equal bytes."""
+    if assignment.by_column is not None:
+        from .assignor_columns import wire_shares_of
+
+        columns = assignment.by_column[0]
+        shares = wire_shares_of(*assignment.by_column)
+        return tuple(
+            InstalledMember(member_id=member_id, version=version, units=units)
+            for member_id, version, units in zip(columns.member_ids, columns.member_versions, shares, strict=True)
+        )
+    return tuple(
+        InstalledMember(
+            member_id=member.member_id,
+            error=member.error,
+            units=grouped(member.units),
+            version=member.version,
+            metadata=member.metadata,
+        )
+        for member in sorted(assignment.members, key=lambda member: member.member_id)
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# The judge's parts
+
+
+def _who(assignor: object) -> str:
+    name = getattr(assignor, "name", "")
+    kind = type(assignor)
+    return f"assignor {printable(name)!r} ({printable(f'{kind.__module__}.{kind.__qualname__}')})"
+
+
+def _guarded(assignor: object, method: str, call: Callable[[], ResultT]) -> ResultT:
+    try:
+        return call()
+    except KeyboardInterrupt:
+        raise  # the operator's, not the plug-in's
+    except BaseException as error:
+        raise PluginError(f"{_who(assignor)}: {method} raised {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """An exception on one line, even one that cannot describe itself: ``ValueError: what it said``."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(no description)"
+    name = printable(type(error).__name__)
+    return f"{name}: {printable(text, most=200)}" if text else name
+
+
+def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object, held_back: Units) -> str | None:
+    expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectGroup) else PartitionAssignment
+    share = ConnectMemberAssignment if isinstance(group, ConnectGroup) else PartitionMemberAssignment
+    if inspect.iscoroutine(answer):
+        answer.close()
+        return f"assign is async; allowed: a plain method that returns {expected.__name__}"
+    if not isinstance(answer, expected):
+        return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
+    if not _is_integer(answer.error):
+        return f"error: got {printable(repr(answer.error))}; allowed: an integer"
+    if answer.error:
+        return None
+    if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup) and answer.by_column is not None:
+        return _column_offence(group, *answer.by_column, held_back=held_back, assignor=assignor)
+    members: list[Any] = list(answer.members)
+    for member in members:
+        if not isinstance(member, share):
+            return f"members holds {_type(member)}; allowed: {share.__name__}"
+        if not isinstance(member.member_id, str):
+            return f"member_id: got {printable(repr(member.member_id))}; allowed: a string"
+    for member in sorted(members, key=lambda member: member.member_id):
+        offence = _share_offence(assignor, member)
+        if offence is not None:
+            return f"{printable(member.member_id)}: {offence}"
+    known = {member.member_id for member in group.members}
+    if isinstance(group, ConnectGroup):
+        given = [(member.member_id, member.units) for member in members]
+        return first_offence(given, members=known, units=frozenset(group.units), held_back=held_back)
+    return _partition_offence(group, members) if isinstance(group, PartitionGroup) else None
+
+
+def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None:
+    kind: type[Any] = Unit if isinstance(member, ConnectMemberAssignment) else TopicPartition
+    things = member.units if kind is Unit else member.partitions
+    if not isinstance(things, (frozenset, set)):
+        return f"its share is {_type(things)}; allowed: a frozenset of {kind.__name__}"
+    # Looked at by type before anything is compared: odd things do not sort.
+    odd = sorted(printable(repr(thing)) for thing in things if not _is_thing(thing, kind))
+    if odd:
+        return f"its share holds {odd[0]}; allowed: {kind.__name__}"
+    return _metadata_offence(assignor, member)
+
+
+def _is_thing(thing: object, kind: type[Any]) -> bool:
+    return isinstance(thing, kind) and isinstance(thing[0], str) and _is_integer(thing[1])
+
+
+def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
+    """Metadata to or from an assignor: its version within range, its bytes bytes, and not too many."""
+    if not isinstance(said, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
+        return f"metadata returned {_type(said)}; allowed: Metadata"
+    number = said.reason if isinstance(said, Metadata) else said.error
+    if not _is_integer(number) or not -128 <= number <= 127:
+        return f"{'reason' if isinstance(said, Metadata) else 'error'}: got {number!r}; allowed: -128 .. 127"
+    low, high = assignor.minimum_version, assignor.maximum_version
+    if not _is_integer(said.version) or not low <= said.version <= high:
+        return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
+    if not isinstance(said.metadata, bytes):
+        return f"metadata: got {_type(said.metadata)}; allowed: bytes"
+    if len(said.metadata) > MOST_METADATA_BYTES:
+        return f"metadata: got {len(said.metadata)} bytes; allowed: at most {MOST_METADATA_BYTES}"
+    return None
+
+
+def _column_offence(
+    group: ConnectGroup,
+    columns: ConnectColumns,
+    owner: Integers,
+    *,
+    held_back: Units,
+    assignor: Assignor[Any, Any, Any],
+) -> str | None:
+    """An answer as an array cannot give a unit twice; it can be the wrong array, leave out, or point nowhere."""
+    import numpy as np
+
+    if columns is not group.columns():
+        return "from_columns was given columns of another group; allowed: group.columns()"
+    shape, members = columns.unit_owner.shape, len(columns.member_ids)
+    if not isinstance(owner, np.ndarray) or owner.dtype.kind != "i" or owner.shape != shape:
+        got = f"{owner.dtype} of shape {owner.shape}" if isinstance(owner, np.ndarray) else _type(owner)
+        return f"owner: got {got}; allowed: signed integers of shape {shape}"
+    outside = np.flatnonzero((owner < -1) | (owner >= members))
+    if outside.size:
+        index = int(outside[0])
+        return f"owner of {columns.unit(index)}: got {int(owner[index])}; allowed: -1 .. {members - 1}"
+    if held_back:
+        shares = [(member.member_id, member.units) for member in ConnectAssignment.from_columns(columns, owner).members]
+        return first_offence(shares, members=columns.member_ids, units=frozenset(group.units), held_back=held_back)
+    left_out = np.flatnonzero(owner < 0) if members else np.empty(0, dtype=np.int64)
+    if left_out.size:
+        more = f" (and {left_out.size - 1} more)" if left_out.size > 1 else ""
+        return f"{columns.unit(int(left_out[0]))} is given to nobody{more}"
+    low, high = assignor.minimum_version, assignor.maximum_version
+    for member_id, version in zip(columns.member_ids, columns.member_versions, strict=True):
+        if not low <= version <= high:
+            return f"{printable(member_id)}: version: got {version}; allowed: {low} .. {high}"
+    return None
+
+
+def _partition_offence(group: PartitionGroup, members: Sequence[Any]) -> str | None:
+    given = [(member.member_id, member.partitions) for member in members]
+    known = {member.member_id: member.subscribed for member in group.members}
+    offence = first_offence(given, members=known, units=frozenset(group.partitions))
+    if offence is not None:
+        return offence
+    for member_id, partitions in sorted(given):
+        for partition in sorted(partitions):
+            if partition.topic not in known[member_id]:
+                return f"{printable(partition)} is given to {printable(member_id)}, which is not subscribed to it"
+    return None
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _type(value: object) -> str:
+    return "None" if value is None else f"a {printable(type(value).__name__)}"

@@ -1,0 +1,1 @@
+"""Built-in connectors, found by their entry points like anybody else's."""

@@ -1,0 +1,59 @@
+"""Tasks that do nothing but say when they start and stop: for measuring rebalances, and for trying things out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from ..connector import Config, Connector, Task, TaskContext
+from ..errors import ConfigError
+
+
+class IdleConnector(Connector):
+    """``tasks.max`` tasks without work.
+
+    Configuration: ``log``, a file to which each start and stop is added as one line
+    ``<wall clock ns> START|STOP <member> <unit> <owner epoch>``; none by default. ``stop.ms``: how long a stop takes.
+    """
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        text = config.get("stop.ms", "0")
+        if not text.isascii() or not text.isdigit():
+            raise ConfigError("stop.ms", text, "a whole number of milliseconds")
+        self.stop_s = int(text) / 1000
+        self.log = config.get("log", "")
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        return [{"task": str(number)} for number in range(most)]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return IdleTask(self, context)
+
+
+class IdleTask(Task):
+    """One of them."""
+
+    def __init__(self, connector: IdleConnector, context: TaskContext) -> None:
+        self._connector, self._context = connector, context
+
+    def start(self) -> None:
+        self._write("START")
+
+    def stop(self) -> None:
+        if self._connector.stop_s:
+            time.sleep(self._connector.stop_s)
+        self._write("STOP")
+
+    def _write(self, what: str) -> None:
+        if not self._connector.log:
+            return
+        context = self._context
+        line = f"{time.time_ns()} {what} {context.member_id} {context.unit} {context.owner_epoch}\n"
+        # One write of less than a page with O_APPEND: lines of several processes do not mix.
+        file = os.open(self._connector.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)

@@ -1,0 +1,410 @@
+"""The coordinator at work: requests and expired timers go through one queue, and nothing is answered early.
+
+For each turn the loop takes all that is waiting and, one by one, lets the group rules decide and applies the
+records; then it appends all records of the turn as one batch, and only when the log has said that they are durable
+do the answers go out (D1). State in memory may therefore be ahead of the log for the length of one append, but
+nobody is told of it: if the append fails, or its outcome is unknown, the groups of that turn are dropped and loaded
+again from the log, and those who asked are told to ask again (D6). One append serves all that waited, so a
+thousand members that join at once cost a few commits and not a thousand.
+
+A heartbeat with ``MaxWaitMs`` and nothing to hear is parked: it stays here, unanswered, until a record gives its
+sender something to hear, a later heartbeat of the same member arrives, or its time is up.
+
+Source: Kafka's ``CoordinatorRuntime``; design, "life of a heartbeat" and 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupError,
+    InvalidRequest,
+    LogError,
+    StaleMemberEpoch,
+    UnknownServerError,
+)
+from ..group.handle import GroupRequest, refusal, step
+from ..group.settings import GroupSettings
+from ..group.state import Group, replay
+from ..group.timing import SetTimer, Timer, TimerKey, TimerKind, on_load
+from ..log.base import AppendRefused, Log
+from ..messages import (
+    DescribeRequest,
+    DescribeResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Request,
+    Response,
+)
+from ..names import printable
+from ..records import Record
+
+logger = logging.getLogger(__name__)
+
+MOST_A_TURN = 500
+"""Requests decided before their records are appended: bounds a batch and the wait of the first in line."""
+
+RELOAD_WAIT_S = 0.2
+"""Between two attempts to load a group whose log cannot be read just now."""
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    """One request waiting its turn, parked, or answered; or one expired timer (then nobody waits)."""
+
+    what: GroupRequest | TimerKey
+    group_id: str
+    client_host: str = ""
+    answer: asyncio.Future[Response] | None = None
+    arrived: bool = False
+    parked_response: HeartbeatResponse | None = None
+    parked_until: asyncio.TimerHandle | None = None
+
+    def resolve(self, response: Response) -> None:
+        if self.parked_until is not None:
+            self.parked_until.cancel()
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(response)
+
+
+class Coordinator:
+    """Serves groups out of a log: the ``Handler`` behind every transport."""
+
+    def __init__(self, log: Log, settings: GroupSettings, *, wall_clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        """A coordinator that serves nothing until ``start``.
+
+        Args:
+            log: taken for this process by ``start``.
+            settings: for all groups.
+            wall_clock_ms: the time that is written into records; timers run on the event loop's clock.
+        """
+        self._log = log
+        self._settings = settings
+        self._wall_clock_ms = wall_clock_ms
+        self._groups: dict[str, Group] = {}
+        self._broken: dict[str, LogError] = {}
+        self._loading: set[str] = set()
+        self._queue: asyncio.Queue[_Command] = asyncio.Queue()
+        self._parked: dict[tuple[str, str], _Command] = {}
+        self._heard: dict[tuple[str, str], int] = {}
+        self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.turns = 0
+
+    # ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take the log, read it to its end, then serve (D4: that order).
+
+        Raises:
+            LogError: the log cannot be taken or read at all. A single group that cannot be read is refused by
+                name when it is asked for; the others are served.
+        """
+        await self._log.open()
+        for group_id, loaded in (await self._log.load()).items():
+            self._take(group_id, loaded)
+        self._spawn(self._run())
+
+    async def close(self) -> None:
+        """Stop serving: parked heartbeats are told to look for another coordinator, timers are forgotten."""
+        if self._closed:
+            return
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        waiting = list(self._parked.values())
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        for command in waiting:
+            self._refuse(command, CoordinatorNotAvailable("the coordinator is closing"))
+        self._parked.clear()
+        await self._log.close()
+
+    async def handle(self, request: Request, *, client_host: str) -> Response:
+        """Answer one request; see ``messages.Handler``."""
+        if not isinstance(request, GroupRequest):
+            raise InvalidRequest(f"{type(request).__name__}: the server answers this itself")
+        if isinstance(request, DescribeRequest):
+            return await self._describe(request, client_host)
+        return await self._ask(request, request.group_id, client_host)
+
+    async def _describe(self, request: DescribeRequest, client_host: str) -> Response:
+        asked = request.group_ids or tuple(sorted({*self._groups, *self._broken}))
+        answers = [await self._ask(DescribeRequest(group_ids=(group_id,)), group_id, client_host) for group_id in asked]
+        groups = [group for answer in answers if isinstance(answer, DescribeResponse) for group in answer.groups]
+        return DescribeResponse(groups=tuple(groups), coordinator_epoch=self._log.epoch)
+
+    async def _ask(self, request: GroupRequest, group_id: str, client_host: str) -> Response:
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        command = _Command(request, group_id, client_host, answer)
+        if self._closed:
+            self._refuse(command, CoordinatorNotAvailable("the coordinator is closing"))
+        else:
+            self._queue.put_nowait(command)
+        return await answer
+
+    # ----------------------------------------------------------------------------------------------
+    # The loop
+
+    async def _run(self) -> None:
+        while True:
+            commands = [await self._queue.get()]
+            while not self._queue.empty() and len(commands) < MOST_A_TURN:
+                commands.append(self._queue.get_nowait())
+            await self._turn(commands)
+
+    async def _turn(self, commands: list[_Command]) -> None:
+        """Decide all, append once, answer all."""
+        self.turns += 1
+        records: list[Record] = []
+        timers: list[Timer] = []
+        answers: list[tuple[_Command, Response]] = []
+        touched: set[str] = set()
+        waiting = deque(commands)
+        while waiting:
+            command = waiting.popleft()
+            group = self._admit(command, answers)
+            if group is None:
+                continue
+            try:
+                made = self._decide(command, group, timers, answers)
+            except Exception:
+                # A fault in the rules: nobody is told anything of this turn that the log does not have, and the
+                # other groups go on (D8).
+                logger.exception("group %s: %s failed", printable(group.group_id), type(command.what).__name__)
+                self._refuse(command, UnknownServerError("the coordinator failed to handle the request"))
+                self._drop(command.group_id)
+                touched.discard(command.group_id)
+                records = [record for record in records if record.group_id != command.group_id]
+                answers = self._turned_away(answers, {command.group_id})
+                continue
+            if made:
+                records += made
+                touched.add(command.group_id)
+            waiting.extend(self._with_news(group))
+        try:
+            if records:
+                await self._log.append(records)
+        except AppendRefused as error:
+            await self._on_refused(error, commands, answers, touched)
+            return
+        except LogError as error:
+            logger.error("append failed, loading again: %s", error)
+            for group_id in sorted(touched):
+                self._drop(group_id)
+            for command, _ in answers:
+                self._refuse(command, CoordinatorNotAvailable(f"the log cannot be written: {error}"))
+            return
+        for timer in timers:
+            self._set(timer)
+        for command, response in answers:
+            command.resolve(self._signed(response))
+
+    async def _on_refused(
+        self,
+        error: AppendRefused,
+        commands: list[_Command],
+        answers: list[tuple[_Command, Response]],
+        touched: set[str],
+    ) -> None:
+        """The log will not have this batch, and has nothing of it. Only the one at fault may fail (KAFKA-19760)."""
+        for group_id in sorted(touched):
+            self._forget(group_id)
+            await self._reload(group_id)
+        if len(commands) == 1:
+            logger.error("refused by the log: %s", error)
+            for command, _ in answers:
+                self._refuse(command, InvalidRequest(f"the change cannot be stored: {error}"))
+            return
+        for command in commands:
+            command.parked_response = None
+            await self._turn([command])
+
+    def _admit(self, command: _Command, answers: list[tuple[_Command, Response]]) -> Group | None:
+        """The group to decide for, or ``None`` when the command was answered or has nothing to do."""
+        if command.answer is not None and command.answer.done():
+            return None
+        if command.group_id in self._broken:
+            self._refuse(command, CoordinatorNotAvailable(str(self._broken[command.group_id])))
+            return None
+        if command.group_id in self._loading:
+            self._refuse(command, CoordinatorLoadInProgress(f"group {printable(command.group_id)} is being loaded"))
+            return None
+        group = self._groups.get(command.group_id) or Group(command.group_id)
+        request = command.what
+        if isinstance(request, HeartbeatRequest) and not command.arrived:
+            command.arrived = True
+            who = (request.group_id, request.member_id)
+            if request.sequence >= 0:
+                if request.sequence <= self._heard.get(who, -1):
+                    error = StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
+                    answers.append((command, refusal(request, error)))
+                    return None
+                self._heard[who] = request.sequence
+            earlier = self._parked.pop(who, None)
+            if earlier is not None and earlier.parked_response is not None:
+                answers.append((earlier, earlier.parked_response))
+        return group
+
+    def _decide(
+        self,
+        command: _Command,
+        group: Group,
+        timers: list[Timer],
+        answers: list[tuple[_Command, Response]],
+    ) -> tuple[Record, ...]:
+        repeated = command.parked_response is not None
+        outcome = step(group, command.what, self._wall_clock_ms(), self._settings, client_host=command.client_host)
+        if group.exists:
+            self._groups[group.group_id] = group
+        # A parked heartbeat is proof of life from its arrival, not from each time it is looked at again.
+        timers += [
+            timer
+            for timer in outcome.timers
+            if not (repeated and isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION)
+        ]
+        if outcome.response is None:
+            return outcome.records
+        request = command.what
+        if outcome.parks and isinstance(request, HeartbeatRequest) and request.max_wait_ms > 0:
+            assert isinstance(outcome.response, HeartbeatResponse)
+            self._park(command, request, outcome.response, repeated)
+        else:
+            answers.append((command, outcome.response))
+        return outcome.records
+
+    # ----------------------------------------------------------------------------------------------
+    # Parked heartbeats
+
+    def _park(self, command: _Command, request: HeartbeatRequest, response: HeartbeatResponse, repeated: bool) -> None:
+        command.parked_response = response
+        self._parked[(request.group_id, request.member_id)] = command
+        if not repeated:
+            wait_ms = min(request.max_wait_ms, self._settings.longest_wait_ms)
+            loop = asyncio.get_running_loop()
+            command.parked_until = loop.call_later(wait_ms / 1000, self._time_is_up, command)
+
+    def _time_is_up(self, command: _Command) -> None:
+        """Nothing to say after all. What the sender would hear is what it was parked with."""
+        request = command.what
+        if isinstance(request, HeartbeatRequest) and command.parked_response is not None:
+            who = (request.group_id, request.member_id)
+            if self._parked.get(who) is command:
+                del self._parked[who]
+                command.resolve(self._signed(command.parked_response))
+
+    def _with_news(self, group: Group) -> list[_Command]:
+        """Take the parked heartbeats of members that may have something to hear: they are decided once more."""
+        woken = []
+        for member_id in sorted(group.news):
+            if member_id not in group.members:
+                self._heard.pop((group.group_id, member_id), None)
+            command = self._parked.pop((group.group_id, member_id), None)
+            if command is not None:
+                woken.append(command)
+        group.news.clear()
+        return woken
+
+    # ----------------------------------------------------------------------------------------------
+    # Timers
+
+    def _set(self, timer: Timer) -> None:
+        pending = self._timers.pop(timer.key, None)
+        if pending is not None:
+            pending.cancel()
+        if isinstance(timer, SetTimer):
+            loop = asyncio.get_running_loop()
+            self._timers[timer.key] = loop.call_later(timer.after_ms / 1000, self._expire, timer.key)
+
+    def _expire(self, key: TimerKey) -> None:
+        self._timers.pop(key, None)
+        if not self._closed:
+            self._queue.put_nowait(_Command(key, key.group_id))
+
+    # ----------------------------------------------------------------------------------------------
+    # Loading
+
+    def _take(self, group_id: str, loaded: tuple[Record, ...] | LogError) -> None:
+        if isinstance(loaded, LogError):
+            logger.error("group %s is not served: %s", printable(group_id), loaded)
+            self._broken[group_id] = loaded
+            return
+        group = replay(group_id, loaded)
+        if group.exists:
+            self._groups[group_id] = group
+            for timer in on_load(group, self._settings):
+                self._set(timer)
+
+    def _forget(self, group_id: str) -> None:
+        """Drop what is in memory of a group; until it is loaded again those who ask are told so."""
+        self._loading.add(group_id)
+        self._groups.pop(group_id, None)
+        for key in [key for key in self._timers if key.group_id == group_id]:
+            self._timers.pop(key).cancel()
+        for who in [who for who in self._parked if who[0] == group_id]:
+            error = CoordinatorLoadInProgress(f"group {printable(group_id)} is being loaded")
+            self._refuse(self._parked.pop(who), error)
+
+    def _drop(self, group_id: str) -> None:
+        """Forget a group and read it again beside what goes on."""
+        if group_id not in self._loading:
+            self._forget(group_id)
+            self._spawn(self._reload(group_id))
+
+    async def _reload(self, group_id: str) -> None:
+        while True:
+            try:
+                loaded = await self._log.load(group_id)
+            except LogError as error:
+                logger.error("group %s cannot be loaded, trying again: %s", printable(group_id), error)
+                await asyncio.sleep(RELOAD_WAIT_S)
+                continue
+            self._take(group_id, loaded[group_id])
+            self._loading.discard(group_id)
+            return
+
+    # ----------------------------------------------------------------------------------------------
+    # Answering
+
+    def _signed(self, response: Response) -> Response:
+        """Every answer of a group carries the coordinator's epoch; a lower one is ignored by workers (D5)."""
+        carrier: Any = response
+        signed: Response = replace(carrier, coordinator_epoch=self._log.epoch)
+        return signed
+
+    def _refuse(self, command: _Command, error: GroupError) -> None:
+        if not isinstance(command.what, TimerKey):
+            command.resolve(self._signed(refusal(command.what, error)))
+
+    def _turned_away(
+        self, answers: list[tuple[_Command, Response]], group_ids: set[str]
+    ) -> list[tuple[_Command, Response]]:
+        """Take back the answers of groups that are dropped; return the rest."""
+        for command, _ in answers:
+            if command.group_id in group_ids:
+                self._refuse(command, CoordinatorNotAvailable("the group is being loaded again"))
+        return [answer for answer in answers if answer[0].group_id not in group_ids]
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

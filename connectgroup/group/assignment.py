@@ -1,0 +1,414 @@
+"""How a target comes to be: who computes it, what it is given, and when its answer is taken.
+
+The coordinator chooses an assignor that all members list and a member that can speak to all versions of it,
+tells that member COMPUTE_ASSIGNMENT, answers its Prepare with the whole group, and takes its Install whole or
+not at all. A member that stays silent is replaced, one that fails is not asked again while others can be, and
+after a few failures the coordinator's own assignor runs, so that a bad plug-in cannot stop a group.
+
+Source: "Connect on the new protocol", sections "Assignment" and "Worker Selection"; design 3.6.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..errors import (
+    ConnectGroupError,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    InvalidAssignment,
+    StaleGroupEpoch,
+    UnknownMemberId,
+    UnsupportedAssignor,
+)
+from ..messages import (
+    AssignorInfo,
+    AssignorMetadata,
+    InstalledMember,
+    InstallRequest,
+    InstallResponse,
+    PreparedConnector,
+    PreparedMember,
+    PrepareRequest,
+    PrepareResponse,
+    each_unit,
+    grouped,
+    units_of,
+)
+from ..names import Unit, printable
+from ..records import (
+    ComputationRecord,
+    Kind,
+    MemberRecord,
+    TargetMemberRecord,
+    TargetRecord,
+    WantedState,
+)
+from . import validate
+from .draft import Draft
+from .outcome import Outcome
+from .settings import GroupSettings
+from .state import Group
+from .timing import CancelTimer, Timer, TimerKey, TimerKind, compute
+
+COORDINATOR = "coordinator"
+"""Stands for the coordinator where a member could have computed the target."""
+
+
+# --------------------------------------------------------------------------------------------------
+# Who computes
+
+
+def _info(member: MemberRecord, assignor: str) -> AssignorInfo | None:
+    return next((info for info in member.assignors if info.name == assignor), None)
+
+
+def select_assignor(members: Sequence[MemberRecord]) -> str | None:
+    """The client-side assignor to use: one all members list with overlapping versions; among several the one
+    most members put first, then by name.
+
+    Returns:
+        ``None`` where some member lists none: then the coordinator's own assignor serves the group.
+
+    Raises:
+        UnsupportedAssignor: all list some, but nothing is common to all ("ClientAssignors' version range must
+            overlap with the other members in the group").
+    """
+    if not members or any(not member.assignors for member in members):
+        return None
+    common = set.intersection(*({info.name for info in member.assignors} for member in members))
+    usable = []
+    for assignor in sorted(common):
+        infos = [info for member in members if (info := _info(member, assignor))]
+        # Ranges that overlap pairwise have a version in common to all (Helly's theorem on a line).
+        if max(info.minimum_version for info in infos) <= min(info.maximum_version for info in infos):
+            usable.append(assignor)
+    if not usable:
+        listed = sorted({info.name for member in members for info in member.assignors})
+        if not common:
+            raise UnsupportedAssignor(
+                f"ClientAssignors: no assignor is listed by all members; listed: {', '.join(listed)}"
+            )
+        ranges = "; ".join(
+            f"{name} {info.minimum_version}-{info.maximum_version} at {member.member_id}"
+            for name in sorted(common)
+            for member in members
+            if (info := _info(member, name))
+        )
+        raise UnsupportedAssignor(f"ClientAssignors: version ranges do not overlap: {printable(ranges, most=300)}")
+    firsts = Counter(member.assignors[0].name for member in members)
+    return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
+
+
+def able_to_compute(members: Sequence[MemberRecord], assignor: str) -> list[str]:
+    """Members that can run the assignor for all: A [1-5] for A [1-5], B [3-4], C [2-4].
+
+    Where no range covers every other, those that can read every member's current metadata version.
+    """
+    infos = {member.member_id: info for member in members if (info := _info(member, assignor))}
+    low = min(info.minimum_version for info in infos.values())
+    high = max(info.maximum_version for info in infos.values())
+    covering = [m for m, info in infos.items() if info.minimum_version <= low and info.maximum_version >= high]
+    if covering:
+        return sorted(covering)
+    versions = [info.version for info in infos.values()]
+    return sorted(
+        m
+        for m, info in infos.items()
+        if info.minimum_version <= min(versions) and max(versions) <= info.maximum_version
+    )
+
+
+def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) -> None:
+    """Refuse what would leave the group without an assignor.
+
+    Raises:
+        UnsupportedAssignor: "ServerAssignor must be supported by the server"; version ranges do not overlap.
+    """
+    for member in members:
+        if member.server_assignor is not None and member.server_assignor not in settings.server_assignors:
+            allowed = ", ".join(sorted(settings.server_assignors)) or "none on this coordinator"
+            raise UnsupportedAssignor(f"ServerAssignor: got {printable(member.server_assignor)!r}; allowed: {allowed}")
+    select_assignor(members)
+
+
+def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
+    """See to it that a stale target is being computed by somebody who can; called at the end of every step.
+
+    Does nothing while the target is current or its computation is under way.
+    """
+    if draft.epoch <= draft.target_epoch:
+        return ()
+    members = list(draft.members())
+    if not members:
+        # A group without members has nothing to assign: its target is current by definition (KAFKA-20442, HB-13).
+        _install(draft, (), "", COORDINATOR)
+        return ()
+    under_way = draft.computation
+    fresh = under_way is None or under_way.epoch != draft.epoch
+    assignor = select_assignor(members)
+    if assignor is None:
+        if fresh:
+            return _compute_here(draft, settings, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+        return ()
+    able = able_to_compute(members, assignor)
+    if under_way is not None and not fresh:
+        if under_way.member_id == "" or under_way.member_id in able:
+            return ()
+        return _ask(draft, settings, able, under_way)
+    return _ask(draft, settings, able, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+
+
+def _ask(
+    draft: Draft, settings: GroupSettings, able: Sequence[str], computation: ComputationRecord
+) -> tuple[Timer, ...]:
+    """Choose a member that has not failed yet, or the coordinator after too many failures."""
+    if computation.failures >= settings.failures_before_fallback or not able:
+        return _compute_here(draft, settings, computation)
+    willing = [member_id for member_id in able if member_id not in computation.failed_members] or list(able)
+    # Whoever computed last knows its assignor works; else the first by name: the same choice on every replay.
+    chosen = draft.group.computed_by if draft.group.computed_by in willing else willing[0]
+    draft.write(replace(computation, member_id=chosen, prepared=False))
+    member = draft.member(chosen)
+    assert member is not None
+    return (compute(draft.group.group_id, member.rebalance_timeout_ms),)
+
+
+def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Run the server-side assignor: the one all members ask for, or ``group.remote.assignor``."""
+    members = list(draft.members())
+    asked = {member.server_assignor for member in members if member.server_assignor}
+    name = asked.pop() if len(asked) == 1 else settings.server_assignor
+    timer = CancelTimer(TimerKey(TimerKind.COMPUTE, draft.group.group_id))
+    try:
+        if name not in settings.server_assignors:
+            raise InvalidAssignment(
+                f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
+            )
+        installed = settings.server_assignors[name](group_state(draft, name))
+        offence = first_offence(draft, name, installed)
+        if offence:
+            raise InvalidAssignment(f"server-side assignor {name}: {offence}")
+    except ConnectGroupError as error:
+        # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
+        draft.write(replace(computation, member_id="", error=printable(error, most=500)))
+        return (compute(draft.group.group_id, settings.session_timeout_ms),)
+    if computation.error:
+        draft.write(replace(computation, member_id=""))
+    _install(draft, installed, name, COORDINATOR)
+    return (timer,)
+
+
+def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
+    """The member asked has failed or stayed silent: note it and ask the next (it is not fenced: CN-06)."""
+    computation = draft.computation
+    assert computation is not None
+    failed = replace(
+        computation,
+        failures=computation.failures + 1,
+        failed_members=tuple(sorted({*computation.failed_members, computation.member_id} - {""})),
+        error=printable(error, most=500),
+    )
+    members = list(draft.members())
+    assignor = select_assignor(members)
+    return _ask(draft, settings, able_to_compute(members, assignor) if assignor else (), failed)
+
+
+def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """The timer of a computation fired."""
+    draft = Draft(group, now_ms)
+    computation = draft.computation
+    if (
+        draft.epoch <= draft.target_epoch
+        or computation is None
+        or computation.epoch != draft.epoch
+        or not group.members
+    ):
+        return Outcome(response=None)
+    if computation.member_id:
+        timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
+    else:
+        timers = _compute_here(draft, settings, computation)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+# --------------------------------------------------------------------------------------------------
+# Prepare and Install
+
+
+def _speaker(group: Group, member_id: str, member_epoch: int) -> None:
+    """The first three checks of both requests, in the source's order.
+
+    The previous epoch is let in as well: a member's heartbeats and its computation travel on connections of their
+    own, so a heartbeat may move its epoch while its Prepare or Install is on the way.
+    """
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    current = group.current(member_id)
+    if member_epoch not in (current.epoch, current.previous_epoch):
+        raise FencedMemberEpoch(f"{member_id} sent epoch {member_epoch}, the group has it at {current.epoch}")
+
+
+def _chosen(group: Group, member_id: str) -> ComputationRecord:
+    computation = group.computation
+    if (
+        computation is None
+        or group.epoch <= group.target_epoch
+        or computation.epoch != group.epoch
+        or computation.member_id != member_id
+    ):
+        raise UnknownMemberId(f"{member_id} is not the member chosen to compute the assignment")
+    return computation
+
+
+def prepare(group: Group, request: PrepareRequest, now_ms: int) -> Outcome[PrepareResponse]:
+    """Answer the chosen member with all that its assignor may look at.
+
+    Raises:
+        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as the source's request handling lists them.
+    """
+    validate.prepare(request)
+    _speaker(group, request.member_id, request.member_epoch)
+    computation = _chosen(group, request.member_id)
+    draft = Draft(group, now_ms)
+    if not computation.prepared:
+        draft.write(replace(computation, prepared=True))
+    assignor = select_assignor(list(draft.members()))
+    assert assignor is not None, "a member is asked only where all list an assignor"
+    return Outcome(response=group_state(draft, assignor), records=tuple(draft.records))
+
+
+def group_state(draft: Draft, assignor: str) -> PrepareResponse:
+    """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
+    group = draft.group
+    members = []
+    for member in draft.members():
+        info = _info(member, assignor)
+        members.append(
+            PreparedMember(
+                member_id=member.member_id,
+                member_epoch=draft.current(member.member_id).epoch,
+                instance_id=member.instance_id,
+                assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
+                if info
+                else AssignorMetadata(),
+                units=grouped(unit for unit in group.target(member.member_id).units if unit in group.runnable),
+            )
+        )
+    connectors = tuple(
+        PreparedConnector(
+            connector=name,
+            num_tasks=len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0,
+        )
+        for name, connector in sorted(group.connectors.items())
+        if connector.wanted_state != WantedState.STOPPED
+    )
+    return PrepareResponse(
+        group_epoch=draft.epoch, assignor_name=assignor, members=tuple(members), connectors=connectors
+    )
+
+
+def first_offence(draft: Draft, assignor: str, members: Iterable[InstalledMember]) -> str | None:
+    """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9)."""
+    seen: dict[Unit, str] = {}
+    spoken: set[str] = set()
+    for installed in members:
+        member = draft.member(installed.member_id)
+        if member is None:
+            return f"unknown member {printable(installed.member_id)!r}"
+        if installed.member_id in spoken:
+            return f"member {installed.member_id} stands twice"
+        spoken.add(installed.member_id)
+        info = _info(member, assignor)
+        if info and not info.minimum_version <= installed.version <= info.maximum_version:
+            return (
+                f"version {installed.version} for {installed.member_id}, "
+                f"which reads {info.minimum_version} to {info.maximum_version}"
+            )
+        for unit in each_unit(installed.units):
+            if unit not in draft.group.runnable:
+                return f"{printable(unit)} is not a configured connector or task"
+            if unit in seen:
+                return f"{unit} is given to {seen[unit]} and to {installed.member_id}"
+            seen[unit] = installed.member_id
+    missing = draft.group.runnable.keys() - seen.keys()
+    if missing:
+        return f"{min(missing)} is given to nobody ({len(missing)} in all)"
+    return None
+
+
+def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:
+    """Take a computed target, whole or not at all.
+
+    Raises:
+        StaleGroupEpoch: computed for another group epoch; the member is told to compute again (CN-05).
+        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as for Prepare.
+
+    An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence; it is not an exception,
+    because the failure is a fact to be recorded.
+    """
+    validate.install(request)
+    _speaker(group, request.member_id, request.member_epoch)
+    if _is_repeat(group, request):
+        return Outcome(response=InstallResponse())
+    if request.group_epoch != group.epoch:
+        raise StaleGroupEpoch(f"GroupEpoch: got {request.group_epoch}; the group is at {group.epoch}")
+    _chosen(group, request.member_id)
+
+    draft = Draft(group, now_ms)
+    assignor = select_assignor(list(draft.members()))
+    assert assignor is not None
+    response = InstallResponse()
+    if request.error != 0:
+        message = request.message or f"assignor {assignor} reported error {request.error}"
+        timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
+    elif offence := first_offence(draft, assignor, request.members):
+        timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
+        response = InstallResponse(
+            error_code=InvalidAssignment.code, error_message=f"assignment for epoch {request.group_epoch}: {offence}"
+        )
+    else:
+        _install(draft, request.members, assignor, request.member_id)
+        timers = (CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)),)
+    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def _is_repeat(group: Group, request: InstallRequest) -> bool:
+    """The same install once more, after a lost response (CN-08)."""
+    if request.error or request.group_epoch != group.target_epoch or group.computed_by != request.member_id:
+        return False
+    said = {member.member_id: units_of(member.units) for member in request.members}
+    return all(group.target(member_id).units == said.get(member_id, frozenset()) for member_id in group.members)
+
+
+def _install(draft: Draft, members: Iterable[InstalledMember], assignor: str, computed_by: str) -> None:
+    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02)."""
+    group = draft.group
+    shares = {member.member_id: member for member in members}
+    for member in draft.members():
+        share = shares.get(member.member_id, InstalledMember(member_id=member.member_id))
+        old = group.target(member.member_id)
+        if (old.units, old.error, old.version, old.metadata) != (
+            units_of(share.units),
+            share.error,
+            share.version,
+            share.metadata,
+        ):
+            draft.write(
+                TargetMemberRecord(
+                    group_id=group.group_id,
+                    member_id=member.member_id,
+                    units=grouped(units_of(share.units)),
+                    error=share.error,
+                    version=share.version,
+                    metadata=share.metadata,
+                )
+            )
+    for member_id in sorted(group.targets):
+        if draft.member(member_id) is None:
+            draft.forget(Kind.TARGET_MEMBER, member_id)
+    draft.write(TargetRecord(group_id=group.group_id, epoch=draft.epoch, assignor=assignor, computed_by=computed_by))

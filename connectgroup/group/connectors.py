@@ -1,0 +1,165 @@
+"""Connectors live in the group: their configurations, task lists and wanted states are records of its log.
+
+Every change carries the version it was made against (compare and set), so two operators cannot overwrite each
+other unseen, and a task list carries the grant under which its author owns the connector, so a former owner cannot
+write one. A unit whose configuration changes keeps its name, but its grants must be newer than the change
+(``since_epoch``): it is stopped where it runs and given out anew, and what did not change is left alone.
+
+Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import GroupError, InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from ..messages import ChangedConnector, ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..names import Unit, printable
+from ..records import ConnectorRecord, Kind, TaskEntry, WantedState
+from . import validate
+from .assignment import settle
+from .draft import Draft
+from .outcome import Outcome
+from .settings import GroupSettings
+from .state import Group
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A connector before and after, and the words for it; ``after`` is ``None`` when it is removed."""
+
+    before: ConnectorRecord | None
+    after: ConnectorRecord | None
+    cause: str
+
+
+def update_connectors(
+    group: Group, request: UpdateConnectorsRequest, now_ms: int, settings: GroupSettings
+) -> Outcome[UpdateConnectorsResponse]:
+    """Make all of the changes or none.
+
+    Returns:
+        The versions now. Where a change is refused, the response carries its error at the top and in its own row.
+
+    Raises:
+        InvalidRequest: the request breaks a rule that needs nothing but the request.
+    """
+    validate.update_connectors(request)
+    draft = Draft(group, now_ms)
+    epoch = group.epoch + 1
+    changes: list[_Change] = []
+    for wanted in request.changes:
+        try:
+            changes.append(_change(group, request.member_id, wanted, epoch))
+        except GroupError as error:
+            return _refused(group, request, wanted, error)
+    units = len(group.runnable) + sum(_size(change.after) - _size(change.before) for change in changes)
+    if units > settings.most_units:
+        limit = InvalidRequest(
+            f"Changes: got {units} connectors and tasks; allowed: at most {settings.most_units} a group"
+        )
+        return _refused(group, request, request.changes[-1], limit)
+
+    for change in changes:
+        if change.after == change.before:
+            continue
+        draft.bump(change.cause)
+        if change.after is not None:
+            draft.write(change.after)
+        elif change.before is not None:
+            draft.forget(Kind.CONNECTOR, change.before.connector)
+    results = tuple(
+        ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
+        for wanted, change in zip(request.changes, changes, strict=True)
+    )
+    # The target is settled by ``after_connectors`` once these records are applied: an assignor must see the new units.
+    return Outcome(
+        response=UpdateConnectorsResponse(group_epoch=draft.epoch, results=results), records=tuple(draft.records)
+    )
+
+
+def after_connectors(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """The second half of a change: have a target computed for the connectors as they are now."""
+    draft = Draft(group, now_ms)
+    timers = settle(draft, settings)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def _size(connector: ConnectorRecord | None) -> int:
+    return 1 + len(connector.tasks) if connector else 0
+
+
+def _refused(
+    group: Group, request: UpdateConnectorsRequest, offender: ConnectorChange, error: GroupError
+) -> Outcome[UpdateConnectorsResponse]:
+    results = tuple(
+        ChangedConnector(
+            connector=wanted.connector,
+            error_code=error.code if wanted is offender else 0,
+            error_message=str(error) if wanted is offender else None,
+            version=group.connectors[wanted.connector].version if wanted.connector in group.connectors else 0,
+        )
+        for wanted in request.changes
+    )
+    response = UpdateConnectorsResponse(
+        error_code=error.code, error_message=str(error), group_epoch=group.epoch, results=results
+    )
+    return Outcome(response=response)
+
+
+def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch: int) -> _Change:
+    """What one change makes of its connector, or why it is refused."""
+    name = printable(wanted.connector)
+    before = group.connectors.get(wanted.connector)
+    version = before.version if before else 0
+    if wanted.expected_version not in (-1, version):
+        raise InvalidRequest(
+            f"connector {name}: expected version {wanted.expected_version}, "
+            + (f"it has version {version}" if before else "it does not exist")
+        )
+    if before is None and wanted.config is None:
+        raise InvalidRequest(
+            f"connector {name}: it does not exist; allowed: {', '.join(sorted(group.connectors)) or 'none yet'}"
+        )
+    if wanted.task_configs is not None:
+        _check_owner(group, member_id, wanted)
+    if wanted.delete:
+        return _Change(before, None, f"connector {name} removed")
+
+    after = before or ConnectorRecord(group_id=group.group_id, connector=wanted.connector, version=0, since_epoch=epoch)
+    causes = []
+    if wanted.config is not None and (before is None or wanted.config != before.config):
+        after = replace(after, config=wanted.config, since_epoch=epoch)
+        causes.append("added" if before is None else "reconfigured")
+    if wanted.wanted_state and wanted.wanted_state != after.wanted_state:
+        after = replace(after, wanted_state=WantedState(wanted.wanted_state))
+        causes.append(after.wanted_state.name.lower())
+    if wanted.task_configs is not None:
+        tasks = _tasks(after, wanted, epoch)
+        if tasks != after.tasks:
+            causes.append(f"has {len(tasks)} tasks (had {len(after.tasks)})")
+            after = replace(after, tasks=tasks)
+    if after != before:
+        after = replace(after, version=version + 1)
+    return _Change(before, after, f"connector {name} {', '.join(causes)}")
+
+
+def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange) -> None:
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    granted = group.current(str(member_id)).assigned.get(Unit(wanted.connector))
+    if granted is None or granted != wanted.owner_epoch:
+        raise StaleMemberEpoch(
+            f"connector {printable(wanted.connector)}: {member_id} does not own it at epoch {wanted.owner_epoch}"
+        )
+
+
+def _tasks(connector: ConnectorRecord, wanted: ConnectorChange, epoch: int) -> tuple[TaskEntry, ...]:
+    """The new task list; a task whose configuration stays the same stays the same task."""
+    old = connector.tasks
+    return tuple(
+        old[number]
+        if number < len(old) and old[number].config == task.config
+        else TaskEntry(config=task.config, since_epoch=epoch)
+        for number, task in enumerate(wanted.task_configs or ())
+    )

@@ -1,0 +1,94 @@
+"""A group put into words: members, connectors, and why it last changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import GroupIdNotFound
+from ..messages import (
+    DescribedConnector,
+    DescribedGroup,
+    DescribedMember,
+    DescribedUnit,
+    grouped,
+)
+from ..names import CONNECTOR, Unit, printable
+from .state import Group, runnable_units
+
+
+def state_name(group: Group) -> str:
+    """Empty, Assigning (a target is being computed), Reconciling (members are on their way), or Stable (S8)."""
+    if not group.members:
+        return "Empty"
+    if group.epoch > group.target_epoch:
+        return "Assigning"
+    return "Reconciling" if group.behind else "Stable"
+
+
+def describe(group: Group) -> DescribedGroup:
+    """Everything about a group that a person may ask for; units being revoked are shown too (KAFKA-20431)."""
+    if not group.exists:
+        return DescribedGroup(
+            group_id=group.group_id,
+            error_code=GroupIdNotFound.code,
+            error_message=f"GroupId: got {printable(group.group_id)!r}; there is no such group",
+        )
+    computation = group.computation
+    computing = computation is not None and group.epoch > group.target_epoch
+    return DescribedGroup(
+        group_id=group.group_id,
+        state=state_name(group),
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.target_assignor,
+        computing_member=computation.member_id if computation is not None and computing else "",
+        assignor_error=computation.error if computation is not None else "",
+        members=tuple(_members(group)),
+        connectors=tuple(_connectors(group)),
+        rebalances=tuple(group.rebalances.values()),
+    )
+
+
+def _members(group: Group) -> Iterable[DescribedMember]:
+    for member_id, member in sorted(group.members.items()):
+        current = group.current(member_id)
+        yield DescribedMember(
+            member_id=member_id,
+            instance_id=member.instance_id,
+            client_host=member.client_host,
+            member_epoch=current.epoch,
+            state=current.state.name,
+            assigned=grouped(current.assigned),
+            pending_revocation=grouped(current.pending),
+            target=grouped(group.target(member_id).units),
+        )
+
+
+def _connectors(group: Group) -> Iterable[DescribedConnector]:
+    for name, connector in sorted(group.connectors.items()):
+        runnable = dict(runnable_units(connector))
+        yield DescribedConnector(
+            connector=name,
+            version=connector.version,
+            wanted_state=connector.wanted_state.name,
+            config=connector.config,
+            units=tuple(
+                _unit(group, Unit(name, task), Unit(name, task) in runnable)
+                for task in range(CONNECTOR, len(connector.tasks))
+            ),
+        )
+
+
+def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
+    """A status counts only while its author still holds the unit under the grant it spoke of."""
+    member_id, owner_epoch = group.holders.get(unit, ("", -1))
+    status = group.statuses.get(unit)
+    fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)
+    state = status.state.name if status is not None and fits else "STARTING" if member_id else ""
+    return DescribedUnit(
+        task=unit.task,
+        member_id=member_id,
+        owner_epoch=owner_epoch,
+        state=state or ("UNASSIGNED" if wanted else "OFF"),
+        message=status.message if status is not None and fits else "",
+    )

@@ -1,0 +1,164 @@
+"""The group as it will be once the records written so far in this step are applied.
+
+A rule reads the draft and writes records to it; the group itself is not touched. So a step that fails half-way
+has changed nothing (reliability D8), and what a later rule of the same step reads is what an earlier one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..messages import Rebalance, units_of
+from ..names import Unit, Units
+from ..records import (
+    HISTORY,
+    ComputationRecord,
+    CurrentRecord,
+    GroupRecord,
+    Key,
+    Kind,
+    MemberRecord,
+    MemberState,
+    RebalanceRecord,
+    Record,
+    TargetMemberRecord,
+    TargetRecord,
+    Tombstone,
+    held,
+)
+from .state import NO_TARGET, NOTHING, Current, Group, Target
+
+
+class Draft:
+    """Reads of a group with this step's records laid over it.
+
+    Attributes:
+        group: as of the last applied record.
+        now_ms: the coordinator's wall clock, written into records that people or standstill read.
+        records: written so far, in order.
+        epoch: the group epoch.
+        target_epoch: the epoch of the installed target.
+    """
+
+    def __init__(self, group: Group, now_ms: int) -> None:
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[Record] = []
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self.computation = group.computation
+        self._members: dict[str, MemberRecord | None] = {}
+        self._currents: dict[str, Current | None] = {}
+        self._targets: dict[str, Target] = {}
+        self._rebalance = group.latest_rebalance
+        self._bumped = False
+
+    def write(self, record: Record) -> None:
+        """Add a record; what it says can be read from the draft at once."""
+        self.records.append(record)
+        match record:
+            case GroupRecord():
+                self.epoch = record.epoch
+            case TargetRecord():
+                self.target_epoch = record.epoch
+            case MemberRecord():
+                self._members[record.member_id] = record
+            case ComputationRecord():
+                self.computation = record
+            case TargetMemberRecord():
+                self._targets[record.member_id] = Target(
+                    units=units_of(record.units), error=record.error, version=record.version, metadata=record.metadata
+                )
+            case Tombstone(key=Key(kind=Kind.TARGET_MEMBER)):
+                self._targets[record.key.name] = NO_TARGET
+            case Tombstone(key=Key(kind=Kind.MEMBER)):
+                self._members[record.key.name] = None
+            case Tombstone(key=Key(kind=Kind.CURRENT)):
+                self._currents[record.key.name] = None
+            case _:
+                pass
+
+    def forget(self, kind: Kind, name: str) -> None:
+        """Write a tombstone, once."""
+        tombstone = Tombstone(Key(kind, self.group.group_id, name))
+        if tombstone not in self.records:
+            self.write(tombstone)
+
+    def set_current(self, member_id: str, current: Current) -> None:
+        """Write what a member runs from now on."""
+        self._currents[member_id] = current
+        self.records.append(
+            CurrentRecord(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                epoch=current.epoch,
+                previous_epoch=current.previous_epoch,
+                state=MemberState(current.state),
+                assigned=held(current.assigned),
+                pending=held(current.pending),
+                at_ms=self.now_ms,
+            )
+        )
+
+    def member(self, member_id: str) -> MemberRecord | None:
+        """A member's record, if it is a member."""
+        if member_id in self._members:
+            return self._members[member_id]
+        return self.group.members.get(member_id)
+
+    def members(self) -> Iterator[MemberRecord]:
+        """All members, sorted by id: an order that left the core unsorted would differ from run to run."""
+        for member_id in sorted(self.group.members.keys() | self._members.keys()):
+            member = self.member(member_id)
+            if member is not None:
+                yield member
+
+    def current(self, member_id: str) -> Current:
+        """What a member runs."""
+        if member_id in self._currents:
+            return self._currents[member_id] or NOTHING
+        return self.group.current(member_id)
+
+    def target(self, member_id: str) -> Target:
+        """A member's share of the target."""
+        return self._targets.get(member_id) or self.group.target(member_id)
+
+    def eligible(self, member_id: str) -> Units:
+        """Those units of a member's share that may be handed out now.
+
+        Not those deleted since, nor those whose configuration is newer than the target (reliability S10).
+        """
+        runnable, newest = self.group.runnable, self.target_epoch
+        return frozenset(unit for unit in self.target(member_id).units if runnable.get(unit, newest + 1) <= newest)
+
+    def holder(self, unit: Unit) -> str | None:
+        """Who holds a unit, units being stopped included."""
+        entry = self.group.holders.get(unit)
+        if entry is None:
+            return None
+        member_id = entry[0]
+        if member_id in self._currents:
+            changed = self._currents[member_id]
+            if changed is None or (unit not in changed.assigned and unit not in changed.pending):
+                return None
+        return member_id
+
+    def bump(self, cause: str) -> None:
+        """A new assignment is needed: raise the group epoch (KIP-848, the causes listed under "Group Epoch").
+
+        Several causes of one step share one epoch. Causes that come before a target has been installed for the
+        last epoch join that rebalance's explanation, since one computation answers them all.
+        """
+        last = self._rebalance
+        unanswered = last is not None and last.epoch > self.target_epoch
+        if not self._bumped:
+            self._bumped = True
+            if last is not None and unanswered:
+                self.forget(Kind.REBALANCE, str(last.epoch))
+            self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1))
+            if self.epoch - HISTORY in self.group.rebalances:
+                self.forget(Kind.REBALANCE, str(self.epoch - HISTORY))
+        causes = (*last.causes, cause) if last is not None and unanswered else (cause,)
+        started_ms = last.started_ms if last is not None and unanswered else self.now_ms
+        self._rebalance = Rebalance(epoch=self.epoch, causes=causes[-HISTORY:], started_ms=started_ms)
+        self.write(RebalanceRecord(group_id=self.group.group_id, rebalance=self._rebalance))

@@ -1,0 +1,134 @@
+"""The door to the group rules: one request or one expired timer in, one outcome out.
+
+``step`` is what a runtime calls. It decides, applies, and decides what follows from that (a target for connectors
+that have just changed, the end of a rebalance), until nothing follows; all records of one call belong
+into one batch of the log, and nothing may be answered before that batch is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import GroupError
+from ..messages import (
+    DescribeRequest,
+    DescribeResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InstallRequest,
+    InstallResponse,
+    PrepareRequest,
+    PrepareResponse,
+    Rebalance,
+    Response,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
+from ..records import RebalanceRecord, Record
+from .assignment import compute_timed_out, install, prepare
+from .connectors import after_connectors, update_connectors
+from .describe import describe
+from .heartbeat import heartbeat, rebalance_timed_out, session_timed_out
+from .outcome import Outcome
+from .settings import GroupSettings
+from .state import Group
+from .timing import TimerKey, TimerKind
+
+GroupRequest = HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest | UpdateConnectorsRequest
+
+
+def handle(
+    group: Group, request: GroupRequest, now_ms: int, settings: GroupSettings, *, client_host: str = ""
+) -> Outcome[Response]:
+    """Decide one request. The group is read only; a request turned down costs no record.
+
+    ``request`` is about this group; a describe request is answered for this group alone.
+    """
+    try:
+        match request:
+            case HeartbeatRequest():
+                return heartbeat(group, request, now_ms, settings, client_host=client_host)
+            case PrepareRequest():
+                return prepare(group, request, now_ms)
+            case InstallRequest():
+                return install(group, request, now_ms, settings)
+            case UpdateConnectorsRequest():
+                return update_connectors(group, request, now_ms, settings)
+            case DescribeRequest():
+                return Outcome(response=DescribeResponse(groups=(describe(group),)))
+    except GroupError as error:
+        return Outcome(response=refusal(request, error))
+
+
+def refusal(request: GroupRequest, error: GroupError) -> Response:
+    """The request's own response, saying no."""
+    code, message = error.code, str(error)
+    match request:
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=code, error_message=message)
+        case PrepareRequest():
+            return PrepareResponse(error_code=code, error_message=message)
+        case InstallRequest():
+            return InstallResponse(error_code=code, error_message=message)
+        case UpdateConnectorsRequest():
+            return UpdateConnectorsResponse(error_code=code, error_message=message)
+        case DescribeRequest():
+            described = [describe(Group(group_id)) for group_id in request.group_ids]
+            return DescribeResponse(
+                groups=tuple(replace(group, error_code=code, error_message=message) for group in described)
+            )
+
+
+def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Decide one expired timer. One whose reason is gone does nothing."""
+    match key.kind:
+        case TimerKind.SESSION:
+            return session_timed_out(group, key.member_id, now_ms, settings)
+        case TimerKind.REBALANCE:
+            return rebalance_timed_out(group, key.member_id, now_ms, settings)
+        case TimerKind.COMPUTE:
+            return compute_timed_out(group, now_ms, settings)
+
+
+def step(
+    group: Group, what: GroupRequest | TimerKey, now_ms: int, settings: GroupSettings, *, client_host: str = ""
+) -> Outcome[Response | None]:
+    """Decide, apply, and follow up; the group is changed when this returns."""
+    outcome: Outcome[Response | None]
+    if isinstance(what, TimerKey):
+        outcome = expire(group, what, now_ms, settings)
+    else:
+        outcome = handle(group, what, now_ms, settings, client_host=client_host)
+    records, timers = list(outcome.records), list(outcome.timers)
+    _apply(group, outcome.records)
+    if isinstance(what, UpdateConnectorsRequest) and outcome.records:
+        follow_up = after_connectors(group, now_ms, settings)
+        _apply(group, follow_up.records)
+        records += follow_up.records
+        timers += follow_up.timers
+    if records:
+        finish = finished(group, now_ms)
+        _apply(group, finish)
+        records += finish
+    return replace(outcome, records=tuple(records), timers=tuple(timers))
+
+
+def _apply(group: Group, records: tuple[Record, ...]) -> None:
+    for record in records:
+        group.apply(record)
+
+
+def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
+    """The record that ends a rebalance, once every member has all of the newest target (design 3.12)."""
+    last = group.latest_rebalance
+    if last is None or last.finished_ms >= 0 or group.behind or group.epoch > group.target_epoch:
+        return ()
+    ended = Rebalance(
+        epoch=last.epoch,
+        causes=last.causes,
+        started_ms=last.started_ms,
+        finished_ms=max(now_ms, last.started_ms),
+        computed_by=group.computed_by,
+        moves=tuple(group.landed[unit] for unit in sorted(group.landed)),
+    )
+    return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

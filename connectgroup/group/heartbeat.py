@@ -1,0 +1,383 @@
+"""Join, stay, acknowledge, leave: what the coordinator does with one heartbeat.
+
+The order is the source's ("Request Handling" of ConnectGroupHeartbeat): find the group, find or make the member,
+check its epoch, take in what it says of itself, and move it one step towards its target. Between the last two
+a member that has been chosen to compute is told so instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..errors import (
+    ComputeAssignment,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidRequest,
+    UnknownMemberId,
+)
+from ..messages import (
+    ConnectorConfig,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MemberAssignment,
+    TaskStatus,
+    UnitGrant,
+    grouped,
+    units_of,
+)
+from ..names import JOIN_EPOCH, LEAVE_EPOCH, Unit, Units, printable, show
+from ..records import Kind, MemberRecord, MemberState, StatusRecord, TargetRecord, UnitState
+from . import timing, validate
+from .assignment import check_assignors, settle
+from .draft import Draft
+from .outcome import Outcome
+from .reconcile import reconcile
+from .settings import GroupSettings
+from .state import Current, Group
+from .timing import Timer
+
+
+def heartbeat(
+    group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings, *, client_host: str = ""
+) -> Outcome[HeartbeatResponse]:
+    """Answer one heartbeat, moving its sender one step towards its target.
+
+    Args:
+        group: state as of the last applied record.
+        request: decoded, version-independent.
+        now_ms: the coordinator's wall clock.
+        client_host: where the member speaks from, for people to read.
+
+    Returns:
+        An outcome whose records, applied in order, make its response true. A fenced member's response is an error
+        with records: "FENCED_MEMBER_EPOCH is returned otherwise. The member is also removed from the group."
+
+    Raises:
+        InvalidRequest, UnsupportedAssignor, UnknownMemberId, GroupIdNotFound: turned down, nothing changed.
+    """
+    validate.heartbeat(request, settings)
+    if request.member_epoch == LEAVE_EPOCH:
+        return _leave(group, request, now_ms, settings)
+    draft = Draft(group, now_ms)
+    if request.member_epoch == JOIN_EPOCH:
+        _join(draft, request, settings, client_host)
+    else:
+        fenced = _admit(group, request)
+        if fenced:
+            timers = remove_member(draft, request.member_id, f"{request.member_id} was fenced: {fenced}", settings)
+            response = HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=fenced)
+            return Outcome(response=response, records=tuple(draft.records), timers=timers)
+        _update(draft, request, settings)
+    _take_statuses(draft, request.member_id, request.statuses)
+    timers = settle(draft, settings)
+
+    computation = draft.computation
+    asked = (
+        computation is not None
+        and draft.epoch > draft.target_epoch
+        and computation.member_id == request.member_id
+        and not computation.prepared
+    )
+    if asked:
+        # Its own reconciliation waits for its next heartbeat, which is a full one, as after every error.
+        response = _response(settings, draft.current(request.member_id).epoch)
+        response = replace(
+            response,
+            error_code=ComputeAssignment.code,
+            error_message=f"compute the assignment for group epoch {draft.epoch}",
+        )
+        timers += (timing.session(group.group_id, request.member_id, settings),)
+        return Outcome(response=response, records=tuple(draft.records), timers=timers)
+    return _step(draft, request, settings, timers)
+
+
+def _step(
+    draft: Draft, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
+) -> Outcome[HeartbeatResponse]:
+    """Reconcile the sender and answer."""
+    group, member_id = draft.group, request.member_id
+    before = draft.current(member_id)
+    owned = None if request.owned is None else units_of(request.owned)
+    after = reconcile(
+        before,
+        target=draft.eligible(member_id),
+        target_epoch=draft.target_epoch,
+        owned=owned,
+        holder=draft.holder,
+        since_epoch=group.runnable,
+        member_id=member_id,
+    )
+    if after is not before:
+        # "previous" is the epoch the member has shown it knows; a chain of lost answers never fences it (S16).
+        after = replace(after, previous_epoch=request.member_epoch)
+        draft.set_current(member_id, after)
+
+    full = request.owned is not None and request.rebalance_timeout_ms != -1
+    changed = after.assigned != before.assigned
+    response = _response(settings, after.epoch)
+    if full or changed:
+        known = owned if owned is not None else frozenset(before.assigned) | before.pending.keys()
+        response = replace(response, assignment=_assignment(draft, member_id, after, known))
+    timers = (
+        *timers,
+        timing.session(group.group_id, member_id, settings),
+        *_rebalance_timer(draft, member_id, before, after),
+    )
+    return Outcome(
+        response=response,
+        records=tuple(draft.records),
+        timers=timers,
+        parks=response.assignment is None and after.epoch == request.member_epoch,
+    )
+
+
+def _response(settings: GroupSettings, member_epoch: int) -> HeartbeatResponse:
+    return HeartbeatResponse(
+        member_epoch=member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
+
+
+def _assignment(draft: Draft, member_id: str, current: Current, known: Units) -> MemberAssignment:
+    """The member's whole assignment, with token and configuration of every unit it did not know of."""
+    group, target = draft.group, draft.target(member_id)
+    new = sorted(current.assigned.keys() - known)
+    grants = tuple(
+        UnitGrant(
+            connector=unit.connector,
+            task=unit.task,
+            owner_epoch=current.assigned[unit],
+            config=() if unit.is_connector else group.connectors[unit.connector].tasks[unit.task].config,
+        )
+        for unit in new
+        if unit in group.runnable
+    )
+    configs = tuple(
+        ConnectorConfig(connector=name, version=group.connectors[name].version, config=group.connectors[name].config)
+        for name in sorted({grant.connector for grant in grants})
+    )
+    return MemberAssignment(
+        error=target.error,
+        units=grouped(current.assigned),
+        version=target.version,
+        metadata=target.metadata,
+        grants=grants,
+        configs=configs,
+    )
+
+
+def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
+    """Armed when there is something new to revoke, cancelled when nothing is left (TO-02, TO-03)."""
+    group_id = draft.group.group_id
+    if after.state == MemberState.UNREVOKED:
+        if after.pending == before.pending:
+            return ()
+        member = draft.member(member_id)
+        assert member is not None
+        return (timing.rebalance(group_id, member_id, member.rebalance_timeout_ms),)
+    if before.state == MemberState.UNREVOKED:
+        return (timing.CancelTimer(timing.TimerKey(timing.TimerKind.REBALANCE, group_id, member_id)),)
+    return ()
+
+
+# --------------------------------------------------------------------------------------------------
+# Join
+
+
+def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str) -> None:
+    """ "Creates the member should the member epoch be zero." A member that joins again says "I run nothing"."""
+    group, member_id = draft.group, request.member_id
+    known = group.members.get(member_id)
+    if known is None and len(group.members) >= settings.most_members:
+        raise GroupMaxSizeReached(
+            f"{printable(member_id)} cannot join: the group has all of its {settings.most_members} members"
+        )
+    member = MemberRecord(
+        group_id=group.group_id,
+        member_id=member_id,
+        instance_id=request.instance_id,
+        client_host=client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        server_assignor=request.server_assignor,
+        assignors=request.client_assignors or (),
+    )
+    _take_member(draft, known, member, settings)
+    if known is not None:
+        _let_go(draft, member_id)
+
+
+def _let_go(draft: Draft, member_id: str) -> None:
+    """Free all that a member held that now says it runs nothing.
+
+    The units may come straight back to it, but then under a later epoch: something of its former self could
+    still be writing with the token of the earlier grant, and a token is given once (reliability S6, X1).
+    """
+    group, current = draft.group, draft.current(member_id)
+    held = current.held
+    # Its former epoch is kept as the previous one only by the next step; from here on it stands at zero.
+    if held or current.epoch:
+        draft.set_current(member_id, Current())
+    if not any(held[unit] >= group.target_epoch for unit in held):
+        return
+    if draft.epoch == group.target_epoch:
+        draft.bump(f"{member_id} joined again")
+        # Nothing else changed, so the target is still right: the same one, under the new epoch.
+        draft.write(
+            TargetRecord(
+                group_id=group.group_id,
+                epoch=draft.epoch,
+                assignor=group.target_assignor,
+                computed_by=group.computed_by,
+            )
+        )
+    else:
+        # A new target is on its way; until it is there this member gets nothing.
+        draft.forget(Kind.TARGET_MEMBER, member_id)
+
+
+def _take_member(draft: Draft, known: MemberRecord | None, member: MemberRecord, settings: GroupSettings) -> None:
+    """Store what a member says of itself; bump the epoch where assignments may depend on it.
+
+    Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
+    """
+    if known == member:
+        return
+    others = [other for other in draft.members() if other.member_id != member.member_id]
+    check_assignors([*others, member], settings)
+    draft.write(member)
+    if known is None:
+        draft.bump(f"{member.member_id} joined")
+    elif (known.assignors, known.server_assignor) != (member.assignors, member.server_assignor):
+        draft.bump(_what_changed(known, member))
+
+
+def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
+    before, after = {info.name: info for info in known.assignors}, {info.name: info for info in member.assignors}
+    if known.server_assignor != member.server_assignor or before.keys() != after.keys():
+        return f"{member.member_id} changed its assignors"
+    for name, info in after.items():
+        if info.reason != before[name].reason:
+            return f"{member.member_id}: {name} asks for a rebalance (reason {info.reason})"
+    return f"{member.member_id} changed its assignors' metadata"
+
+
+# --------------------------------------------------------------------------------------------------
+# Stay
+
+
+def _admit(group: Group, request: HeartbeatRequest) -> str | None:
+    """Check that the member is one and speaks from the epoch the group gave it.
+
+    Returns:
+        Why it must be fenced, or ``None``.
+
+    A lost answer repeats (the source's "edge case", design 3.4): the previous epoch is accepted when what the member
+    reports is a subset of what it holds. What it is still stopping counts as held: reporting it acknowledges nothing.
+    """
+    if not group.exists:
+        raise GroupIdNotFound(
+            f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
+        )
+    if request.member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    current = group.current(request.member_id)
+    if request.member_epoch == current.epoch:
+        return None
+    if request.member_epoch == current.previous_epoch and request.owned is not None:
+        surplus = units_of(request.owned) - current.held.keys()
+        if not surplus:
+            return None
+        return (
+            f"{request.member_id} sent its previous epoch {request.member_epoch} and "
+            f"owns {show(surplus)}, which the group has not given it"
+        )
+    return f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
+
+
+def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) -> None:
+    """ "Updates the members informations if any. The group epoch is incremented if there is any change." Null: as before."""
+    known = draft.group.members[request.member_id]
+    member = known
+    if request.rebalance_timeout_ms != -1:
+        member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
+    if request.instance_id is not None:
+        member = replace(member, instance_id=request.instance_id)
+    if request.server_assignor is not None:
+        member = replace(member, server_assignor=request.server_assignor, assignors=())
+    if request.client_assignors is not None:
+        member = replace(member, server_assignor=None, assignors=request.client_assignors)
+    _take_member(draft, known, member, settings)
+
+
+def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:
+    """Keep what the holder of a unit says of it; the word of an earlier grant does not count (KAFKA-12525, WC-09)."""
+    for status in statuses:
+        unit = Unit(status.connector, status.task)
+        if status.state not in (UnitState.RUNNING, UnitState.FAILED):
+            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed")
+        record = StatusRecord(
+            group_id=draft.group.group_id,
+            connector=status.connector,
+            task=status.task,
+            member_id=member_id,
+            owner_epoch=status.owner_epoch,
+            state=UnitState(status.state),
+            message=printable(status.message, most=500),
+        )
+        if (
+            draft.current(member_id).assigned.get(unit) == status.owner_epoch
+            and draft.group.statuses.get(unit) != record
+        ):
+            draft.write(record)
+
+
+# --------------------------------------------------------------------------------------------------
+# Leave
+
+
+def _leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
+    """Epoch -1: the member goes for good, of its own accord or said to be dead by somebody who knows (design 3.11)."""
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
+    if request.member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    draft = Draft(group, now_ms)
+    cause = printable(request.cause, most=200)
+    timers = remove_member(draft, request.member_id, f"{request.member_id} {cause or 'left'}", settings)
+    response = _response(settings, LEAVE_EPOCH)
+    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def remove_member(draft: Draft, member_id: str, cause: str, settings: GroupSettings) -> tuple[Timer, ...]:
+    """Take a member out: epoch up, then tombstones current, target, member in this order (HB-19)."""
+    draft.bump(cause)
+    draft.forget(Kind.CURRENT, member_id)
+    draft.forget(Kind.TARGET_MEMBER, member_id)
+    draft.forget(Kind.MEMBER, member_id)
+    return (*timing.cancel_member(draft.group.group_id, member_id), *settle(draft, settings))
+
+
+def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """No heartbeat for the session timeout. A timer of a member that is gone does nothing (KAFKA-8896)."""
+    return _expel(group, member_id, f"was silent for {settings.session_timeout_ms} ms", now_ms, settings)
+
+
+def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Revocation was not acknowledged within the member's rebalance timeout: it is fenced by a record (S14, TO-02)."""
+    current = group.current(member_id)
+    if member_id not in group.members or current.state != MemberState.UNREVOKED:
+        return Outcome(response=None)
+    timeout_ms = group.members[member_id].rebalance_timeout_ms
+    return _expel(group, member_id, f"did not stop {show(current.pending)} within {timeout_ms} ms", now_ms, settings)
+
+
+def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    if member_id not in group.members:
+        return Outcome(response=None)
+    draft = Draft(group, now_ms)
+    timers = remove_member(draft, member_id, f"{member_id} {why}", settings)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)

@@ -1,0 +1,41 @@
+"""What an operator may set about every group of a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..messages import InstalledMember, PrepareResponse
+
+ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...]]
+"""A server-side assignor: the same question a member gets from Prepare, the same answer it gives to Install."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Limits and times, all in milliseconds, with Kafka Connect's worker defaults where it has them.
+
+    Attributes:
+        session_timeout_ms: silence longer than this removes a member (Connect: 10 s).
+        heartbeat_interval_ms: how often a member is to ask (Connect: 3 s).
+        longest_rebalance_timeout_ms: the most a member may ask for as rebalance timeout.
+        failures_before_fallback: after so many failed computations for one epoch the server-side assignor runs.
+        server_assignor: ``group.remote.assignor``, the name of the one used as fallback and where members list none.
+        server_assignors: all that a member may ask for by name.
+        most_members: members a group may have.
+        most_units: connectors and tasks a group may have.
+    """
+
+    session_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 3_000
+    longest_rebalance_timeout_ms: int = 3_600_000
+    failures_before_fallback: int = 3
+    server_assignor: str = ""
+    server_assignors: Mapping[str, ServerAssign] = field(default_factory=dict)
+    most_members: int = 1_000
+    most_units: int = 200_000
+
+    @property
+    def longest_wait_ms(self) -> int:
+        """The longest a heartbeat is parked: a third of the session, so that two may be lost unpunished."""
+        return self.session_timeout_ms // 3

@@ -1,0 +1,86 @@
+"""Timers as values: a rule says which timer to set; when one fires it comes back as one more input.
+
+Lengths are durations, so the runtime may use a clock that never jumps. Nothing of a timer is stored: after a
+load every session starts anew (nobody is punished for time in which the coordinator was down, reliability D5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from ..records import MemberState
+from .settings import GroupSettings
+from .state import Group
+
+
+class TimerKind(StrEnum):
+    """What a timer waits for."""
+
+    SESSION = "session"
+    REBALANCE = "rebalance"
+    COMPUTE = "compute"
+
+
+class TimerKey(NamedTuple):
+    """One timer; setting a key again replaces it."""
+
+    kind: TimerKind
+    group_id: str
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Fire ``key`` after ``after_ms`` from now."""
+
+    key: TimerKey
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Forget ``key``; unknown is fine."""
+
+    key: TimerKey
+
+
+Timer = SetTimer | CancelTimer
+
+
+def session(group_id: str, member_id: str, settings: GroupSettings) -> SetTimer:
+    """The member must be heard again before this fires."""
+    return SetTimer(TimerKey(TimerKind.SESSION, group_id, member_id), settings.session_timeout_ms)
+
+
+def rebalance(group_id: str, member_id: str, timeout_ms: int) -> SetTimer:
+    """The member must have stopped what it was told to stop before this fires; only UNREVOKED arms it (TO-03)."""
+    return SetTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id), timeout_ms)
+
+
+def compute(group_id: str, timeout_ms: int) -> SetTimer:
+    """ "The worker should finish the assignment within rebalance.timeout.ms"."""
+    return SetTimer(TimerKey(TimerKind.COMPUTE, group_id), timeout_ms)
+
+
+def cancel_member(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
+    """A member that is gone waits for nothing."""
+    return (
+        CancelTimer(TimerKey(TimerKind.SESSION, group_id, member_id)),
+        CancelTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id)),
+    )
+
+
+def on_load(group: Group, settings: GroupSettings) -> tuple[Timer, ...]:
+    """The timers of a group just loaded: sessions for all, a rebalance timer for UNREVOKED only (TO-05)."""
+    timers: list[Timer] = []
+    for member_id in sorted(group.members):
+        timers.append(session(group.group_id, member_id, settings))
+        if group.current(member_id).state == MemberState.UNREVOKED:
+            timers.append(rebalance(group.group_id, member_id, group.members[member_id].rebalance_timeout_ms))
+    if group.epoch > group.target_epoch and group.members:
+        computation = group.computation
+        chosen = group.members.get(computation.member_id) if computation else None
+        timers.append(compute(group.group_id, chosen.rebalance_timeout_ms if chosen else settings.session_timeout_ms))
+    return tuple(timers)

@@ -1,0 +1,153 @@
+"""What a request must obey before anything else is looked at: one line of code beside each sentence.
+
+Source: the "Request Validation" sections of "Connect on the new protocol"; the sentences are quoted in the
+docstrings of the tests. All raise ``InvalidRequest`` naming field, value and what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import InvalidRequest
+from ..messages import (
+    AssignorInfo,
+    ConnectorTasks,
+    HeartbeatRequest,
+    InstallRequest,
+    PrepareRequest,
+    UpdateConnectorsRequest,
+    each_unit,
+)
+from ..names import CONNECTOR, JOIN_EPOCH, LEAVE_EPOCH, Unit, printable
+from ..records import WantedState
+from .settings import GroupSettings
+
+LONGEST_NAME = 249
+"""Characters in a group, member, instance or connector name (Kafka's limit for topic names)."""
+
+LARGEST_METADATA = 65_536
+
+
+def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: got {printable(value)!r}; allowed: {allowed}")
+
+
+def name(field: str, value: str) -> None:
+    """A name is 1 to 249 printable characters without blanks at its ends; ``.`` and ``..`` are file-system words."""
+    if not value:
+        raise _refuse(field, value, "a non-empty name")
+    if len(value) > LONGEST_NAME:
+        raise _refuse(field, value, f"at most {LONGEST_NAME} characters (it has {len(value)})")
+    if not value.isprintable() or value.strip() != value or value in (".", ".."):
+        raise _refuse(field, value, "printable characters, no blanks at the ends, not '.' or '..'")
+
+
+def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
+    """ConnectGroupHeartbeat: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < LEAVE_EPOCH:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= -1")
+    if request.instance_id is not None:
+        name("InstanceId", request.instance_id)
+    joins = request.member_epoch == JOIN_EPOCH
+    if joins and request.rebalance_timeout_ms <= 0:
+        raise _refuse("RebalanceTimeoutMs", request.rebalance_timeout_ms, "> 0 in the first heartbeat")
+    if (
+        request.rebalance_timeout_ms != -1
+        and not 0 < request.rebalance_timeout_ms <= settings.longest_rebalance_timeout_ms
+    ):
+        raise _refuse(
+            "RebalanceTimeoutMs",
+            request.rebalance_timeout_ms,
+            f"1 to {settings.longest_rebalance_timeout_ms}, or -1 as before",
+        )
+    if request.server_assignor is not None and request.client_assignors is not None:
+        raise _refuse("ServerAssignor", request.server_assignor, "ServerAssignor or ClientAssignors, not both")
+    if request.server_assignor is not None:
+        name("ServerAssignor", request.server_assignor)
+    for info in request.client_assignors or ():
+        assignor(info)
+    names = [info.name for info in request.client_assignors or ()]
+    if len(set(names)) != len(names):
+        raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
+    # Epoch 0 means "I run nothing" (design 3.4; Kafka refuses anything else too: RV-06).
+    if joins and request.owned != ():
+        raise _refuse(
+            "ConnectorsAndTasks", "null" if request.owned is None else "units", "an empty list when MemberEpoch is 0"
+        )
+    if request.owned is not None:
+        distinct("ConnectorsAndTasks", request.owned)
+    if request.max_wait_ms < 0:
+        raise _refuse("MaxWaitMs", request.max_wait_ms, ">= 0")
+
+
+def assignor(info: AssignorInfo) -> None:
+    """The four rules of one entry of ClientAssignors, and a bound on its metadata."""
+    name("Assignor.Name", info.name)
+    if info.minimum_version < -1:
+        raise _refuse("Assignor.MinimumVersion", info.minimum_version, ">= -1")
+    if info.maximum_version < 0:
+        raise _refuse("Assignor.MaximumVersion", info.maximum_version, ">= 0")
+    if info.maximum_version < info.minimum_version:
+        raise _refuse("Assignor.MaximumVersion", info.maximum_version, f">= MinimumVersion ({info.minimum_version})")
+    if not info.minimum_version <= info.version <= info.maximum_version:
+        raise _refuse("Assignor.Version", info.version, f"{info.minimum_version} to {info.maximum_version}")
+    if len(info.metadata) > LARGEST_METADATA:
+        raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {LARGEST_METADATA} bytes")
+
+
+def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
+    """A report of units: real task numbers, and none of them twice."""
+    seen: set[Unit] = set()
+    for group in groups:
+        name(f"{field}.Connector", group.connector)
+        if any(task <= CONNECTOR for task in group.tasks):
+            raise _refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
+    for unit in each_unit(groups):
+        if unit in seen:
+            raise _refuse(field, unit, "each connector or task once")
+        seen.add(unit)
+
+
+def prepare(request: PrepareRequest) -> None:
+    """ConnectGroupPrepareAssignment: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < 0:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
+
+
+def install(request: InstallRequest) -> None:
+    """ConnectGroupInstallAssignment: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < 0:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
+    if request.group_epoch < 0:
+        raise _refuse("GroupEpoch", request.group_epoch, ">= 0")
+
+
+def update_connectors(request: UpdateConnectorsRequest) -> None:
+    """ConnectGroupUpdateConnectors: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    if request.member_id is not None:
+        name("MemberId", request.member_id)
+    if not request.changes:
+        raise _refuse("Changes", "an empty list", "at least one change")
+    for change in request.changes:
+        name("Changes.Connector", change.connector)
+        if change.wanted_state not in (0, *WantedState):
+            raise _refuse("Changes.WantedState", change.wanted_state, "0 as it is, 1 running, 2 paused, 3 stopped")
+        if change.expected_version < -1:
+            raise _refuse("Changes.ExpectedVersion", change.expected_version, ">= -1")
+        if change.task_configs is not None and request.member_id is None:
+            raise _refuse(
+                "Changes.TaskConfigs", "a task list from an operator", "task lists come from the connector's owner"
+            )
+        for field in ("config", "task_configs"):
+            if change.delete and getattr(change, field) is not None:
+                raise _refuse("Changes.Delete", True, f"delete, or {field}, not both")
+    named = [change.connector for change in request.changes]
+    if len(set(named)) != len(named):
+        raise _refuse("Changes", ", ".join(named), "each connector once")

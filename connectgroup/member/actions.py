@@ -1,0 +1,78 @@
+"""What a worker must do, as values: the machine decides, the loop performs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import GroupError
+from ..names import Unit, Units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One unit given to this worker.
+
+    Attributes:
+        unit: the connector or task.
+        owner_epoch: when it was given: with the unit, the token to fence writes with.
+        config: the task's configuration; empty for the connector itself.
+        connector_config: the connector's configuration. Neither changes while the grant lasts: a new
+            configuration comes with a new grant.
+    """
+
+    unit: Unit
+    owner_epoch: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    connector_config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """Stop these, tell the listeners, then call ``Member.mark_revoked``: that acknowledges."""
+
+    units: Units
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Tell the assignor and the listeners, then start these.
+
+    ``error``, ``version`` and ``metadata`` are the assignor's word to this member.
+    """
+
+    grants: tuple[Grant, ...]
+    epoch: int
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lose:
+    """Everything is lost: stop it all at once, tell the listeners ``on_lost``, then call ``Member.mark_lost``.
+
+    Actions given out before this one that have not begun must not be begun any more (KAFKA-16375).
+    """
+
+    units: Units
+    epoch: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """This member has been chosen to compute the group's target: Prepare, assign, Install."""
+
+    member_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """The coordinator will not have this worker as it is; trying again would change nothing."""
+
+    error: GroupError
+
+
+Action = Revoke | Assign | Lose | Compute | Fail

@@ -1,0 +1,342 @@
+"""What a response means: the worker's half of the protocol, without a clock, a socket or a thread.
+
+One heartbeat counts at a time. When the worker has something to say while one is still unanswered (a parked one,
+usually), it gives that one up: its answer, should it still come, is dropped, and the next request is a full one.
+So what a request reports as owned is always all that the worker may be running, and nothing granted in an
+answer on its way can be mistaken for something let go of.
+
+    JOINING --answer--> MEMBER --fenced, unknown, lease over--> LOSING --all stopped--> JOINING
+       any  --close--> LEAVING --leave sent--> GONE
+
+Source: "Response Handling (Only for Connect)"; design 3.2, 3.4, 3.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ..errors import (
+    ComputeAssignment,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    from_code,
+)
+from ..messages import (
+    AssignorInfo,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MemberAssignment,
+    TaskStatus,
+    config_of,
+    grouped,
+    units_of,
+)
+from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, Unit, Units
+from .actions import Action, Assign, Compute, Fail, Grant, Lose, Revoke
+
+
+class Phase(StrEnum):
+    """Where the worker stands with its group."""
+
+    JOINING = "joining"
+    MEMBER = "member"
+    LOSING = "losing"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """What a worker says of itself when it joins.
+
+    Attributes:
+        rebalance_timeout_ms: how long it may take to stop units (Connect: 60 s).
+        max_wait_ms: how long the coordinator may hold an answer back; 0 asks for an answer at once.
+        lease_margin: the part of the session timeout kept back for stopping: a worker unheard for
+            ``session timeout * (1 - lease_margin)`` stops everything.
+    """
+
+    group_id: str
+    member_id: str
+    instance_id: str | None = None
+    rebalance_timeout_ms: int = 60_000
+    max_wait_ms: int = 3_000
+    server_assignor: str | None = None
+    lease_margin: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Outstanding:
+    """The one request whose answer counts."""
+
+    request: HeartbeatRequest
+    sent_ms: int
+
+
+class Member:
+    """The state of one worker in its group. Methods return actions; the caller performs them in order.
+
+    Attributes:
+        epoch: the epoch of the last answer.
+        owned: everything this worker may be running, with owner epochs: grows when a grant is accepted, before
+            anything starts, and shrinks when a stop is complete.
+        revoking: units whose stop has been asked for and is not complete.
+    """
+
+    def __init__(
+        self, settings: MemberSettings, assignors: Sequence[AssignorInfo] = (), *, first_sequence: int = 0
+    ) -> None:
+        """A worker that has not joined yet.
+
+        Args:
+            assignors: in order of preference; empty leaves assigning to the coordinator.
+            first_sequence: higher than any sequence this member id has used in an earlier life.
+        """
+        self.settings = settings
+        self.assignors = tuple(assignors)
+        self.phase = Phase.JOINING
+        self.epoch = JOIN_EPOCH
+        self.owned: dict[Unit, int] = {}
+        self.revoking: Units = NO_UNITS
+        self.session_timeout_ms = 0
+        self.heartbeat_interval_ms = 0
+        self.coordinator_epoch = -1
+        self._sequence = first_sequence
+        self._outstanding: _Outstanding | None = None
+        self._full = True
+        self._acknowledge = False
+        self._impatient = False
+        self._retiring = False
+        self._statuses: dict[Unit, TaskStatus] = {}
+        self._confirmed_ms: int | None = None
+        self._leave_cause = ""
+
+    # ----------------------------------------------------------------------------------------------
+    # Speaking
+
+    @property
+    def has_something_to_say(self) -> bool:
+        """Whether there is something to say that the request on its way does not say: then it should not wait."""
+        return self._may_speak and (self._acknowledge or self._full or self._impatient or self.phase is Phase.LEAVING)
+
+    @property
+    def _may_speak(self) -> bool:
+        if self.phase in (Phase.LOSING, Phase.GONE):
+            return False
+        return not (self._retiring and self.phase is Phase.JOINING)
+
+    @property
+    def has_statuses(self) -> bool:
+        """Whether there are statuses to report; they can wait for company."""
+        return bool(self._statuses) and self.phase is Phase.MEMBER
+
+    def say_statuses(self) -> None:
+        """They have waited long enough."""
+        self._impatient = self.has_statuses
+
+    def retire(self) -> None:
+        """Take nothing new and do not join again: this worker is about to leave."""
+        self._retiring = True
+
+    def next_request(self, now_ms: int) -> HeartbeatRequest | None:
+        """The heartbeat to send now; the one before, if unanswered, is given up.
+
+        Args:
+            now_ms: a clock that never goes back.
+
+        Returns:
+            ``None`` while everything is being stopped, and after the leave: nothing may be said then.
+        """
+        if not self._may_speak:
+            return None
+        if self._outstanding is not None:
+            self._full = True
+        self._sequence += 1
+        request = HeartbeatRequest(
+            group_id=self.settings.group_id,
+            member_id=self.settings.member_id,
+            member_epoch=self.epoch,
+            sequence=self._sequence,
+        )
+        if self.phase is Phase.LEAVING:
+            self._outstanding = None
+            self.phase = Phase.GONE
+            return replace(request, member_epoch=LEAVE_EPOCH, cause=self._leave_cause)
+        if self._full or self.epoch == JOIN_EPOCH:
+            request = replace(
+                request,
+                instance_id=self.settings.instance_id,
+                rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
+                server_assignor=None if self.assignors else self.settings.server_assignor,
+                client_assignors=self.assignors or None,
+                owned=grouped(self.owned),
+            )
+        elif self._acknowledge:
+            request = replace(request, owned=grouped(self.owned))
+        request = replace(request, statuses=tuple(self._statuses[unit] for unit in sorted(self._statuses)))
+        if not self._full:
+            request = replace(request, max_wait_ms=self.settings.max_wait_ms)
+        self._full = self._acknowledge = self._impatient = False
+        self._outstanding = _Outstanding(request, now_ms)
+        return request
+
+    def on_no_answer(self, request: HeartbeatRequest) -> None:
+        """The call failed or timed out, or the coordinator could not serve it: say everything next time."""
+        if self._outstanding is not None and self._outstanding.request is request:
+            self._outstanding = None
+            self._full = True
+
+    def report(self, status: TaskStatus) -> None:
+        """Have a unit's status go out with the next heartbeat."""
+        self._statuses[Unit(status.connector, status.task)] = status
+
+    def set_assignors(self, assignors: Sequence[AssignorInfo]) -> None:
+        """Offer other assignors, or the same with other metadata or reason: said at once."""
+        if tuple(assignors) != self.assignors:
+            self.assignors = tuple(assignors)
+            self._full = True
+
+    # ----------------------------------------------------------------------------------------------
+    # Listening
+
+    def on_response(self, request: HeartbeatRequest, response: HeartbeatResponse) -> list[Action]:
+        """What to do now. An answer to a request that was given up means nothing."""
+        outstanding = self._outstanding
+        if outstanding is None or outstanding.request is not request:
+            return []
+        if response.coordinator_epoch < self.coordinator_epoch:
+            # A coordinator that has been replaced and does not know it yet (design 3.10).
+            self.on_no_answer(request)
+            return []
+        self._outstanding = None
+        self.coordinator_epoch = response.coordinator_epoch
+        if response.error_code:
+            return self._on_error(response, outstanding)
+
+        self.phase = Phase.MEMBER
+        self._confirm(response, outstanding)
+        self.epoch = response.member_epoch
+        return self._take(response.assignment) if response.assignment is not None else []
+
+    def _confirm(self, response: HeartbeatResponse, outstanding: _Outstanding) -> None:
+        """The group knows us: the lease runs from when we spoke, not from when we were answered."""
+        self._confirmed_ms = outstanding.sent_ms
+        self.session_timeout_ms = response.session_timeout_ms or self.session_timeout_ms
+        self.heartbeat_interval_ms = response.heartbeat_interval_ms or self.heartbeat_interval_ms
+        for status in outstanding.request.statuses:
+            unit = Unit(status.connector, status.task)
+            if self._statuses.get(unit) == status:
+                del self._statuses[unit]
+
+    def _on_error(self, response: HeartbeatResponse, outstanding: _Outstanding) -> list[Action]:
+        self._full = True
+        error = from_code(response.error_code, response.error_message)
+        match error:
+            case ComputeAssignment():
+                self._confirm(response, outstanding)
+                if self.phase is Phase.JOINING:
+                    self.phase = Phase.MEMBER
+                return [Compute(member_epoch=self.epoch)]
+            case UnknownMemberId() | FencedMemberEpoch() | GroupIdNotFound():
+                # "The worker abandons all its resources and rejoins with the same member id and the epoch 0."
+                return [self._lose(str(error))]
+            case StaleMemberEpoch():
+                return []
+            case _ if error.retriable:
+                return []
+            case _:
+                return [Fail(error=error)]
+
+    def _take(self, assignment: MemberAssignment) -> list[Action]:
+        """Turn the whole set that was given into a revocation or an assignment; never both."""
+        wanted = units_of(assignment.units)
+        revoke = self.owned.keys() - wanted - self.revoking
+        if revoke:
+            self.revoking |= revoke
+            return [Revoke(units=frozenset(revoke), epoch=self.epoch)]
+        new = wanted - self.owned.keys()
+        if not new or self._retiring:
+            return []
+        if self.revoking:
+            # While something is still being stopped the group gives nothing new; it will say this again.
+            self._full = True
+            return []
+        given = {Unit(grant.connector, grant.task): grant for grant in assignment.grants}
+        configs = {config.connector: config_of(config.config) for config in assignment.configs}
+        grants = []
+        for unit in sorted(new):
+            # A coordinator that does not send grants gives units at the member's epoch, as the protocol has it.
+            owner_epoch = given[unit].owner_epoch if unit in given else self.epoch
+            config = config_of(given[unit].config) if unit in given else {}
+            grants.append(
+                Grant(
+                    unit=unit,
+                    owner_epoch=owner_epoch,
+                    config=config,
+                    connector_config=configs.get(unit.connector, {}),
+                )
+            )
+            self.owned[unit] = owner_epoch
+        return [
+            Assign(
+                grants=tuple(grants),
+                epoch=self.epoch,
+                error=assignment.error,
+                version=assignment.version,
+                metadata=assignment.metadata,
+            )
+        ]
+
+    # ----------------------------------------------------------------------------------------------
+    # Letting go
+
+    def mark_revoked(self, units: Iterable[Unit]) -> None:
+        """These have stopped and the listeners know: the next heartbeat, at once, tells the group."""
+        for unit in units:
+            self.owned.pop(unit, None)
+            self._statuses.pop(unit, None)
+        self.revoking -= frozenset(units)
+        self._acknowledge = True
+
+    def lease_ends_ms(self) -> int | None:
+        """When this worker must stop everything unless it is answered before; ``None`` if nothing is at stake."""
+        if self._confirmed_ms is None or not self.session_timeout_ms or self.phase is not Phase.MEMBER:
+            return None
+        return self._confirmed_ms + int(self.session_timeout_ms * (1 - self.settings.lease_margin))
+
+    def check_lease(self, now_ms: int) -> list[Action]:
+        """Stop everything before the group may give it away (KAFKA-9184). To be asked before anything else is done."""
+        ends_ms = self.lease_ends_ms()
+        if ends_ms is None or now_ms < ends_ms or not self.owned:
+            return []
+        assert self._confirmed_ms is not None
+        return [self._lose(f"no answer from the coordinator for {now_ms - self._confirmed_ms} ms")]
+
+    def _lose(self, why: str) -> Lose:
+        if self.phase is not Phase.LEAVING:
+            self.phase = Phase.LOSING
+        self._outstanding = None
+        return Lose(units=frozenset(self.owned), epoch=self.epoch, why=why)
+
+    def mark_lost(self) -> None:
+        """Nothing runs any more: join again."""
+        self.owned.clear()
+        self.revoking = NO_UNITS
+        self._statuses.clear()
+        self.epoch = JOIN_EPOCH
+        self._confirmed_ms = None
+        self._full, self._acknowledge = True, False
+        if self.phase is Phase.LOSING:
+            self.phase = Phase.JOINING
+
+    def close(self, cause: str = "") -> None:
+        """Everything has been stopped: the next request is the leave (always attempted: KAFKA-16639)."""
+        self.owned.clear()
+        self.revoking = NO_UNITS
+        self._leave_cause = cause
+        if self.phase is not Phase.GONE:
+            self.phase = Phase.LEAVING

@@ -1,0 +1,59 @@
+"""The words everything else is said in: what is shared out, and how one piece of it is named.
+
+A *unit* is one indivisible piece of work: a connector, or one task of a connector. The group rules treat
+units as opaque keys; only their order and equality matter to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+CONNECTOR: Final = -1
+"""The task number that stands for the connector itself."""
+
+JOIN_EPOCH: Final = 0
+"""Sent by a member that joins, or joins again, and runs nothing."""
+
+LEAVE_EPOCH: Final = -1
+"""Sent by a member that leaves for good."""
+
+STATIC_LEAVE_EPOCH: Final = -2
+"""Sent by a static member that leaves for a while (later Kafka; the source knows -1 only)."""
+
+
+class Unit(NamedTuple):
+    """A connector (``task == CONNECTOR``) or one of its tasks (0, 1, ...).
+
+    Sorts by connector name, the connector before its tasks.
+
+    Source: Kafka's ``ConnectorTaskId``, widened by the connector itself.
+    """
+
+    connector: str
+    task: int = CONNECTOR
+
+    @property
+    def is_connector(self) -> bool:
+        """True for the connector itself, false for one of its tasks."""
+        return self.task == CONNECTOR
+
+    def __str__(self) -> str:
+        return self.connector if self.task == CONNECTOR else f"{self.connector}-{self.task}"
+
+
+Units = frozenset[Unit]
+NO_UNITS: Final[Units] = frozenset()
+
+
+def show(units: Iterable[Unit], *, most: int = 8) -> str:
+    """Units as a person reads them: ``a, a-0, a-1``, sorted, cut after ``most`` with the number left out."""
+    ordered = sorted(units)
+    text = ", ".join(str(unit) for unit in ordered[:most])
+    return f"{text} and {len(ordered) - most} more" if len(ordered) > most else text or "nothing"
+
+
+def printable(value: object, *, most: int = 80) -> str:
+    """Somebody else's text made safe for one line of ours: control characters escaped, cut to ``most``."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in str(value))
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,304 @@
+"""The only way a group changes: one frozen class a record, keyed so that the newest of each key is enough.
+
+A record's key is ``(kind, group_id, name)``. Two records with the same key: the later one replaces the earlier
+(a log may be compacted at any time). A ``Tombstone`` removes a key; one for a key that is not there is a
+no-op (KAFKA-17306).
+
+Source: the "data model" of KIP-848 (ConsumerGroupMetadata, MemberMetadata, TargetAssignmentMetadata,
+TargetAssignmentMember, CurrentMemberAssignment), widened by connectors, statuses and rebalances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from .messages import AssignorInfo, ConfigEntry, ConnectorTasks, Rebalance
+from .names import CONNECTOR, Unit
+
+GROUP_TYPE: Final = "connect"
+
+HISTORY: Final = 100
+"""Rebalances a group remembers: design 3.12."""
+
+
+class Kind(IntEnum):
+    """Record kinds, as stored. Never reuse a number."""
+
+    GROUP = 1
+    MEMBER = 2
+    TARGET = 3
+    TARGET_MEMBER = 4
+    CURRENT = 5
+    CONNECTOR = 6
+    COMPUTATION = 7
+    STATUS = 8
+    REBALANCE = 9
+
+
+class MemberState(IntEnum):
+    """Where a member stands on its way to its target (Kafka's MemberState, same bytes)."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    UNRELEASED = 2
+    UNKNOWN = 127
+
+
+class WantedState(IntEnum):
+    """What an operator wants of a connector."""
+
+    RUNNING = 1
+    PAUSED = 2
+    STOPPED = 3
+
+
+class UnitState(IntEnum):
+    """What a worker says of a unit it holds."""
+
+    RUNNING = 1
+    FAILED = 2
+
+
+class Key(NamedTuple):
+    """What a record is about; records with equal keys replace one another."""
+
+    kind: Kind
+    group_id: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """The group's epoch; its first one makes the group."""
+
+    group_id: str
+    epoch: int
+    group_type: str = GROUP_TYPE
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.GROUP, self.group_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord:
+    """What a member said about itself when it joined, or since."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None = None
+    client_host: str = ""
+    rebalance_timeout_ms: int = 0
+    server_assignor: str | None = None
+    assignors: tuple[AssignorInfo, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.MEMBER, self.group_id, self.member_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecord:
+    """A target is installed: the last record of its batch, so that half a target is never current."""
+
+    group_id: str
+    epoch: int
+    assignor: str = ""
+    computed_by: str = ""
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.TARGET, self.group_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMemberRecord:
+    """One member's share of the target."""
+
+    group_id: str
+    member_id: str
+    units: tuple[ConnectorTasks, ...] = ()
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.TARGET_MEMBER, self.group_id, self.member_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTasks:
+    """Some of one connector's units with the epochs at which they were given.
+
+    Attributes:
+        connector: the connector's name.
+        tasks: ascending, -1 for the connector itself.
+        owner_epochs: one a task, in the same order.
+    """
+
+    connector: str
+    tasks: tuple[int, ...]
+    owner_epochs: tuple[int, ...]
+
+
+def held(units: Mapping[Unit, int]) -> tuple[HeldTasks, ...]:
+    """Units and owner epochs in their stored shape, sorted."""
+    by_connector: dict[str, list[int]] = {}
+    for connector, task in sorted(units):
+        by_connector.setdefault(connector, []).append(task)
+    return tuple(
+        HeldTasks(
+            connector=connector,
+            tasks=tuple(tasks),
+            owner_epochs=tuple(units[Unit(connector, task)] for task in tasks),
+        )
+        for connector, tasks in by_connector.items()
+    )
+
+
+def epochs_of(groups: Iterable[HeldTasks]) -> dict[Unit, int]:
+    """Units and owner epochs out of their stored shape."""
+    return {
+        Unit(group.connector, task): epoch
+        for group in groups
+        for task, epoch in zip(group.tasks, group.owner_epochs, strict=True)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentRecord:
+    """What a member runs (``assigned``) and what it has been told to stop (``pending``).
+
+    ``at_ms`` is the coordinator's wall clock when it was written: standstill is measured with it.
+    """
+
+    group_id: str
+    member_id: str
+    epoch: int
+    previous_epoch: int
+    state: MemberState = MemberState.STABLE
+    assigned: tuple[HeldTasks, ...] = ()
+    pending: tuple[HeldTasks, ...] = ()
+    at_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.CURRENT, self.group_id, self.member_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """One task of a connector.
+
+    Attributes:
+        config: its configuration.
+        since_epoch: the group epoch that brought this configuration. A grant older than that is of the
+            configuration before, and must be given back before the task is granted anew.
+    """
+
+    config: tuple[ConfigEntry, ...] = ()
+    since_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorRecord:
+    """A connector as the group knows it; ``version`` grows with each change of anything in it.
+
+    ``since_epoch`` is to the connector itself what ``TaskEntry.since_epoch`` is to a task.
+    """
+
+    group_id: str
+    connector: str
+    version: int
+    wanted_state: WantedState = WantedState.RUNNING
+    config: tuple[ConfigEntry, ...] = ()
+    since_epoch: int = 0
+    tasks: tuple[TaskEntry, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.CONNECTOR, self.group_id, self.connector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputationRecord:
+    """Who was asked to compute the target for ``epoch``, and how often that failed before.
+
+    Attributes:
+        epoch: the group epoch to compute for.
+        member_id: the member asked.
+        prepared: whether it has come for the group's state; until then it is told again.
+        failures: computations for this epoch that failed or stayed silent.
+        failed_members: who failed; not asked again while others can be.
+        error: the last failure in words, kept after the target is in, for describe.
+    """
+
+    group_id: str
+    epoch: int
+    member_id: str = ""
+    prepared: bool = False
+    failures: int = 0
+    failed_members: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.COMPUTATION, self.group_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRecord:
+    """What the holder of a unit last said of it."""
+
+    group_id: str
+    connector: str
+    task: int = CONNECTOR
+    member_id: str = ""
+    owner_epoch: int = -1
+    state: UnitState = UnitState.RUNNING
+    message: str = ""
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.STATUS, self.group_id, f"{self.connector}\n{self.task}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceRecord:
+    """One rebalance, written when it begins and again when all members have reached its target."""
+
+    group_id: str
+    rebalance: Rebalance
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.REBALANCE, self.group_id, str(self.rebalance.epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """The key is no more."""
+
+    key: Key
+
+    @property
+    def group_id(self) -> str:
+        return self.key.group_id
+
+
+Value = (
+    GroupRecord
+    | MemberRecord
+    | TargetRecord
+    | TargetMemberRecord
+    | CurrentRecord
+    | ConnectorRecord
+    | ComputationRecord
+    | StatusRecord
+    | RebalanceRecord
+)
+Record = Value | Tombstone

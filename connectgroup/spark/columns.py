@@ -1,0 +1,94 @@
+"""The columns of a source: read from Spark's DDL, and said again in Arrow's and SQLite's words.
+
+A closed list of types, so that a value means the same in a CSV file, a JSON line, Spark, Parquet and SQLite, and
+so that a schema can be checked where Spark is not installed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SQLITE_TYPES: Final = {
+    "BOOLEAN": "INTEGER",
+    "SMALLINT": "INTEGER",
+    "INT": "INTEGER",
+    "BIGINT": "INTEGER",
+    "FLOAT": "REAL",
+    "DOUBLE": "REAL",
+    "STRING": "TEXT",
+    "DATE": "TEXT",
+    "TIMESTAMP": "TEXT",
+}
+_ALIASES: Final = {"INTEGER": "INT", "LONG": "BIGINT", "SHORT": "SMALLINT", "REAL": "FLOAT", "VARCHAR": "STRING"}
+_COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)(?P<type>\w+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, and its type as a key of ``SQLITE_TYPES``. Every column may be null."""
+
+    name: str
+    type: str
+
+
+Columns = tuple[Column, ...]
+
+
+def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
+    """``"a INT, b STRING"`` as columns.
+
+    Raises:
+        ConfigError: not a list of name and type, an unknown type, or a name twice (names differ by more than case).
+    """
+    columns = []
+    for part in ddl.split(","):
+        match = _COLUMN.fullmatch(part)
+        if match is None:
+            raise ConfigError(field, part.strip() or ddl, "columns as NAME TYPE, separated by commas")
+        kind = match["type"].upper()
+        kind = _ALIASES.get(kind, kind)
+        if kind not in SQLITE_TYPES:
+            raise ConfigError(field, part.strip(), f"types {', '.join(SQLITE_TYPES)}")
+        columns.append(Column(match["quoted"] or match["plain"], kind))
+    return check_names(columns, field=field)
+
+
+def check_names(columns: list[Column], *, field: str) -> Columns:
+    """The columns, if every name stands once."""
+    seen: set[str] = set()
+    for column in columns:
+        # Spark and SQLite tell no difference between a and A.
+        if column.name.lower() in seen or not column.name:
+            raise ConfigError(field, column.name, "column names that are not empty and stand once")
+        seen.add(column.name.lower())
+    return tuple(columns)
+
+
+def to_ddl(columns: Columns) -> str:
+    """The columns in Spark's DDL, every name quoted."""
+    return ", ".join(f"`{column.name}` {column.type}" for column in columns)
+
+
+def to_arrow(columns: Columns) -> pa.Schema:
+    """The columns as an Arrow schema; timestamps are UTC microseconds, as in Spark."""
+    import pyarrow as pa
+
+    types = {
+        "BOOLEAN": pa.bool_(),
+        "SMALLINT": pa.int16(),
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "FLOAT": pa.float32(),
+        "DOUBLE": pa.float64(),
+        "STRING": pa.string(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema([pa.field(column.name, types[column.type]) for column in columns])

@@ -1,0 +1,166 @@
+"""A directory of growing files, cut into slices and ranges of whole lines.
+
+A slice is a file, named by its path below the directory; its position is the number of bytes read. Task *i* of
+*n* reads the files whose name's CRC-32 leaves *i* when divided by *n*: the same answer in every process, for
+ever. Only lines that end in a line feed are there; what follows the last one is still being written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import SourceError
+from .offsets import Range
+
+UNFINISHED: Final = (".tmp", ".part")
+_BLOCK_BYTES: Final = 64 * 1024
+
+
+def is_slice_of(name: str, task: int, tasks: int) -> bool:
+    """Whether a file belongs to a task."""
+    return zlib.crc32(name.encode("utf-8", "surrogateescape")) % tasks == task
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """Chooses what the next batch reads.
+
+    Attributes:
+        root: the directory.
+        task, tasks: which files are ours.
+        most_bytes: upper bound on the bytes of one batch, and on the length of a line.
+    """
+
+    root: Path
+    task: int
+    tasks: int
+    most_bytes: int
+    _last_served: str = ""
+
+    def advance(self, start: Mapping[str, int]) -> dict[str, int]:
+        """Where the next batch ends, given where it starts; equal to ``start`` when there is nothing to read.
+
+        Raises:
+            SourceError: the directory or a file cannot be read, a file got shorter, a line is too long.
+        """
+        end = dict(start)
+        left = self.most_bytes
+        names = [name for name in list_files(self.root) if is_slice_of(name, self.task, self.tasks)]
+        # Begin after the file served last, so that one that grows fast cannot starve the others.
+        for name in [n for n in names if n > self._last_served] + [n for n in names if n <= self._last_served]:
+            if left <= 0:
+                break
+            position = start.get(name, 0)
+            stop = self._whole_lines(name, position, left)
+            if stop > position:
+                end[name] = stop
+                left -= stop - position
+                self._last_served = name
+        return end
+
+    def _whole_lines(self, name: str, position: int, most_bytes: int) -> int:
+        """The end of the last whole line that begins at or after ``position`` within ``most_bytes``."""
+        path = self.root / name
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise SourceError(f"{path}: not a regular file; allowed: files")
+            if found.st_size < position:
+                raise SourceError(
+                    f"{path}: has {found.st_size} bytes, {position} were read already;"
+                    " allowed: files that only grow (write a new file instead)"
+                )
+            if found.st_size == position:
+                return position
+            stop = min(found.st_size, position + most_bytes)
+            with path.open("rb") as file:
+                end = last_line_end(file.fileno(), position, stop)
+        except FileNotFoundError as error:
+            if path.is_symlink():
+                raise _unreadable(path, error) from error
+            return position  # Gone between the listing and now; what was read of it stays read.
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
+            raise SourceError(
+                f"{path}: the line at byte {position} is longer than {most_bytes} bytes;"
+                " allowed: lines up to source.max.bytes.per.batch"
+            )
+        return end
+
+
+def list_files(root: Path) -> list[str]:
+    """The names of all files below a directory, sorted, without hidden ones and ones still being written.
+
+    Raises:
+        SourceError: the directory cannot be read.
+    """
+    if not root.is_dir():
+        what = "not a directory" if root.exists() else "does not exist"
+        raise SourceError(f"{root}: {what}; allowed: source.path names a directory that can be read")
+
+    def refuse(error: OSError) -> None:
+        raise _unreadable(Path(error.filename), error)
+
+    names = []
+    for directory, inner, files in os.walk(root, onerror=refuse):
+        inner[:] = [name for name in inner if not name.startswith((".", "_"))]
+        below = Path(directory).relative_to(root)
+        names += [
+            (below / name).as_posix()
+            for name in files
+            if not name.startswith((".", "_")) and not name.endswith(UNFINISHED)
+        ]
+    return sorted(names)
+
+
+def last_line_end(descriptor: int, start: int, stop: int) -> int:
+    """The offset after the last line feed in ``[start, stop)`` of an open file; ``start`` if there is none."""
+    end = stop
+    while end > start:
+        begin = max(start, end - _BLOCK_BYTES)
+        at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return start
+
+
+def ranges_between(start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Range]:
+    """What lies between two offsets, sorted by slice; slices that did not move are left out."""
+    for name in sorted(end):
+        if end[name] != start.get(name, 0):
+            yield Range(slice=name, start=start.get(name, 0), end=end[name])
+
+
+def read_bytes(root: Path, wanted: Range) -> bytes:
+    """The bytes of a range.
+
+    Raises:
+        SourceError: the file cannot be read, or is shorter now than when the range was chosen.
+    """
+    path = root / wanted.slice
+    try:
+        with path.open("rb") as file:
+            data = os.pread(file.fileno(), wanted.end - wanted.start, wanted.start)
+            while len(data) < wanted.end - wanted.start:
+                more = os.pread(file.fileno(), wanted.end - wanted.start - len(data), wanted.start + len(data))
+                if not more:
+                    raise SourceError(
+                        f"{path}: has {wanted.start + len(data)} bytes, {wanted.end} are to be read;"
+                        " allowed: files that only grow (write a new file instead)"
+                    )
+                data += more
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return data
+
+
+def _unreadable(path: Path, error: OSError) -> SourceError:
+    return SourceError(f"{path}: cannot be read ({error.strerror}); allowed: files this worker may read")

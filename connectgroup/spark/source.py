@@ -1,0 +1,117 @@
+"""The files source as Spark sees it: a streaming Python data source.
+
+Spark's offset is a JSON object of file name to bytes read. Spark writes the end of a batch to the query's offset
+log before it plans the batch, so whatever is retried within a query reads the same bytes again. The first batch
+starts from the positions that were claimed in the sink, never from a checkpoint.
+
+This module is imported by Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from .columns import Column, Columns, to_ddl
+from .files import Planner, ranges_between
+from .offsets import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from .lines import Format
+
+NAME = "connectgroup-files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource:
+    """What one task reads.
+
+    Attributes:
+        root: the directory.
+        form: ``csv`` or ``jsonl``.
+        columns: names and types.
+        task, tasks: which files are this task's.
+        most_bytes: upper bound on the bytes of one batch.
+        null: a word that means null in CSV, beside the empty field.
+    """
+
+    root: Path
+    form: Format
+    columns: Columns
+    task: int
+    tasks: int
+    most_bytes: int
+    null: str = ""
+
+    def frame(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        """The rows from the positions on, as a streaming frame. Nothing is read until a query starts."""
+        session.dataSource.register(FilesDataSource)
+        plain = asdict(self) | {"root": str(self.root), "positions": dict(positions)}
+        return session.readStream.format(NAME).schema(to_ddl(self.columns)).option("plan", json.dumps(plain)).load()
+
+    @classmethod
+    def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:
+        """The source and the positions that ``frame`` handed to Spark."""
+        plain = json.loads(text)
+        positions = plain.pop("positions")
+        columns = tuple(Column(**column) for column in plain.pop("columns"))
+        return cls(root=Path(plain.pop("root")), columns=columns, **plain), positions
+
+
+class FilesDataSource(DataSource):
+    """Made by Spark in a Python process of its own, from the option ``plan``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        source, _ = FileSource.from_json(self.options["plan"])
+        return to_ddl(source.columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return FilesReader(*FileSource.from_json(self.options["plan"]))
+
+
+@dataclass
+class LineRange(InputPartition):
+    """One range of one file, read by one Spark task."""
+
+    slice: str
+    start: int
+    end: int
+
+
+class FilesReader(DataSourceStreamReader):
+    """Plans batches in the query's own Python process; ``read`` runs in Spark's workers."""
+
+    def __init__(self, source: FileSource, positions: dict[str, int]) -> None:
+        self._source = source
+        self._positions = positions
+        self._planner = Planner(root=source.root, task=source.task, tasks=source.tasks, most_bytes=source.most_bytes)
+
+    def initialOffset(self) -> dict[str, int]:
+        return self._positions
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return self._planner.advance(start)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [LineRange(r.slice, r.start, r.end) for r in ranges_between(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from .lines import read_range
+
+        assert isinstance(partition, LineRange)
+        wanted = Range(slice=partition.slice, start=partition.start, end=partition.end)
+        source = self._source
+        yield read_range(source.root, wanted, source.columns, source.form, source.null)

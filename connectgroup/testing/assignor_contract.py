@@ -1,0 +1,173 @@
+"""What every connect assignor must keep to, as a pytest class to inherit.
+
+    class TestMine(ConnectAssignorContract):
+        def assignor(self) -> ConnectAssignor:
+            return Mine()
+
+runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or
+joined, with holdings of things that are gone. Set ``even = False`` for an assignor that does not aim at even
+task counts (one that goes by weights), ``sticky = False`` for one that looks at the group only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import ClassVar
+
+from ..assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec
+from ..assignor_guard import assignor_info, members_for_install, run_assignor
+from ..names import Unit, Units, show
+
+
+class ConnectAssignorContract:
+    """Complete, legal, even, deterministic, order-independent, sticky on its own output.
+
+    Attributes:
+        even: whether connectors, and tasks, must be within one of each other over the members.
+        sticky: whether an answer, asked about again, must come back unchanged (KAFKA-18688).
+    """
+
+    even: ClassVar[bool] = True
+    sticky: ClassVar[bool] = True
+
+    def assignor(self) -> ConnectAssignor:
+        """A new assignor to test."""
+        raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
+
+    def test_it_can_introduce_itself_to_the_group(self) -> None:
+        assignor_info(self.assignor())
+
+    def test_every_unit_is_given_to_exactly_one_member(self) -> None:
+        for name, group in sample_groups().items():
+            answer = run_assignor(self.assignor(), group)  # raises with the first offence
+            assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
+            given = frozenset[Unit]().union(*(member.units for member in answer.members))
+            assert given == (frozenset(group.units) if group.members else frozenset()), name
+
+    def test_counts_are_within_one_of_each_other(self) -> None:
+        if not self.even:
+            return
+        for name, group in sample_groups().items():
+            holdings = _holdings(group, run_assignor(self.assignor(), group))
+            for what in (True, False):
+                counts = [sum(unit.is_connector is what for unit in units) for units in holdings.values()]
+                word = "connectors" if what else "tasks"
+                assert max(counts, default=0) - min(counts, default=0) <= 1, f"{name}: {word} {sorted(counts)}"
+
+    def test_its_own_answer_comes_back_unchanged(self) -> None:
+        if not self.sticky:
+            return
+        for name, group in sample_groups().items():
+            first = _holdings(group, run_assignor(self.assignor(), group))
+            again = dataclasses.replace(
+                group,
+                members=[dataclasses.replace(member, owned=first[member.member_id]) for member in group.members],
+            )
+            second = _holdings(again, run_assignor(self.assignor(), again))
+            moved = [unit for member_id in first for unit in first[member_id] - second[member_id]]
+            assert not moved, f"{name}: moved {show(moved)}"
+
+    def test_the_order_of_members_and_connectors_does_not_matter(self) -> None:
+        random = Random(1)
+        for name, group in sample_groups().items():
+            expected = _told(run_assignor(self.assignor(), group))
+            for _ in range(3):
+                members, connectors = list(group.members), list(group.connectors)
+                random.shuffle(members)
+                random.shuffle(connectors)
+                shuffled = dataclasses.replace(group, members=members, connectors=connectors)
+                assert _told(run_assignor(self.assignor(), shuffled)) == expected, name
+
+    def test_nothing_is_remembered_between_calls(self) -> None:
+        used = self.assignor()
+        for name, group in [*sample_groups().items(), *reversed(sample_groups().items())]:
+            assert _told(run_assignor(used, group)) == _told(run_assignor(self.assignor(), group)), name
+
+    def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
+        """Two processes that iterate over their sets in different orders give equal bytes."""
+        kind = type(self)
+        where = (inspect.getfile(kind), kind.__module__, kind.__qualname__)
+        call = f"from {__name__} import answers_of; answers_of(*{where!r})"
+        first, second = (_run(call, hash_seed) for hash_seed in ("1", "2"))
+        assert first == second
+        assert first.strip(), "no answers came back"
+
+
+def sample_groups() -> dict[str, ConnectGroup]:
+    """The groups the contract is tried on, by name; small, and the same every time."""
+    connectors = [ConnectorSpec(name="a", num_tasks=4), ConnectorSpec(name="b", num_tasks=7), ConnectorSpec(name="c")]
+    everything = ConnectGroup(connectors=connectors).units
+    gone = frozenset({Unit("gone"), Unit("gone", 0), Unit("a", 99)})
+    groups = {
+        "nobody and nothing": ConnectGroup(),
+        "nobody to do the work": ConnectGroup(connectors=connectors),
+        "nothing to do": _group([], {"m1": (), "m2": ()}),
+        "nothing left to do": _group([], {"m1": gone, "m2": everything}),
+        "one member, fresh": _group(connectors, {"m1": ()}),
+        "three members, fresh": _group(connectors, {"m1": (), "m2": (), "m3": ()}),
+        "more members than units": _group(connectors[2:], {f"m{n}": () for n in range(5)}),
+        "one holds everything": _group(connectors, {"m1": everything, "m2": (), "m3": ()}),
+        "holdings of what is gone": _group(connectors, {"m1": gone, "m2": everything[:5]}),
+        "two claim the same": _group(connectors, {"m1": everything[:6], "m2": everything[3:9]}),
+    }
+    random = Random(2)
+    for number in range(12):
+        specs = [ConnectorSpec(name=f"c{n}", num_tasks=random.randint(0, 9)) for n in range(random.randint(1, 8))]
+        ids = [f"worker-{n}" for n in range(random.randint(1, 7))]
+        held: dict[str, list[Unit]] = {member_id: [] for member_id in ids}
+        holders = ids[: random.randint(1, len(ids))]
+        for unit in ConnectGroup(connectors=specs).units:
+            if random.random() < 0.8:
+                held[random.choice(holders)].append(unit)
+        groups[f"random {number}"] = _group(specs, held)
+    return groups
+
+
+def answers_of(path: str, module: str, qualname: str) -> None:
+    """Print what the contract class's assignor answers to every sample group; run in a process of its own."""
+    sys.path.insert(0, str(Path(path).parents[module.count(".")]))  # so that the module finds its own package
+    spec = importlib.util.spec_from_file_location("under_contract" if module == "__main__" else module, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    contract: object = loaded
+    for part in qualname.split("."):
+        contract = getattr(contract, part)
+    assert isinstance(contract, type), qualname
+    assert issubclass(contract, ConnectAssignorContract), qualname
+    for name, group in sample_groups().items():
+        print(name, _told(run_assignor(contract().assignor(), group)))
+
+
+def _run(code: str, hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _group(connectors: Iterable[ConnectorSpec], held: Mapping[str, Iterable[Unit]]) -> ConnectGroup:
+    """A group from who holds what."""
+    members = tuple(ConnectMember(member_id=member_id, owned=frozenset(units)) for member_id, units in held.items())
+    return ConnectGroup(members=members, connectors=tuple(connectors))
+
+
+def _holdings(group: ConnectGroup, answer: ConnectAssignment) -> dict[str, Units]:
+    """Everybody's share, those left out of the answer included."""
+    given = {member.member_id: member.units for member in answer.members}
+    return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
+
+
+def _told(answer: ConnectAssignment) -> str:
+    """An answer as text: equal texts are equal bytes on the wire."""
+    return repr((answer.error, answer.message, members_for_install(answer)))

@@ -1,0 +1,67 @@
+"""Client and handler in one process: the transport contract without bytes.
+
+For embedding, for tests and for the simulator. Times are the event loop's, so that a loop in virtual time works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..errors import TransportError
+from ..messages import Handler, Request, Response
+from .base import Client, Conversation
+
+Answer = asyncio.Future[Response]
+
+
+class LocalClient(Client):
+    """A client of a handler in the same event loop.
+
+    Args:
+        handler: who answers.
+        client_host: told to the handler.
+    """
+
+    def __init__(self, handler: Handler, *, client_host: str = "local") -> None:
+        self._handler, self._client_host = handler, client_host
+        self._conversation = self._connect()
+        self._outstanding: dict[Answer, None] = {}  # in the order of the calls
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        return f"{type(self._handler).__name__} in this process"
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        if self._closed:
+            raise TransportError(f"{self.address}: the client is closed")
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._outstanding[answer] = None
+        self._conversation.begin(answer, request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            if answer is next((other for other in self._outstanding if other is answer or not other.done()), None):
+                self._hang_up(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
+            raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
+
+    async def close(self) -> None:
+        self._closed = True
+        self._hang_up("the client is closed")
+
+    def _connect(self) -> Conversation[Answer]:
+        return Conversation(self._handler, client_host=self._client_host, answer=self._deliver)
+
+    def _deliver(self, answer: Answer, response: Response | None) -> None:
+        self._outstanding.pop(answer, None)
+        if not answer.done() and response is not None:
+            answer.set_result(response)
+
+    def _hang_up(self, why: str) -> None:
+        """What "closing the connection" is here: what was outstanding fails, and new calls do not wait behind it."""
+        outstanding, self._outstanding = self._outstanding, {}
+        self._conversation = self._connect()
+        for answer in outstanding:
+            if not answer.done():
+                answer.set_exception(TransportError(f"{self.address}: {why}"))

@@ -1,0 +1,245 @@
+"""The client: one TCP connection to a server, made when it is needed and made again after it was lost.
+
+The first thing said on a connection is ApiVersions: it shows whether the other side is a coordinator of ours at
+all, and which versions both know. Calls share the connection; each answer must carry the correlation id of the oldest
+call outstanding, or the connection is given up.
+
+Source: Kafka's ``NetworkClient`` and ``InFlightRequests``; KIP-35, KIP-511.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from collections import deque
+from typing import Final
+
+from ..errors import TransportError, WireError
+from ..messages import ApiVersionsRequest, ApiVersionsResponse, Request, Response
+from ..names import printable
+from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, decode_response, encode_request
+from ..wire.framing import FrameReader, frame
+from .base import Client, reason
+
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+
+_CORRELATION_ID: Final = struct.Struct(">i")
+_KEY_OF: Final = {api.request_class: api.key for api in APIS.values()}
+
+
+class TcpClient(Client):
+    """A client of the server at one address. Nothing is connected until the first ``call``.
+
+    Args:
+        host: name or address.
+        port: TCP port.
+        client_id: told to the server with each request.
+        connect_timeout_s: for connecting and the first exchange.
+        max_response_bytes: longest answer accepted.
+        tls: null for plain text.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str = "connectgroup",
+        *,
+        connect_timeout_s: float = 10.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._host, self._port, self._client_id = host, port, client_id
+        self._connect_timeout_s = connect_timeout_s
+        self._max_response_bytes = max_response_bytes
+        self._tls = tls
+        self._turn = asyncio.Lock()  # first come, first sent
+        self._link: _Link | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        answer: asyncio.Future[Response] | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._turn:
+                    link = await self._connected()
+                    await link.writable.wait()
+                    answer = link.send(request)
+                return await answer
+        except TimeoutError:
+            if answer is None:
+                problem = f"{type(request).__name__} could not be sent within {timeout_s} s"
+                raise TransportError(f"{self.address}: {problem}") from None
+            if link.is_oldest(answer):
+                # Answers come in order: none can come any more before this one.
+                link.give_up(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
+            raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.give_up("the client is closed")
+
+    async def _connected(self) -> _Link:
+        """The link, a new one if need be."""
+        if self._closed:
+            raise TransportError(f"{self.address}: the client is closed")
+        link = self._link
+        if link is None or link.lost:
+            link = self._link = _Link(self.address, self._client_id, self._max_response_bytes)
+            # A task of its own, so that ``close`` can end it.
+            self._connecting = asyncio.create_task(self._connect(link), name=f"connecting to {self.address}")
+            try:
+                await self._connecting
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise TransportError(f"{self.address}: the client is closed") from None
+                raise
+            finally:
+                self._connecting = None
+                if not link.agreed:
+                    link.give_up("not connected")
+        return link
+
+    async def _connect(self, link: _Link) -> None:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: link, self._host, self._port, ssl=self._tls)
+                response = await link.send(ApiVersionsRequest(client_software_name="connectgroup"))
+            link.agree(response)
+        except TimeoutError:
+            what = "not connected" if link.transport is None else "no answer to ApiVersions, so no coordinator,"
+            raise TransportError(f"{self.address}: {what} within {self._connect_timeout_s:g} s") from None
+        except (OSError, UnicodeError, OverflowError) as error:
+            raise TransportError(f"{self.address}: cannot connect: {reason(error)}") from error
+
+
+class _Call:
+    """One call outstanding."""
+
+    __slots__ = ("answer", "api_key", "correlation_id", "version")
+
+    def __init__(self, api_key: int, version: int, correlation_id: int, answer: asyncio.Future[Response]) -> None:
+        self.api_key, self.version, self.correlation_id, self.answer = api_key, version, correlation_id, answer
+
+
+class _Link(asyncio.Protocol):
+    """One connection of the client, from its making to its loss."""
+
+    def __init__(self, address: str, client_id: str, max_response_bytes: int) -> None:
+        self._address, self._client_id = address, client_id
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(max_response_bytes)
+        self._outstanding: deque[_Call] = deque()
+        self._next_id = 0
+        self._versions = {API_VERSIONS: max(APIS[API_VERSIONS].versions)}
+        self._heard = False
+        self.transport: asyncio.Transport | None = None
+        self.agreed = False
+        self.lost = ""  # why
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def send(self, request: Request) -> asyncio.Future[Response]:
+        """Send a request; the future is its answer, or a ``TransportError``."""
+        api_key = _KEY_OF[type(request)]
+        version = self._versions.get(api_key)
+        if version is None:
+            raise TransportError(f"{self._address}: does not serve {APIS[api_key].name} in a version known here")
+        if self.lost or self.transport is None:
+            raise TransportError(f"{self._address}: {self.lost}")
+        correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
+        data = encode_request(request, version=version, correlation_id=correlation_id, client_id=self._client_id)
+        answer: asyncio.Future[Response] = self._loop.create_future()
+        self._outstanding.append(_Call(api_key, version, correlation_id, answer))
+        self.transport.write(frame(data))
+        return answer
+
+    def agree(self, response: Response) -> None:
+        """Take the highest version of each API that both sides know.
+
+        Raises:
+            TransportError: the other side is no coordinator of ours.
+        """
+        assert isinstance(response, ApiVersionsResponse)
+        theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
+        for key, api in APIS.items():
+            both = [version for version in api.versions if version in theirs.get(key, ())]
+            if both:
+                self._versions[key] = max(both)
+        self.agreed = HEARTBEAT in self._versions
+        if not self.agreed:
+            api = APIS[HEARTBEAT]
+            raise TransportError(
+                f"{self._address}: speaks Kafka's protocol but is no coordinator of worker groups: "
+                f"it does not serve {api.name} (API {HEARTBEAT}) v{api.versions[0]} to v{api.versions[-1]}"
+            )
+
+    def is_oldest(self, answer: asyncio.Future[Response]) -> bool:
+        """Whether nobody waits for the answer to a call before this one."""
+        for call in self._outstanding:
+            if call.answer is answer:
+                return True
+            if not call.answer.done():
+                return False
+        return False
+
+    def give_up(self, why: str) -> None:
+        """Close, and fail what is outstanding."""
+        self.lost = self.lost or why
+        self.writable.set()
+        outstanding, self._outstanding = self._outstanding, deque()
+        for call in outstanding:
+            if not call.answer.done():
+                call.answer.set_exception(TransportError(f"{self._address}: {why}"))
+        if self.transport is not None:
+            self.transport.abort()
+
+    # ------------------------------------------------------------------------------------------ asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if self.lost:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.lost:
+            return
+        try:
+            for message in self._reader.feed(data):
+                self._take(message)
+            self._heard = True
+        except WireError as error:
+            text = "" if self._heard else f"; it began with {printable(data[:40].decode('ascii', 'replace'))!r}"
+            self.give_up(f"does not speak our protocol: {printable(error, most=200)}{text}")
+
+    def _take(self, message: bytes) -> None:
+        if not self._outstanding:
+            raise WireError("an answer without a request")
+        call = self._outstanding[0]
+        if len(message) < 4 or _CORRELATION_ID.unpack_from(message)[0] != call.correlation_id:
+            raise WireError(f"an answer that is not to request {call.correlation_id}, the oldest one")
+        if not call.answer.done():  # otherwise its caller has gone: the answer is dropped unread
+            _, response = decode_response(message, api_key=call.api_key, version=call.version)
+            call.answer.set_result(response)
+        self._outstanding.popleft()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cause = f": {reason(exc)}" if exc else " by the other side"
+        self.give_up(f"connection lost{cause}" if self._heard else "closed the connection at once: no coordinator?")

@@ -1,0 +1,419 @@
+"""The server: sockets in, requests to the handler, answers out in order.
+
+Nothing a peer sends or fails to send may hurt another peer: every queue and every wait has an end (``Limits``).
+Requests of one connection run side by side, because a heartbeat may be parked for seconds inside the handler; their
+answers leave in the order of the requests, as Kafka's protocol has it. ApiVersions and FindCoordinator are answered
+here, all else by the handler.
+
+Written on ``asyncio.Protocol``: streams cost half as much again in CPU for each request.
+
+Source: Kafka's ``SocketServer`` and ``Selector`` (muting a channel, idle connections, quotas of connections).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import InvalidRequest, TransportError, UnknownServerError, WireError
+from ..messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+    Handler,
+    Response,
+)
+from ..names import printable
+from ..wire.apis import (
+    API_VERSIONS,
+    APIS,
+    FIND_COORDINATOR,
+    DecodeFailure,
+    RequestHeader,
+    decode_request,
+    encode_response,
+    refusal,
+    served,
+)
+from ..wire.framing import FrameReader, frame
+from .base import Conversation, reason
+
+GROUP_KEY: Final = 0
+"""FindCoordinator's key type for groups; the only one there is a coordinator for here."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a server takes from its peers.
+
+    Attributes:
+        max_frame_bytes: longest request.
+        max_connections: in all; a connection counts until its last request is done, also when it was lost before.
+        max_connections_per_address: of them from one address.
+        max_connections_from_loopback: of them from this machine, where all workers may be.
+        max_in_flight: requests of one connection at a time; it is not read from while there are more.
+        max_unsent_bytes: answers waiting in one connection; it is not read from while there are more.
+        frame_deadline_s: from a frame's first byte to its last, and from a connection's start to its first frame.
+        unsent_deadline_s: how long a peer may leave more than ``max_unsent_bytes`` unread.
+        idle_deadline_s: without a byte or a request under way.
+    """
+
+    max_frame_bytes: int = 1 << 20
+    max_connections: int = 2000
+    max_connections_per_address: int = 100
+    max_connections_from_loopback: int = 1500
+    max_in_flight: int = 64
+    max_unsent_bytes: int = 256 * 1024
+    frame_deadline_s: float = 30.0
+    unsent_deadline_s: float = 30.0
+    idle_deadline_s: float = 600.0
+
+
+class TcpServer:
+    """Serves one handler on one port.
+
+    Args:
+        handler: who answers.
+        host: the address to listen on.
+        port: 0 for any that is free; ``port`` tells which after ``start``.
+        advertised_host: what FindCoordinator says; ``host`` if null.
+        advertised_port: what FindCoordinator says; the port listened on if null.
+        node_id: what FindCoordinator says.
+        limits: what is taken from peers.
+        tls: null for plain text.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        advertised_host: str | None = None,
+        advertised_port: int | None = None,
+        node_id: int = 0,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.handler, self.host, self.port = handler, host, port
+        self.limits = limits or Limits()
+        self._advertised = (advertised_host, advertised_port, node_id)
+        self._tls = tls
+        self._listener: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._by_host: Counter[str] = Counter()
+        self._complaints: dict[str, tuple[float, int]] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            TransportError: the port is in use, or the host is not an address of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: _Connection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise TransportError(f"{self.host}:{self.port}: cannot listen: {reason(error)}") from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweep()
+
+    async def close(self, *, grace_s: float = 1.0) -> None:
+        """Stop: take no more, let what is under way finish for ``grace_s``, then cancel it. Returns within 3 graces."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in self._connections:
+            connection.stop_reading()
+        tasks = {task for connection in self._connections for task in connection.conversation.tasks}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=grace_s)
+        for connection in list(self._connections):
+            connection.hang_up()
+        if self._connections:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace_s)
+            except TimeoutError:
+                for connection in list(self._connections):
+                    connection.abort()
+        await listener.wait_closed()
+
+    def answer_here(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
+        """What the handler is not asked."""
+        if isinstance(request, ApiVersionsRequest):
+            return _API_VERSIONS
+        host, port, node_id = self._advertised
+        host, port = self.host if host is None else host, self.port if port is None else port
+        if request.key_type != GROUP_KEY:
+            return refusal(
+                FIND_COORDINATOR, InvalidRequest.code, f"key_type: got {request.key_type}; allowed: {GROUP_KEY} (group)"
+            )
+        return FindCoordinatorResponse(
+            node_id=node_id,
+            host=host,
+            port=port,
+            coordinators=tuple(
+                FoundCoordinator(key=key, node_id=node_id, host=host, port=port) for key in request.coordinator_keys
+            ),
+        )
+
+    # ------------------------------------------------------------------------------------------ connections
+
+    def admit(self, connection: _Connection) -> str:
+        """Count a new connection in; why not, if not."""
+        host = connection.client_host
+        limits = self.limits
+        most = limits.max_connections_from_loopback if _is_loopback(host) else limits.max_connections_per_address
+        if self._listener is None:
+            return "the server is closing"
+        if len(self._connections) >= limits.max_connections:
+            return f"refused: {limits.max_connections} connections are open already"
+        if self._by_host[host] >= most:
+            return f"refused: {most} connections from this address are open already"
+        self._connections.add(connection)
+        self._by_host[host] += 1
+        return ""
+
+    def release(self, connection: _Connection) -> None:
+        """The connection is lost and the last of its requests is done."""
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._by_host[connection.client_host] -= 1
+            if not self._by_host[connection.client_host]:
+                del self._by_host[connection.client_host]
+            if not self._connections:
+                self._empty.set()
+
+    def complain(self, host: str, what: str) -> None:
+        """One log line a peer and minute, whatever it does; how many were left out is said with the next."""
+        now = asyncio.get_running_loop().time()
+        last, left_out = self._complaints.get(host, (now - 60.0, 0))
+        if now - last < 60.0:
+            self._complaints[host] = (last, left_out + 1)
+            return
+        self._complaints[host] = (now, 0)
+        more = f" ({left_out} more since the last line)" if left_out else ""
+        logger.warning("%s: %s%s", printable(host), printable(what, most=200), more)
+
+    def _sweep(self) -> None:
+        """Close what is overdue; one timer for all, so that a request costs none."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            if overdue := connection.overdue(now):
+                self.complain(connection.client_host, overdue)
+                connection.abort()
+        if len(self._complaints) > 1000:
+            self._complaints = {host: kept for host, kept in self._complaints.items() if now - kept[0] < 60.0}
+        limits = self.limits
+        shortest = min(limits.frame_deadline_s, limits.unsent_deadline_s, limits.idle_deadline_s)
+        self._sweeper = loop.call_later(min(1.0, shortest / 4), self._sweep)
+
+
+class _Connection(asyncio.Protocol):
+    """One peer: bytes to frames to requests, responses to bytes, and what it may take up meanwhile."""
+
+    def __init__(self, server: TcpServer) -> None:
+        self._server, self._limits = server, server.limits
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(server.limits.max_frame_bytes)
+        self._frames: deque[bytes] = deque()  # whole, and not begun
+        self._out: list[bytes] = []  # answers of this turn of the event loop, to be sent as one
+        self._lost = self._stopped = self._hanging_up = self._paused = False
+        self._heard_at = self._frame_began_at = self._loop.time()
+        self._waits_for_frame = True
+        self._choked_at: float | None = None
+        self.client_host = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client_host = str(peer[0]) if peer else "unknown"
+        self.conversation: Conversation[RequestHeader] = Conversation(
+            self._server.handler, client_host=self.client_host, answer=self._answer
+        )
+        if refused := self._server.admit(self):
+            self._stopped = True
+            self._server.complain(self.client_host, refused)
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        if self._stopped:
+            return
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self._refuse(str(error))
+            return
+        self._heard_at = now = self._loop.time()
+        if frames or not self._waits_for_frame:
+            self._frame_began_at = now
+        self._waits_for_frame = self._reader.mid_frame
+        self._frames += frames
+        self._work()
+
+    def _work(self) -> None:
+        """Begin what may be begun; read on only when nothing is left to begin."""
+        for _ in range(self._limits.max_in_flight):  # then others have their turn
+            if not self._frames or not self._may_begin():
+                break
+            self._begin(self._frames.popleft())
+        pause = bool(self._frames) or not self._may_begin()
+        if pause and not self._paused:
+            self._transport.pause_reading()
+        elif self._paused and not pause:
+            self._frame_began_at = self._loop.time()  # while it was not read from, it was not late
+            self._transport.resume_reading()
+        self._paused = pause
+
+    def _may_begin(self) -> bool:
+        return not self._stopped and self._choked_at is None and len(self.conversation) < self._limits.max_in_flight
+
+    def _begin(self, data: bytes) -> None:
+        try:
+            decoded = decode_request(data)
+        except DecodeFailure as failure:
+            self._refuse_request(failure)
+            return
+        header = RequestHeader(decoded.api_key, decoded.version, decoded.correlation_id)
+        request = decoded.request
+        if isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
+            self.conversation.put(header, self._server.answer_here(request))
+        else:
+            self.conversation.begin(header, request)
+
+    def _refuse_request(self, failure: DecodeFailure) -> None:
+        """Answer, in its turn, what cannot be read; hang up, in its turn, where no answer could be read either."""
+        header = failure.header
+        if header is None:
+            self._refuse(str(failure))
+        elif header.api_key == API_VERSIONS or header.version in _versions(header.api_key):
+            self.conversation.put(header, refusal(header.api_key, failure.code, str(failure)))
+        else:
+            self._server.complain(self.client_host, str(failure))
+            self._stopped = True
+            self.conversation.put(header, None)
+
+    def _refuse(self, why: str) -> None:
+        """Framing is lost: nothing after it can be trusted."""
+        self._server.complain(self.client_host, f"closed: {why}")
+        self._stopped = True
+        self._frames.clear()
+        self._transport.close()
+
+    # ------------------------------------------------------------------------------------------ answers
+
+    def _answer(self, header: RequestHeader, response: Response | None) -> None:
+        if self._lost:
+            if not self.conversation:
+                self._server.release(self)
+            return
+        if not self._out:
+            self._loop.call_soon(self._send)
+        if response is None:
+            self._hanging_up = True
+            self._out.append(b"")
+            return
+        api_key, version, correlation_id = header
+        try:
+            data = encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
+        except WireError as error:
+            logger.error("%s: an answer cannot be sent: %s", self.client_host, printable(error, most=300))
+            failed = refusal(api_key, UnknownServerError.code, "the server failed: an answer that cannot be sent")
+            data = encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
+        self._out.append(frame(data))
+
+    def _send(self) -> None:
+        out, self._out = self._out, []
+        if self._lost:
+            return
+        if out:
+            self._transport.write(b"".join(out))
+        if self._hanging_up:
+            self._transport.close()
+        elif self._frames or self._paused:
+            self._work()
+
+    def pause_writing(self) -> None:
+        self._choked_at = self._loop.time()
+        self._work()
+
+    def resume_writing(self) -> None:
+        self._choked_at = None
+        self._work()
+
+    # ------------------------------------------------------------------------------------------ endings
+
+    def overdue(self, now: float) -> str:
+        """Why the connection must be closed; empty if it need not."""
+        limits = self._limits
+        if self._choked_at is not None:
+            late = now - self._choked_at > limits.unsent_deadline_s
+            return f"closed: left its answers unread for {limits.unsent_deadline_s:g} s" if late else ""
+        if self._paused or len(self.conversation):
+            return ""
+        if self._waits_for_frame and now - self._frame_began_at > limits.frame_deadline_s:
+            return f"closed: no whole frame within {limits.frame_deadline_s:g} s"
+        if now - self._heard_at > limits.idle_deadline_s:
+            return f"closed: idle for {limits.idle_deadline_s:g} s"
+        return ""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._stopped = True
+        self._frames.clear()
+        if not self.conversation:
+            self._server.release(self)
+
+    def stop_reading(self) -> None:
+        """Begin nothing any more; what is under way will be answered."""
+        self._stopped = True
+        self._frames.clear()
+        self._transport.pause_reading()
+
+    def hang_up(self) -> None:
+        """Send what is answered, then close."""
+        self._hanging_up = True
+        self._send()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+
+def _versions(api_key: int) -> range:
+    return APIS[api_key].versions if api_key in APIS else range(0)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+_BACKLOG: Final = 1024  # all workers may come back at the same moment
+_API_VERSIONS: Final = ApiVersionsResponse(api_keys=served())

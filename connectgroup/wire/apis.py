@@ -1,0 +1,352 @@
+"""Requests and responses as Kafka frames them: header, then body, in the version that both sides know.
+
+A server reads ``decode_request`` and writes ``encode_response``; a client does the reverse. What a server does with
+bytes it cannot read follows from where reading stopped, and is decided here once:
+
+====================================================  ==========================================================
+bytes                                                  what is answered (``error_response`` says it)
+====================================================  ==========================================================
+shorter than the 8 bytes up to the correlation id      nothing: close. There is no id to answer to.
+an API that is not served                              nothing: close, as Kafka does: the shape of an answer
+                                                       is not known to both sides
+ApiVersions in a version too high                      a version 0 answer: error 35 and the list of what is served
+another API in a version that is not served            nothing: close, as Kafka does
+anything wrong after that                              that API's own response with INVALID_REQUEST; the frame was
+                                                       whole, so the connection lives on
+====================================================  ==========================================================
+
+Framing itself (``framing``) is the other way to lose a connection.
+
+Source: Kafka's protocol guide; ``RequestHeader.parse``, ``RequestContext.parseRequest``; KIP-511 for ApiVersions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ..errors import InvalidRequest, UnsupportedVersion, WireError
+from ..messages import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribedGroup,
+    DescribeRequest,
+    DescribeResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InstallRequest,
+    InstallResponse,
+    PrepareRequest,
+    PrepareResponse,
+    Request,
+    Response,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
+from ..names import printable
+from .codec import Codec, compile_codec
+from .definition import load
+from .primitives import Fault, skip_tags
+
+FIND_COORDINATOR: Final = 10
+API_VERSIONS: Final = 18
+HEARTBEAT: Final = 20480
+PREPARE: Final = 20481
+INSTALL: Final = 20482
+DESCRIBE: Final = 20483
+UPDATE_CONNECTORS: Final = 20484
+
+
+_ANSWERABLE: Final = struct.Struct(">hhi")  # API key, version, correlation id
+_HEADER: Final = struct.Struct(">hhih")  # and the length of the client id, which is never compact
+_CORRELATION_ID: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+
+
+class DecodedRequest(NamedTuple):
+    """A request and what its header says."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    request: Request
+
+
+class RequestHeader(NamedTuple):
+    """The part of a request's header that an answer needs."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+class DecodeFailure(WireError):
+    """A request that cannot be read.
+
+    Attributes:
+        header: what an answer needs; null if the bytes end before it does.
+        code: the error code to answer with, if there is an answer (``error_response`` knows).
+    """
+
+    def __init__(self, message: str, *, header: RequestHeader | None, code: int) -> None:
+        super().__init__(message)
+        self.header, self.code = header, code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API as it is served here.
+
+    Attributes:
+        key: its number on the wire.
+        name: its name without Request and Response.
+        request_class: what its requests decode to.
+        response_class: what its responses decode to.
+        versions: the versions served.
+        flexible: those of them that have compact lengths and tagged fields.
+        requests: the codec of each version's request.
+        responses: the codec of each version's response.
+    """
+
+    key: int
+    name: str
+    request_class: type[Request]
+    response_class: type[Response]
+    versions: range
+    flexible: range
+    requests: dict[int, Codec]
+    responses: dict[int, Codec]
+
+
+def encode_request(request: Request, *, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Header and body, without the length in front.
+
+    Raises:
+        WireError: a value that its field cannot hold, or a version that is not served.
+    """
+    codec, key, flexible = _TO_SEND.get((type(request), version)) or _refuse_to_send(request, version)
+    try:
+        if client_id is None:
+            header = _HEADER.pack(key, version, correlation_id, -1)
+        else:
+            encoded_id = client_id.encode()
+            header = _HEADER.pack(key, version, correlation_id, len(encoded_id)) + encoded_id
+    except (struct.error, ValueError, AttributeError) as error:
+        found = f"correlation_id {correlation_id!r}, client_id {client_id!r}"
+        allowed = "an int32, and None or a string of at most 32767 bytes"
+        raise WireError(f"request header: got {printable(found)}; allowed: {allowed}") from error
+    return b"".join((header, b"\0" if flexible else b"", codec.encode(request)))
+
+
+def decode_request(data: bytes | memoryview) -> DecodedRequest:
+    """One whole request, without the length in front.
+
+    Raises:
+        DecodeFailure: anything else, with the header if it could be read; the table above says what to answer.
+    """
+    data = bytes(data)  # no copy if it is bytes already
+    size = len(data)
+    if size < _ANSWERABLE.size:
+        found = f"got {size} bytes; allowed: {_ANSWERABLE.size} or more"
+        raise DecodeFailure(f"request header: {found}", header=None, code=InvalidRequest.code)
+    api_key, version, correlation_id = _ANSWERABLE.unpack_from(data)
+    known = _TO_READ.get((api_key, version))
+    if known is None:
+        header = RequestHeader(api_key, version, correlation_id)
+        raise DecodeFailure(_not_served(api_key, version), header=header, code=UnsupportedVersion.code)
+    codec, flexible = known
+    try:
+        (length,) = _INT16.unpack_from(data, 8)
+        pos, client_id = 10, None
+        if length != -1:
+            pos = 10 + length
+            if not 10 <= pos <= size:
+                raise Fault(f"length {length}", f"-1 to the {size - 10} bytes that remain")
+            client_id = data[10:pos].decode()
+        if flexible:
+            # Tagged fields of the header: none are known, those of a newer client are passed over.
+            pos = skip_tags(data, pos, size) if data[pos] else pos + 1
+        return DecodedRequest(api_key, version, correlation_id, client_id, codec.decode(data, pos))
+    except WireError as error:
+        header, reason, cause = RequestHeader(api_key, version, correlation_id), str(error), error.__cause__
+    except (Fault, struct.error, IndexError, UnicodeDecodeError) as error:
+        header, cause = RequestHeader(api_key, version, correlation_id), error
+        reason = f"request header: {_reason(error)}"
+    raise DecodeFailure(reason, header=header, code=InvalidRequest.code) from cause
+
+
+def encode_response(response: Response, *, api_key: int, version: int, correlation_id: int) -> bytes:
+    """Header and body, without the length in front.
+
+    ``version`` is the request's. An ApiVersions request of a version too high is answered in version 0 (KIP-511).
+
+    Raises:
+        WireError: a value that its field cannot hold, or not a response of that API.
+    """
+    codec, header_end, response_class = _TO_ANSWER.get((api_key, version)) or _answer_otherwise(api_key, version)
+    if type(response) is not response_class:
+        raise WireError(f"response: got {type(response).__name__}; allowed: {response_class.__name__}")
+    try:
+        header = _CORRELATION_ID.pack(correlation_id)
+    except struct.error as error:
+        raise WireError(f"response header: got correlation_id {correlation_id!r}; allowed: an int32") from error
+    return b"".join((header, header_end, codec.encode(response)))
+
+
+def decode_response(data: bytes | memoryview, *, api_key: int, version: int) -> tuple[int, Response]:
+    """The correlation id and the response to a request of ``api_key`` and ``version``.
+
+    Raises:
+        WireError: the bytes are not exactly that.
+    """
+    data = bytes(data)  # no copy if it is bytes already
+    codec, header_end, _ = _TO_ANSWER.get((api_key, version)) or _answer_otherwise(api_key, version)
+    size = len(data)
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(data)
+        pos = skip_tags(data, 4, size) if header_end else 4
+    except (Fault, struct.error, IndexError) as error:
+        raise WireError(f"{codec.name} header: {_reason(error)}") from error
+    try:
+        return correlation_id, codec.decode(data, pos)
+    except WireError:
+        # Asked in a version it does not know, a server answers ApiVersions in version 0 with error 35 (KIP-511).
+        if api_key == API_VERSIONS and data[4:6] == _INT16.pack(UnsupportedVersion.code):
+            return correlation_id, APIS[API_VERSIONS].responses[0].decode(data, 4)
+        raise
+
+
+def error_response(api_key: int, version: int, correlation_id: int, code: int, message: str) -> bytes | None:
+    """The answer to a request that could not be read, or that nobody could handle.
+
+    Args:
+        api_key: from the request's header, as are the two that follow.
+        code: of ``errors``; ApiVersions in a version too high is always answered with 35.
+        message: one line.
+
+    Returns:
+        The response, or null where there is none that the other side could read: close the connection.
+    """
+    if (api_key, version) not in _TO_ANSWER:
+        if api_key != API_VERSIONS:
+            return None
+        code = UnsupportedVersion.code
+    answer = refusal(api_key, code, message)
+    return encode_response(answer, api_key=api_key, version=version, correlation_id=correlation_id)
+
+
+def refusal(api_key: int, code: int, message: str) -> Response:
+    """The response of an API that says no more than an error.
+
+    Describe and FindCoordinator have no place for an error of the whole: it is that of one unnamed group.
+    """
+    message = printable(message, most=1000).encode("utf-8", "replace").decode()
+    if api_key == API_VERSIONS:
+        return ApiVersionsResponse(error_code=code, api_keys=served())
+    if api_key == FIND_COORDINATOR:
+        nowhere = FoundCoordinator(key="", node_id=-1, host="", port=-1, error_code=code, error_message=message)
+        return FindCoordinatorResponse(error_code=code, error_message=message, coordinators=(nowhere,))
+    if api_key == DESCRIBE:
+        return DescribeResponse(groups=(DescribedGroup(error_code=code, error_message=message),))
+    with_error: Callable[..., Response] = APIS[api_key].response_class
+    return with_error(error_code=code, error_message=message)
+
+
+def served() -> tuple[ApiVersion, ...]:
+    """What ApiVersions answers, by API key."""
+    return tuple(
+        ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[-1])
+        for key, api in sorted(APIS.items())
+    )
+
+
+def _api(key: int, name: str, request_class: type[Request], response_class: type[Response]) -> Api:
+    request, response = load(f"{name}Request", request_class), load(f"{name}Response", response_class)
+    for message, kind in ((request, "request"), (response, "response")):
+        if (message.kind, message.api_key) != (kind, key):
+            raise AssertionError(f"{message.name}: {message.kind} of API {message.api_key}, expected {kind} of {key}")
+    if (request.versions, request.flexible) != (response.versions, response.flexible):
+        raise AssertionError(f"{name}: request and response differ in validVersions or flexibleVersions")
+    return Api(
+        key=key,
+        name=name,
+        request_class=request_class,
+        response_class=response_class,
+        versions=request.versions,
+        flexible=request.flexible,
+        requests={version: compile_codec(request, version) for version in request.versions},
+        responses={version: compile_codec(response, version) for version in response.versions},
+    )
+
+
+APIS: Final[dict[int, Api]] = {
+    api.key: api
+    for api in (
+        _api(FIND_COORDINATOR, "FindCoordinator", FindCoordinatorRequest, FindCoordinatorResponse),
+        _api(API_VERSIONS, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse),
+        _api(HEARTBEAT, "ConnectGroupHeartbeat", HeartbeatRequest, HeartbeatResponse),
+        _api(PREPARE, "ConnectGroupPrepareAssignment", PrepareRequest, PrepareResponse),
+        _api(INSTALL, "ConnectGroupInstallAssignment", InstallRequest, InstallResponse),
+        _api(DESCRIBE, "ConnectGroupDescribe", DescribeRequest, DescribeResponse),
+        _api(UPDATE_CONNECTORS, "ConnectGroupUpdateConnectors", UpdateConnectorsRequest, UpdateConnectorsResponse),
+    )
+}
+"""Every API served here, by key."""
+
+# Looked up once a request, by what is at hand then. A response to ApiVersions has a header without tagged fields in
+# every version, because its reader does not know yet what the other side can do (KIP-511).
+_TO_SEND: Final = {
+    (api.request_class, version): (codec, api.key, version in api.flexible)
+    for api in APIS.values()
+    for version, codec in api.requests.items()
+}
+_TO_READ: Final = {
+    (api.key, version): (codec, version in api.flexible)
+    for api in APIS.values()
+    for version, codec in api.requests.items()
+}
+_TO_ANSWER: Final[dict[tuple[int, int], tuple[Codec, bytes, type[Response]]]] = {
+    (api.key, version): (
+        codec,
+        b"\0" if version in api.flexible and api.key != API_VERSIONS else b"",
+        api.response_class,
+    )
+    for api in APIS.values()
+    for version, codec in api.responses.items()
+}
+
+
+def _answer_otherwise(api_key: int, version: int) -> tuple[Codec, bytes, type[Response]]:
+    if api_key == API_VERSIONS:
+        return _TO_ANSWER[API_VERSIONS, 0]
+    raise WireError(_not_served(api_key, version))
+
+
+def _refuse_to_send(request: object, version: int) -> Any:
+    for api in APIS.values():
+        if type(request) is api.request_class:
+            raise WireError(_not_served(api.key, version))
+    allowed = ", ".join(api.request_class.__name__ for api in APIS.values())
+    raise WireError(f"request: got {type(request).__name__}; allowed: {allowed}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Fault):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "got bytes that are not UTF-8; allowed: UTF-8"
+    return "the bytes end too early"
+
+
+def _not_served(api_key: int, version: int) -> str:
+    if api_key not in APIS:
+        return f"request header: got API {api_key}; allowed: {', '.join(map(str, sorted(APIS)))}"
+    versions = APIS[api_key].versions
+    return f"request header: got {APIS[api_key].name} v{version}; allowed: v{versions[0]} to v{versions[-1]}"

@@ -1,0 +1,252 @@
+"""Reads a message definition and holds it against the class that the rest of the package speaks.
+
+A definition is one JSON file in the form Kafka uses for its own messages: a name, the versions there are, the
+versions from which it is flexible, and its fields in wire order. The class says what a field means; the definition
+says where its bytes are. ``load`` refuses a pair that disagrees, naming message and field, so that a field added
+to one and forgotten in the other is found when the module is imported and not when a byte goes missing.
+
+Source: the README beside Kafka's ``clients/src/main/resources/common/message``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib import resources
+from typing import Any, Final
+
+INTEGERS: Final[Mapping[str, str]] = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+"""Integer types and their ``struct`` letters."""
+
+LATEST: Final = 32767
+"""What an open range of versions (``3+``) ends at: a version is an int16."""
+
+NEVER: Final = range(0)
+
+_ROOT_KEYS = frozenset(("apiKey", "type", "name", "validVersions", "flexibleVersions", "commonStructs", "fields"))
+_FIELD_KEYS = frozenset(
+    (
+        *("name", "type", "versions", "nullableVersions", "taggedVersions", "tag"),
+        *("default", "ignorable", "about", "fields", "attribute"),
+    )
+)
+_PYTHON_TYPE = {"string": str, "bytes": bytes, "bool": bool, **dict.fromkeys(INTEGERS, int)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a struct.
+
+    Attributes:
+        attribute: its name in the class: the definition's name in snake case, or the definition's ``attribute``.
+        wire_type: ``bool``, ``int8`` ... ``int64``, ``string``, ``bytes`` or ``struct``; of the element, if an array.
+        array: whether it is an array of that type.
+        struct: what a ``struct`` holds.
+        versions: the versions that have it.
+        nullable: the versions in which it may be null.
+        tagged: the versions in which it is a tagged field.
+        tag: its number there.
+        default: its value where it is absent.
+        ignorable: whether a value other than the default may be left out of a version that lacks the field.
+        choices: the numbers it may have and what they are called, if its class is an ``IntEnum``.
+    """
+
+    attribute: str
+    wire_type: str
+    array: bool
+    struct: Struct | None
+    versions: range
+    nullable: range
+    tagged: range
+    tag: int | None
+    default: object
+    ignorable: bool
+    choices: type[IntEnum] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """Some fields in wire order, and the class that holds them."""
+
+    name: str
+    cls: type[Any]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A whole definition: the outermost struct and what is said of it."""
+
+    kind: str
+    api_key: int | None
+    versions: range
+    flexible: range
+    body: Struct
+
+    @property
+    def name(self) -> str:
+        return self.body.name
+
+
+def load(name: str, cls: type[Any]) -> Message:
+    """The definition ``messages/<name>.json``, agreed with ``cls``.
+
+    Raises:
+        AssertionError: the file and the class disagree, or the file is not a definition; names message and field.
+    """
+    text = resources.files(__package__).joinpath("messages", f"{name}.json").read_text("utf-8")
+    return bind(json.loads(text), cls)
+
+
+def bind(definition: Mapping[str, Any], cls: type[Any]) -> Message:
+    """As ``load``, from a definition already parsed."""
+    where = definition["name"]
+    _only(definition, _ROOT_KEYS, where)
+    common = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", ())}
+    flexible = _versions(definition["flexibleVersions"])
+    message = Message(
+        kind=definition["type"],
+        api_key=definition.get("apiKey"),
+        versions=_versions(definition["validVersions"]),
+        flexible=flexible,
+        body=_struct(where, where, definition["fields"], cls, common, flexible),
+    )
+    if message.versions.stop > LATEST or message.kind not in ("request", "response", "data"):
+        raise AssertionError(f"{where}: validVersions must end, and type be request, response or data")
+    return message
+
+
+def _struct(
+    where: str, name: str, listed: list[dict[str, Any]], cls: type[Any], common: Mapping[str, Any], flexible: range
+) -> Struct:
+    if not dataclasses.is_dataclass(cls) or hasattr(cls, "__post_init__") or not hasattr(cls, "__slots__"):
+        # The decoder fills slots without calling __init__: a class that checks or derives there would be bypassed.
+        raise AssertionError(f"{where}: {cls.__name__} must be a slotted dataclass without __post_init__")
+    hints = typing.get_type_hints(cls)
+    of_class = {field.name: field for field in dataclasses.fields(cls)}
+    fields = []
+    for entry in listed:
+        attribute = entry.get("attribute") or _snake_case(entry["name"])
+        at = f"{where}.{attribute}"
+        _only(entry, _FIELD_KEYS, at)
+        if attribute not in of_class:
+            raise AssertionError(f"{at}: in the definition, not in {cls.__name__}")
+        fields.append(_field(at, attribute, entry, hints[attribute], common, flexible))
+        _agree_on_default(at, fields[-1], of_class[attribute], "default" in entry)
+    defined = [field.attribute for field in fields]
+    if missing := [attribute for attribute in of_class if attribute not in defined]:
+        raise AssertionError(f"{where}.{missing[0]}: in {cls.__name__}, not in the definition")
+    if len(set(defined)) < len(defined):
+        raise AssertionError(f"{where}: {defined} names a field twice")
+    tags = [field.tag for field in fields if field.tag is not None]
+    if tags != list(range(len(tags))):
+        raise AssertionError(f"{where}: tags are {tags}; allowed: 0, 1, ... in the order of the fields")
+    return Struct(name=name, cls=cls, fields=tuple(fields))
+
+
+def _field(
+    at: str, attribute: str, entry: Mapping[str, Any], hint: object, common: Mapping[str, Any], flexible: range
+) -> Field:
+    written: str = entry["type"]
+    array, type_name = written.startswith("[]"), written.removeprefix("[]")
+    versions, nullable = _versions(entry["versions"]), _versions(entry.get("nullableVersions", "none"))
+    tagged = _versions(entry.get("taggedVersions", "none"))
+    hint, may_be_none = _without_none(hint)
+    if may_be_none != bool(nullable):
+        raise AssertionError(f"{at}: nullable in one of class and definition only")
+    if array:
+        if typing.get_origin(hint) is not tuple or typing.get_args(hint)[1:] != (Ellipsis,):
+            raise AssertionError(f"{at}: {written} in the definition, {hint} in the class")
+        hint = typing.get_args(hint)[0]
+    choices, struct = None, None
+    if type_name in _PYTHON_TYPE:
+        if isinstance(hint, type) and issubclass(hint, IntEnum):
+            choices, hint = hint, int
+        if hint is not _PYTHON_TYPE[type_name]:
+            raise AssertionError(f"{at}: {written} in the definition, {hint} in the class")
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        struct = _struct(at, type_name, entry.get("fields") or common[type_name], hint, common, flexible)
+        type_name = "struct"
+    else:
+        raise AssertionError(f"{at}: {written} in the definition, {hint} in the class")
+    if ("tag" in entry) != bool(tagged) or not _within(tagged, versions) or not _within(tagged, flexible):
+        raise AssertionError(f"{at}: needs both tag and taggedVersions, within its own and the flexible versions")
+    if (choices is not None and (array or tagged)) or (tagged and type_name == "struct" and not array):
+        raise AssertionError(f"{at}: the codec has no tagged struct, and no tagged or repeated choice")
+    return Field(
+        attribute=attribute,
+        wire_type=type_name,
+        array=array,
+        struct=struct,
+        versions=versions,
+        nullable=nullable,
+        tagged=tagged,
+        tag=entry.get("tag"),
+        default=_default(at, entry, type_name, array, struct),
+        ignorable=entry.get("ignorable", False),
+        choices=choices,
+    )
+
+
+def _default(at: str, entry: Mapping[str, Any], type_name: str, array: bool, struct: Struct | None) -> object:
+    """The definition's default, or the one that Kafka's form implies: zero, false, empty."""
+    written = entry.get("default")
+    if written == "null":
+        return None
+    if array:
+        return ()
+    if struct is not None:
+        # A struct's default is the struct of its fields' defaults. One with a field that has none cannot be absent.
+        try:
+            return struct.cls()
+        except TypeError:
+            return dataclasses.MISSING
+    if type_name in INTEGERS:
+        return int(written or 0)
+    if type_name == "bool":
+        return str(written).lower() == "true"
+    return written or "" if type_name == "string" else b""
+
+
+def _agree_on_default(at: str, field: Field, of_class: dataclasses.Field[Any], written: bool) -> None:
+    if of_class.default is dataclasses.MISSING:
+        if field.tag is not None or written:
+            raise AssertionError(f"{at}: has a default in the definition, none in the class")
+    elif not isinstance(of_class.default, type(field.default)) or of_class.default != field.default:
+        raise AssertionError(f"{at}: default {field.default!r} in the definition, {of_class.default!r} in the class")
+
+
+def _without_none(hint: object) -> tuple[object, bool]:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        others = [each for each in typing.get_args(hint) if each is not type(None)]
+        return (others[0] if len(others) == 1 else hint), True
+    return hint, False
+
+
+def _versions(text: str) -> range:
+    """``0``, ``0-3``, ``3+`` or ``none`` as a range."""
+    if text == "none":
+        return NEVER
+    first, dash, last = text.partition("-")
+    if first.endswith("+"):
+        return range(int(first[:-1]), LATEST + 1)
+    return range(int(first), int(last if dash else first) + 1)
+
+
+def _within(inner: range, outer: range) -> bool:
+    return not inner or (outer.start <= inner.start and inner.stop <= outer.stop)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _only(entry: Mapping[str, Any], allowed: frozenset[str], at: str) -> None:
+    if unknown := sorted(set(entry) - allowed):
+        raise AssertionError(f"{at}: unknown key {unknown[0]!r}; allowed: {', '.join(sorted(allowed))}")

@@ -1,0 +1,175 @@
+"""The few functions that generated code calls: long lengths, skipped tags, and the words for what is wrong.
+
+Everything common is written out in the generated code; what is here is called for the rare case (a length of 128
+or more, a tagged field of a newer peer, a fault).
+
+Source: "Protocol Primitive Types" of Kafka's protocol guide; the cases refused are those of KAFKA-20570 and kin.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from ..names import printable
+
+FOR_GENERATED_CODE: Final = (
+    *("BOOL", "SHORT", "Fault", "uvarint", "compact_string", "classic_string"),
+    *("read_uvarint", "read_compact_string", "read_classic_string", "read_tag", "skip_tags"),
+    *("bad_choice", "bad_count", "bad_length", "bad_presence", "bad_tag", "tag_not_used_up", "too_many_tags"),
+)
+"""What the generated code finds under its own names."""
+
+MAX_TAGS: Final = 64
+"""Tagged fields in one struct. We write 5 at most; thousands of them are an attack."""
+
+MAX_LENGTH: Final = 0xFFFFFFFF
+"""The largest unsigned varint of 32 bits."""
+
+SHORT: Final = tuple(bytes((n,)) for n in range(128))
+"""Unsigned varints of one byte."""
+
+
+_INT16: Final = struct.Struct(">h")
+
+BOOL: Final = {False: 0, True: 1}
+"""A look-up, not a conversion: None is not a bool."""
+
+
+class Fault(Exception):
+    """What is wrong at one place: what was found, what is allowed. Becomes a ``WireError`` with the field's name."""
+
+    def __init__(self, got: object, allowed: str) -> None:
+        super().__init__(f"got {printable(got)}; allowed: {allowed}")
+
+
+def uvarint(value: int) -> bytes:
+    """``value`` in seven bits a byte, lowest first."""
+    if not 0 <= value <= MAX_LENGTH:
+        raise Fault(f"length {value}", f"0 to {MAX_LENGTH}")
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_string(text: str) -> bytes:
+    encoded = text.encode()
+    return uvarint(len(encoded) + 1) + encoded
+
+
+def classic_string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT16.pack(len(encoded)) + encoded
+
+
+def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
+    """The value of two bytes or more whose first, already read, is at ``pos - 1``; and the place after it.
+
+    Raises:
+        Fault: more than 5 bytes, more than 32 bits, or longer than needed: one value has one form, so that equal
+            messages are equal bytes.
+    """
+    value, shift = data[pos - 1] & 127, 7
+    while shift < 35:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if byte == 0:
+                raise Fault("a varint with a zero byte at its end", "the shortest form")
+            if value > MAX_LENGTH:
+                raise Fault(f"varint {value}", f"at most {MAX_LENGTH}")
+            return value, pos
+        shift += 7
+    raise Fault("a varint of more than 5 bytes", "1 to 5 bytes")
+
+
+def read_compact_string(data: bytes, pos: int, size: int) -> tuple[str, int]:
+    length = data[pos]
+    pos += 1
+    if length > 127:
+        length, pos = read_uvarint(data, pos)
+    return _read_text(data, pos, size, length - 1)
+
+
+def read_classic_string(data: bytes, pos: int, size: int) -> tuple[str, int]:
+    (length,) = _INT16.unpack_from(data, pos)
+    return _read_text(data, pos + 2, size, length)
+
+
+def _read_text(data: bytes, pos: int, size: int, length: int) -> tuple[str, int]:
+    stop = pos + length
+    if not pos <= stop <= size:
+        raise bad_length(length, size - pos)
+    return data[pos:stop].decode(), stop
+
+
+def skip_tags(data: bytes, pos: int, size: int) -> int:
+    """The place after a section of tagged fields none of which is known here (``pos``: its first byte)."""
+    count = data[pos]
+    pos += 1
+    if count > 127:
+        count, pos = read_uvarint(data, pos)
+    if count > MAX_TAGS:
+        raise too_many_tags(count)
+    tag = -1
+    for _ in range(count):
+        last = tag
+        tag, length, pos = read_tag(data, pos)
+        if tag <= last or pos + length > size:
+            raise bad_tag(last, tag, length, size - pos)
+        pos += length
+    return pos
+
+
+def read_tag(data: bytes, pos: int) -> tuple[int, int, int]:
+    """The tag at ``pos``, the length of its value, the place of its value."""
+    tag = data[pos]
+    pos += 1
+    if tag > 127:
+        tag, pos = read_uvarint(data, pos)
+    length = data[pos]
+    pos += 1
+    if length > 127:
+        length, pos = read_uvarint(data, pos)
+    return tag, length, pos
+
+
+def bad_tag(last: int, tag: int, length: int, left: int) -> Fault:
+    """For a tag that comes again or too late, or whose value goes beyond the end."""
+    if tag <= last:
+        return Fault(f"tag {tag} after tag {last}", "each tag once, ascending")
+    return Fault(f"tag {tag} of {length} bytes", f"at most the {left} that remain")
+
+
+def too_many_tags(count: int) -> Fault:
+    return Fault(f"{count} tagged fields", f"at most {MAX_TAGS}")
+
+
+def tag_not_used_up(tag: int, used: int, length: int) -> Fault:
+    return Fault(f"tag {tag} of {length} bytes whose value takes {used}", "equal sizes")
+
+
+def bad_length(length: int, left: int) -> Fault:
+    """For the length of a string or bytes, -1 being null."""
+    return Fault("null" if length == -1 else f"length {length}", f"0 to the {left} bytes that remain")
+
+
+def bad_count(count: int, left: int, smallest: int) -> Fault:
+    """For the count of an array, -1 being null."""
+    return Fault(
+        "null" if count == -1 else f"{count} elements",
+        f"0 to {left // smallest}: {left} bytes remain, {smallest} or more each",
+    )
+
+
+def bad_presence(mark: int) -> Fault:
+    return Fault(f"struct mark {mark}", "1 present, 255 null")
+
+
+def bad_choice(value: int, choices: Iterable[int]) -> Fault:
+    return Fault(value, ", ".join(map(str, choices)))

@@ -1,0 +1,103 @@
+"""Records as the log keeps them: the version in two bytes, then a flexible body.
+
+A log outlives the program that wrote it. So a kind or a version that is not known here is never skipped: the record
+may be the one that took a task away, and a group served without it would give the task out twice. The caller must
+refuse to serve that group (KAFKA-18672). A field that a *newer* program added as a tagged field is passed over: that is
+what tagged fields are for.
+
+The fields that make the key are in the value too, and must agree with it: a value stored under another's key is found
+out when it is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from .. import records
+from ..errors import WireError
+from ..names import printable
+from ..records import Key, Kind, Record, Tombstone
+from .codec import Codec, compile_codec
+from .definition import load
+
+_VERSION: Final = struct.Struct(">h")
+
+CLASSES: Final[dict[Kind, type[Any]]] = {
+    Kind.GROUP: records.GroupRecord,
+    Kind.MEMBER: records.MemberRecord,
+    Kind.TARGET: records.TargetRecord,
+    Kind.TARGET_MEMBER: records.TargetMemberRecord,
+    Kind.CURRENT: records.CurrentRecord,
+    Kind.CONNECTOR: records.ConnectorRecord,
+    Kind.COMPUTATION: records.ComputationRecord,
+    Kind.STATUS: records.StatusRecord,
+    Kind.REBALANCE: records.RebalanceRecord,
+}
+"""The class of each kind; its definition has the same name."""
+
+
+def encode_record(record: Record) -> bytes | None:
+    """The value to store under ``record.key``, null for a tombstone.
+
+    Written in the highest version. The bytes of equal records are equal.
+
+    Raises:
+        WireError: a value that its field cannot hold.
+    """
+    if isinstance(record, Tombstone):
+        return None
+    to_write = _TO_WRITE.get(type(record))
+    if to_write is None:
+        raise WireError(f"record: got {type(record).__name__}; allowed: a record of a known kind")
+    prefix, codec = to_write
+    return prefix + codec.encode(record)
+
+
+def decode_record(key: Key, data: bytes | memoryview | None) -> Record:
+    """The record stored under ``key``; a tombstone if its value is null.
+
+    Raises:
+        WireError: a kind or a version not known here, bytes that are not such a record, or a record whose own key is
+            another. The group cannot be served.
+    """
+    try:
+        codecs = CODECS[Kind(key.kind)]
+    except ValueError:
+        known = ", ".join(f"{kind.value} ({kind.name})" for kind in Kind)
+        raise WireError(f"record of group {printable(key.group_id)}: got kind {key.kind}; allowed: {known}") from None
+    if data is None:
+        return Tombstone(key)
+    data = bytes(data)
+    if len(data) < _VERSION.size:
+        raise WireError(f"{_show(key)}: got {len(data)} bytes; allowed: 2 or more")
+    (version,) = _VERSION.unpack_from(data)
+    codec = codecs.get(version)
+    if codec is None:
+        allowed = f"{min(codecs)} to {max(codecs)}; it was written by newer software"
+        raise WireError(f"{_show(key)}: got version {version}; allowed: {allowed}")
+    try:
+        record: Record = codec.decode(data, _VERSION.size)
+    except WireError as error:
+        raise WireError(f"{_show(key)}: {error}") from error
+    if record.key != key:
+        raise WireError(f"{_show(key)}: got the record of {_show(record.key)}; allowed: its own")
+    return record
+
+
+def _show(key: Key) -> str:
+    name = f" {printable(key.name)}" if key.name else ""
+    return f"record {Kind(key.kind).name}{name} of group {printable(key.group_id)}"
+
+
+def _codecs(cls: type[Any]) -> dict[int, Codec]:
+    definition = load(cls.__name__, cls)
+    if definition.kind != "data":
+        raise AssertionError(f"{definition.name}: type {definition.kind}, expected data")
+    return {version: compile_codec(definition, version) for version in definition.versions}
+
+
+CODECS: Final[dict[Kind, dict[int, Codec]]] = {kind: _codecs(cls) for kind, cls in CLASSES.items()}
+"""The codec of each version of each kind."""
+
+_TO_WRITE: Final = {CLASSES[kind]: (_VERSION.pack(max(codecs)), codecs[max(codecs)]) for kind, codecs in CODECS.items()}

@@ -1,0 +1,289 @@
+"""Start and stop the work this worker has been given, each unit by itself and all of it off the event loop.
+
+Every grant gets one supervising coroutine. It makes the connector, starts its task (or, for the connector itself,
+asks for task configurations from time to time and hands changes to the group), waits until the task fails or is to
+stop, and stops it. A task that fails is shown as one line and started again after a growing wait, under the same
+grant: a source that was missing, a sink that was full or locked, heals by itself. A task that has been fenced
+stays down: somebody newer does its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from ..connector import Config, Connector, TaskContext
+from ..errors import ConfigError, Fenced, StaleMemberEpoch
+from ..member.actions import Grant
+from ..messages import TaskStatus
+from ..names import Unit, Units, printable
+from ..records import UnitState
+from .offload import off_loop
+
+logger = logging.getLogger(__name__)
+
+Publish = Callable[[str, int, Sequence[Config]], Awaitable[None]]
+"""Hand a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` when
+the connector has another owner by now."""
+
+
+class Runner(Protocol):
+    """What the worker loop needs of whatever runs the work."""
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        """Begin with each of these; returns when they have been taken on, not when they run."""
+
+    async def stop(self, units: Units) -> None:
+        """End these; when it returns nothing of them writes any more. Unknown units are fine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """Times of a runner, in seconds.
+
+    Attributes:
+        scratch: where tasks get a directory each, on local disk.
+        refresh_s: how often the owner of a connector asks it for its tasks again.
+        retry_first_s: the wait before a failed task is started again; doubles with each failure in a row.
+        retry_most_s: the longest such wait.
+    """
+
+    scratch: Path
+    refresh_s: float = 5.0
+    retry_first_s: float = 1.0
+    retry_most_s: float = 30.0
+
+
+class _Failed(Exception):
+    """A run ended with an error; ``__cause__`` has it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One grant being worked on."""
+
+    grant: Grant
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    supervisor: asyncio.Task[None] | None = None
+    rows: int = 0
+
+
+class TaskRunner:
+    """Runs connectors and tasks of installed connector classes."""
+
+    def __init__(
+        self,
+        member_id: str,
+        settings: RunnerSettings,
+        *,
+        load_class: Callable[[str], type[Connector]],
+        publish: Publish,
+        report: Callable[[TaskStatus], None],
+    ) -> None:
+        """A runner with nothing to run yet.
+
+        Args:
+            member_id: the worker's name in the group.
+            load_class: finds a connector class by the name in ``connector.class``.
+            publish: hands a task list to the group.
+            report: takes a unit's status, on the event loop.
+        """
+        self._member_id = member_id
+        self._settings = settings
+        self._load_class = load_class
+        self._publish = publish
+        self._report = report
+        self._runs: dict[Unit, _Run] = {}
+        self.rows = 0
+
+    @property
+    def running(self) -> Units:
+        """What is being worked on."""
+        return frozenset(self._runs)
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        """See ``Runner.start``."""
+        for grant in grants:
+            run = _Run(grant)
+            self._runs[grant.unit] = run
+            run.supervisor = asyncio.create_task(self._supervise(run), name=f"run {grant.unit}@{grant.owner_epoch}")
+
+    async def stop(self, units: Units) -> None:
+        """See ``Runner.stop``."""
+        runs = [run for unit in sorted(units) if (run := self._runs.pop(unit, None)) is not None]
+        for run in runs:
+            run.stopping.set()
+        await asyncio.gather(*(run.supervisor for run in runs if run.supervisor is not None))
+
+    # ----------------------------------------------------------------------------------------------
+
+    async def _supervise(self, run: _Run) -> None:
+        """Run one grant until it is to stop, again and again if need be."""
+        while not run.stopping.is_set():
+            try:
+                await self._series(run)
+                return
+            except _Failed as failed:
+                self._say(run, UnitState.FAILED, failed.__cause__)
+                await _pause(run, self._settings.retry_first_s)
+
+    async def _series(self, run: _Run) -> None:
+        """Attempts with growing waits; one that got something done before it failed ends the series."""
+        rows_before = run.rows
+
+        def no_progress(error: BaseException) -> bool:
+            return isinstance(error, _Failed) and run.rows == rows_before
+
+        def say(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            if error is not None and not run.stopping.is_set():
+                self._say(run, UnitState.FAILED, error.__cause__)
+
+        settings = self._settings
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(no_progress),
+            wait=wait_random_exponential(multiplier=settings.retry_first_s, max=settings.retry_most_s),
+            sleep=partial(_pause, run),
+            before_sleep=say,
+        )
+        await retrying(self._attempt, run)
+
+    async def _attempt(self, run: _Run) -> None:
+        if run.stopping.is_set():
+            return
+        work = self._run_connector if run.grant.unit.is_connector else self._run_task
+        try:
+            connector = await self._make(run.grant)
+            await work(run, connector)
+        except Fenced as error:
+            self._say(run, UnitState.FAILED, error)
+            await run.stopping.wait()
+        except StaleMemberEpoch as error:
+            logger.info("%s: %s", run.grant.unit, error)
+            await run.stopping.wait()
+        except Exception as error:
+            raise _Failed from error
+
+    async def _make(self, grant: Grant) -> Connector:
+        name = grant.connector_config.get("connector.class", "")
+        cls = await off_loop(f"load {name}", self._load_class, name)
+        return await off_loop(f"make {grant.unit}", cls, grant.unit.connector, grant.connector_config)
+
+    async def _run_connector(self, run: _Run, connector: Connector) -> None:
+        """Own a connector: keep the group's task list in step with what the connector wants."""
+        most = most_tasks(run.grant.connector_config)
+        known: list[dict[str, str]] | None = None
+        while not run.stopping.is_set():
+            wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, most)
+            configs = [dict(config) for config in wanted]
+            _check_tasks(connector, configs, most)
+            if configs != known:
+                await self._publish(connector.name, run.grant.owner_epoch, configs)
+                known = configs
+                self._say(run, UnitState.RUNNING, None)
+            await _pause(run, self._settings.refresh_s)
+
+    async def _run_task(self, run: _Run, connector: Connector) -> None:
+        """Hold a task: start it, wait until it fails or is to stop, stop it."""
+        loop = asyncio.get_running_loop()
+        unit, epoch = run.grant.unit, run.grant.owner_epoch
+        failure: asyncio.Future[BaseException] = loop.create_future()
+
+        def keep(error: BaseException) -> None:
+            if not failure.done():
+                failure.set_result(error)
+
+        def on_failed(error: BaseException) -> None:
+            loop.call_soon_threadsafe(keep, error)
+
+        def on_progress(rows: int) -> None:
+            run.rows += rows
+            self.rows += rows
+
+        scratch = self._settings.scratch / f"{self._member_id}-{unit}-{epoch}"
+        scratch.mkdir(parents=True, exist_ok=True)
+        context = TaskContext(
+            unit=unit,
+            owner_epoch=epoch,
+            member_id=self._member_id,
+            scratch=scratch,
+            progress=on_progress,
+            failed=on_failed,
+        )
+        task = await off_loop(f"make {unit}", connector.task, run.grant.config, context)
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(run.stopping.wait())
+        ended: set[asyncio.Future[Any]] = {failure, stopping}
+        try:
+            try:
+                await off_loop(f"start {unit}", task.start)
+                self._say(run, UnitState.RUNNING, None)
+                await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Also after a start that failed half-way: what it left behind must not go on writing.
+                await off_loop(f"stop {unit}", task.stop)
+        finally:
+            stopping.cancel()
+            await off_loop(f"clean {unit}", shutil.rmtree, scratch, ignore_errors=True)
+        if failure.done():
+            raise failure.result()
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _say(self, run: _Run, state: UnitState, error: BaseException | None) -> None:
+        message = one_line(error) if error is not None else ""
+        if error is not None:
+            logger.error("%s failed: %s", run.grant.unit, message)
+        self._report(
+            TaskStatus(
+                connector=run.grant.unit.connector,
+                task=run.grant.unit.task,
+                owner_epoch=run.grant.owner_epoch,
+                state=state,
+                message=message,
+            )
+        )
+
+
+async def _pause(run: _Run, seconds: float) -> None:
+    """Sleep, but not through a stop."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(run.stopping.wait(), seconds)
+
+
+def most_tasks(config: Config) -> int:
+    """``tasks.max``: the most tasks a connector may have, 1 where it does not say.
+
+    Raises:
+        ConfigError: not a whole number of 1 or more.
+    """
+    text = config.get("tasks.max", "1")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise ConfigError("tasks.max", text, "a whole number from 1 to 100000")
+    return int(text)
+
+
+def _check_tasks(connector: Connector, configs: list[dict[str, str]], most: int) -> None:
+    who = f"connector {connector.name}"
+    if not 1 <= len(configs) <= most:
+        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {most} (tasks.max)")
+    for number, config in enumerate(configs):
+        for name, value in config.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise ConfigError(f"{who}: task_configs[{number}]", f"{name}={value!r}", "strings on both sides")
+
+
+def one_line(error: BaseException | None) -> str:
+    """An error as one line for a person: its kind where the text alone would not tell."""
+    if error is None:
+        return ""
+    text = printable(str(error).strip().split("\n")[0], most=400)
+    return text if isinstance(error, ConfigError) or not text else f"{text} ({type(error).__name__})"

@@ -1,0 +1,30 @@
+"""One log line for every change of hands, under the logger ``connectgroup.units``."""
+
+from __future__ import annotations
+
+import logging
+
+from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.names import Units, show
+
+_log = logging.getLogger("connectgroup.units")
+
+
+class LoggingListener(WorkerRebalanceListener):
+    """Logs what the worker is given (INFO), lets go of (INFO) and loses (WARNING)."""
+
+    def on_assigned(self, units: Units, epoch: int) -> None:
+        """``epoch 4: assigned 2 units: a, a-0``"""
+        _log.info("epoch %d: assigned %s", epoch, _told(units))
+
+    def on_revoked(self, units: Units, epoch: int) -> None:
+        """``epoch 4: revoked 1 unit: a-0``"""
+        _log.info("epoch %d: revoked %s", epoch, _told(units))
+
+    def on_lost(self, units: Units, epoch: int) -> None:
+        """``epoch 4: lost 1 unit: a-0``"""
+        _log.warning("epoch %d: lost %s", epoch, _told(units))
+
+
+def _told(units: Units) -> str:
+    return f"{len(units)} unit{'' if len(units) == 1 else 's'}: {show(units)}"

@@ -1,0 +1,43 @@
+"""Groups and answers as short text, so that a test reads like the table it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connectgroup.assignor import Assignor, ConnectGroup, ConnectMember, ConnectorSpec
+from connectgroup.assignor_guard import run_assignor
+from connectgroup.names import CONNECTOR, Unit, Units
+
+
+def units(text: str) -> Units:
+    """``"a a-0 b-12"`` as units."""
+    found = set()
+    for word in text.split():
+        connector, dash, task = word.partition("-")
+        found.add(Unit(connector, int(task) if dash else CONNECTOR))
+    return frozenset(found)
+
+
+def group(connectors: Mapping[str, int], held: Mapping[str, str | Units]) -> ConnectGroup:
+    """A group from ``{connector: number of tasks}`` and ``{member: what it holds}``."""
+    return ConnectGroup(
+        members=[
+            ConnectMember(member_id=member_id, owned=units(text) if isinstance(text, str) else text)
+            for member_id, text in held.items()
+        ],
+        connectors=[ConnectorSpec(name=name, num_tasks=count) for name, count in connectors.items()],
+    )
+
+
+def answer(assignor: object, question: ConnectGroup) -> dict[str, Units]:
+    """A judged answer, one entry a member."""
+    assert isinstance(assignor, Assignor)
+    return {member.member_id: member.units for member in run_assignor(assignor, question).members}
+
+
+def counts(holdings: Mapping[str, Units]) -> tuple[list[int], list[int]]:
+    """How many connectors, and how many tasks, the members have, each list sorted: Kafka's ``[0,1,1|2,3,3]``."""
+    return (
+        sorted(sum(unit.is_connector for unit in held) for held in holdings.values()),
+        sorted(sum(not unit.is_connector for unit in held) for held in holdings.values()),
+    )

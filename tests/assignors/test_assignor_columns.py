@@ -1,0 +1,129 @@
+"""The two views of a question and of an answer say the same, and so does the wire."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec
+from connectgroup.assignor_guard import group_from_prepare, members_for_install
+from connectgroup.messages import (
+    AssignorMetadata,
+    ConnectorTasks,
+    InstalledMember,
+    PreparedConnector,
+    PreparedMember,
+    PrepareResponse,
+    grouped,
+)
+from connectgroup.names import Unit
+
+from .tables import group, units
+
+
+def test_columns_hold_one_entry_a_unit_in_sorted_order() -> None:
+    question = ConnectGroup(
+        members=[
+            ConnectMember(member_id="m2", version=3, owned=units("b b-0 a-1 gone b-1 a-2")),
+            ConnectMember(member_id="m1", owned=units("b-0 gone-1")),
+        ],
+        connectors=[
+            ConnectorSpec(name="b", num_tasks=1, weight=2, task_weights=(9,)),
+            ConnectorSpec(name="a", num_tasks=2, task_weights=(5,)),
+        ],
+    )
+    columns = question.columns()
+    assert question.units == (Unit("a"), Unit("a", 0), Unit("a", 1), Unit("b"), Unit("b", 0))
+    assert [columns.unit(index) for index in range(5)] == list(question.units)
+    assert columns.member_ids == ("m1", "m2")
+    assert columns.member_versions == (0, 3)
+    assert columns.unit_owner.tolist() == [-1, -1, 1, 1, 0]  # b-0 is claimed twice: the first one stands
+    assert columns.unit_weight.tolist() == [0, 5, 1, 2, 9]
+    assert columns.unit_owner.dtype == columns.unit_connector.dtype == columns.unit_task.dtype == np.int32
+    assert question.columns() is columns
+
+
+def test_a_task_number_that_cannot_be_is_nobodys_claim_on_its_neighbour() -> None:
+    """Tasks lie one behind the other in the columns: a number out of range must not reach the next connector's."""
+    odd = frozenset({Unit("b", -2), Unit("a", 1), Unit("a", 2), Unit("b", -3)})
+    assert group({"a": 1, "b": 1}, {"m": odd}).columns().unit_owner.tolist() == [-1] * 4
+    prepared = PrepareResponse(
+        members=(
+            PreparedMember(
+                member_id="m",
+                member_epoch=1,
+                units=(ConnectorTasks(connector="a", tasks=(1, 2)), ConnectorTasks(connector="b", tasks=(-3, -2, -1))),
+            ),
+        ),
+        connectors=(PreparedConnector(connector="a", num_tasks=1), PreparedConnector(connector="b", num_tasks=1)),
+    )
+    assert group_from_prepare(prepared).columns().unit_owner.tolist() == [-1] * 4
+
+
+def test_a_prepared_group_reads_the_same_in_both_views() -> None:
+    response = PrepareResponse(
+        members=(
+            PreparedMember(
+                member_id="m2",
+                member_epoch=1,
+                instance_id="i",
+                assignor=AssignorMetadata(version=2, reason=1, metadata=b"x"),
+                units=grouped(units("a a-1 gone gone-3")),
+            ),
+            PreparedMember(member_id="m1", member_epoch=1, units=grouped(units("b-0 a-0 b-7"))),
+        ),
+        connectors=(
+            PreparedConnector(connector="b", num_tasks=1, weight=4),
+            PreparedConnector(connector="a", num_tasks=2, task_weights=(1, 6)),
+        ),
+    )
+    prepared = group_from_prepare(response)
+    assert prepared.members == (
+        ConnectMember(
+            member_id="m2", instance_id="i", reason=1, version=2, metadata=b"x", owned=units("a a-1 gone gone-3")
+        ),
+        ConnectMember(member_id="m1", owned=units("b-0 a-0 b-7")),
+    )
+    friendly = ConnectGroup(members=tuple(prepared.members), connectors=prepared.connectors).columns()
+    columns = prepared.columns()
+    assert columns.unit_owner.tolist() == friendly.unit_owner.tolist() == [1, 0, 1, -1, 0]
+    assert columns.unit_weight.tolist() == friendly.unit_weight.tolist() == [0, 1, 6, 4, 1]
+    assert (columns.member_ids, columns.member_versions) == (friendly.member_ids, friendly.member_versions)
+
+
+def test_a_changed_copy_of_a_question_or_an_answer_has_columns_of_its_own() -> None:
+    """``dataclasses.replace`` must not carry over what the columns said of the original."""
+    connectors = (PreparedConnector(connector="a", num_tasks=1),)
+    prepared = group_from_prepare(
+        PrepareResponse(members=(PreparedMember(member_id="m1", member_epoch=1),), connectors=connectors)
+    )
+    columns = prepared.columns()
+    assert replace(prepared, members=[ConnectMember(member_id="m2")]).columns().member_ids == ("m2",)
+    assert replace(prepared, connectors=()).columns().unit_task.tolist() == []
+    answer = ConnectAssignment.from_columns(columns, np.array([0, 0]))
+    emptied = replace(answer, members=[ConnectMemberAssignment(member_id="m1")])
+    assert members_for_install(answer) == (InstalledMember(member_id="m1", units=grouped(units("a a-0"))),)
+    assert members_for_install(emptied) == (InstalledMember(member_id="m1"),)
+
+
+def test_an_answer_by_column_and_one_by_objects_are_equal_on_the_wire() -> None:
+    random = Random(3)
+    for _ in range(50):
+        connectors = {name: random.randint(0, 5) for name in "cab"[: random.randint(0, 3)]}
+        question = group(connectors, {f"m{n}": "" for n in range(random.randint(0, 4))})
+        choices = [-1, *range(len(question.members))]
+        owner = np.array([random.choice(choices) for _ in question.units], dtype=np.int64)
+        columns = ConnectAssignment.from_columns(question.columns(), owner)
+        objects = ConnectAssignment(members=list(reversed(columns.members)))
+        assert members_for_install(columns) == members_for_install(objects)
+        whose = {unit: member.member_id for member in columns.members for unit in member.units}
+        assert [whose.get(unit) for unit in question.units] == [f"m{n}" if n >= 0 else None for n in owner.tolist()]
+
+
+def test_an_installed_member_carries_all_that_the_assignor_said() -> None:
+    said = ConnectMemberAssignment(member_id="m", error=1, version=2, metadata=b"x", units=units("a-1 a-0 b"))
+    assert members_for_install(ConnectAssignment(members=[said])) == (
+        InstalledMember(member_id="m", error=1, version=2, metadata=b"x", units=grouped(said.units)),
+    )

@@ -1,0 +1,240 @@
+"""Whatever a plug-in does wrong becomes one line that names it and the offence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from connectgroup.assignor import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMemberAssignment,
+    Metadata,
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+    PartitionMember,
+    PartitionMemberAssignment,
+    TopicPartition,
+    TopicSpec,
+)
+from connectgroup.assignor_guard import (
+    MOST_METADATA_BYTES,
+    assignor_info,
+    first_offence,
+    run_assignor,
+    tell_assignor,
+)
+from connectgroup.errors import PluginError
+from connectgroup.names import Unit
+
+from .tables import group, units
+
+QUESTION = group({"a": 1, "b": 1}, {"m1": "a a-0", "m2": "b b-0"})
+
+
+class Scripted(ConnectAssignor):
+    """Answers what it was told to."""
+
+    name = "scripted"
+
+    def __init__(self, answer: Callable[[ConnectGroup], Any]) -> None:
+        self._answer = answer
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        answer: ConnectAssignment = self._answer(group)
+        return answer
+
+
+def shares(*given: tuple[str, str], **more: Any) -> ConnectAssignment:
+    return ConnectAssignment(
+        members=[ConnectMemberAssignment(member_id=name, units=units(text), **more) for name, text in given]
+    )
+
+
+def odd(*things: object) -> ConnectAssignment:
+    held: Any = frozenset(things)
+    return ConnectAssignment(members=[ConnectMemberAssignment(member_id="m1", units=held)])
+
+
+def raising(error: BaseException) -> Callable[[ConnectGroup], Any]:
+    def answer(_: ConnectGroup) -> Any:
+        raise error
+
+    return answer
+
+
+def by_column(owner: Any) -> Callable[[ConnectGroup], ConnectAssignment]:
+    return lambda group: ConnectAssignment.from_columns(group.columns(), owner)
+
+
+async def _too_late() -> None: ...
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
+    ("raises", raising(ValueError("two\nlines")), r"assign raised ValueError: two\nlines"),
+    ("asserts", raising(AssertionError()), "assign raised AssertionError"),
+    ("exits", raising(SystemExit(3)), "assign raised SystemExit: 3"),
+    ("cannot say why", raising(Unspeakable()), "assign raised Unspeakable: (no description)"),
+    ("nothing", lambda _: None, "assign returned None; allowed: ConnectAssignment"),
+    ("a generator", lambda _: (each for each in "ab"), "assign returned a generator; allowed: ConnectAssignment"),
+    ("a dict", lambda _: {"m1": units("a")}, "assign returned a dict; allowed: ConnectAssignment"),
+    ("async", lambda _: _too_late(), "assign is async; allowed: a plain method that returns ConnectAssignment"),
+    ("other members", lambda _: ConnectAssignment(members=["m1"]), "members holds a str; allowed: ConnectMember"),  # type: ignore[list-item]
+    ("stranger", lambda _: shares(("m1", "a a-0 b b-0"), ("x\x1b", "")), r"x\x1b is not a member"),
+    ("listed twice", lambda _: shares(("m1", "a a-0"), ("m1", "b b-0")), "m1 is listed twice"),
+    ("unit twice", lambda _: shares(("m2", "a b b-0"), ("m1", "a a-0")), "a is given twice, to m1 and m2"),
+    ("unknown unit", lambda _: shares(("m1", "a a-0 a-7"), ("m2", "b b-0")), "a-7, given to m1, does not exist"),
+    ("left out", lambda _: shares(("m1", "a"), ("m2", "b b-0")), "a-0 is given to nobody"),
+    ("all left out", lambda _: shares(), "a is given to nobody (and 3 more)"),
+    ("mixed", lambda _: odd("a-0", 5, None), "m1: its share holds 'a-0'; allowed: Unit"),
+    ("plain tuple", lambda _: odd(("a", 0)), "m1: its share holds ('a', 0); allowed: Unit"),
+    ("odd unit", lambda _: odd(Unit("a", "0")), "m1: its share holds Unit(connector='a', task='0'); allowed: Unit"),  # type: ignore[arg-type]
+    ("version", lambda _: shares(("m1", ""), version=1), "m1: version: got 1; allowed: 0 .. 0"),
+    ("metadata", lambda _: shares(("m1", ""), metadata="text"), "m1: metadata: got a str; allowed: bytes"),
+    ("too much", lambda _: shares(("m1", ""), metadata=bytes(10**7)), "m1: metadata: got 10000000 bytes; allowed: at"),
+    ("column short", by_column(np.zeros(3, int)), "owner: got int64 of shape (3,); allowed: signed integers of shape"),
+    ("column of text", by_column(np.full(4, "m1")), "owner: got <U2 of shape (4,); allowed: signed integers"),
+    ("column a list", by_column([0, 0, 0, 0]), "owner: got a list; allowed: signed integers of shape (4,)"),
+    ("column beyond", by_column(np.array([0, 0, 2, 1])), "owner of b: got 2; allowed: -1 .. 1"),
+    ("column left out", by_column(np.array([0, -1, -1, 1])), "a-0 is given to nobody (and 1 more)"),
+    (
+        "other columns",
+        lambda _: ConnectAssignment.from_columns(group({"a": 1}, {}).columns(), np.zeros(2, int)),
+        "from_columns was given columns of another group",
+    ),
+    ("error", lambda _: ConnectAssignment(error="no"), "error: got 'no'; allowed: an integer"),  # type: ignore[arg-type]
+    ("read-only", lambda group: group.columns().unit_owner.fill(0), "assign raised ValueError: assignment destination"),
+    ("frozen", lambda group: setattr(group.members[0], "owned", ()), "assign raised FrozenInstanceError"),
+]
+
+
+@pytest.mark.parametrize(("answer", "line"), [case[1:] for case in BAD_ANSWERS], ids=[case[0] for case in BAD_ANSWERS])
+def test_a_wrong_answer_is_one_line_naming_plug_in_and_offence(answer: Callable[[Any], Any], line: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        run_assignor(Scripted(answer), QUESTION)
+    told = str(caught.value)
+    assert told.startswith("assignor 'scripted' (")
+    assert f": {line}" in told
+    assert told.isprintable(), "one line, nothing that moves a cursor"
+
+
+def test_the_operators_interrupt_is_not_the_plug_ins() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_assignor(Scripted(raising(KeyboardInterrupt())), QUESTION)
+
+
+def test_a_legal_answer_passes_in_either_form_and_says_the_same() -> None:
+    objects = run_assignor(Scripted(lambda _: shares(("m1", "a a-0"), ("m2", "b b-0"))), QUESTION)
+    columns = run_assignor(Scripted(by_column(np.array([0, 0, 1, 1]))), QUESTION)
+    assert columns.members == objects.members
+
+
+def test_an_assignors_own_error_passes_unlooked_at() -> None:
+    answer = run_assignor(Scripted(lambda _: ConnectAssignment(error=7, message="no capacity")), QUESTION)
+    assert (answer.error, answer.message) == (7, "no capacity")
+
+
+def test_what_is_held_back_must_be_given_to_nobody() -> None:
+    held_back = units("b-0")
+    without, everything = shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))
+    assert run_assignor(Scripted(lambda _: without), QUESTION, held_back=held_back) is without
+    for too_much in (lambda _: everything, by_column(np.array([0, 0, 1, 1]))):
+        with pytest.raises(PluginError, match="b-0, given to m2, is held back"):
+            run_assignor(Scripted(too_much), QUESTION, held_back=held_back)
+    run_assignor(Scripted(by_column(np.array([0, 0, 1, -1]))), QUESTION, held_back=held_back)
+
+
+def test_with_no_member_nothing_is_left_out() -> None:
+    assert first_offence([], members=(), units=units("a a-0")) is None
+    assert first_offence([], members=("m1",), units=units("a a-0")) == "a is given to nobody (and 1 more)"
+
+
+def test_a_repeat_within_one_share_is_an_offence_too() -> None:
+    given = [("m1", [Unit("a"), Unit("a")])]
+    assert first_offence(given, members=("m1",), units=units("a")) == "a is given twice, to m1 and m1"
+
+
+def test_partitions_go_to_subscribers_only() -> None:
+    question = PartitionGroup(
+        members=[PartitionMember(member_id="m1", subscribed=frozenset({"t"})), PartitionMember(member_id="m2")],
+        topics=[TopicSpec(name="t", num_partitions=2), TopicSpec(name="nobody's", num_partitions=1)],
+    )
+
+    class Fixed(PartitionAssignor):
+        name = "fixed"
+
+        def __init__(self, **held: set[int]) -> None:
+            self.held = held
+
+        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+            return PartitionAssignment(
+                members=[
+                    PartitionMemberAssignment(
+                        member_id=member_id, partitions=frozenset(TopicPartition("t", number) for number in numbers)
+                    )
+                    for member_id, numbers in self.held.items()
+                ]
+            )
+
+    assert run_assignor(Fixed(m1={0, 1}), question).members[0].partitions == frozenset(question.partitions)
+    for wrong, line in (
+        (Fixed(m1={0}, m2={1}), "t-1 is given to m2, which is not subscribed to it"),
+        (Fixed(m1={0}), "t-1 is given to nobody"),
+        (Fixed(m1={0, 1, 2}), "t-2, given to m1, does not exist"),
+    ):
+        with pytest.raises(PluginError, match=line):
+            run_assignor(wrong, question)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"name": ""}, "name: got ''; allowed: a non-empty string"),
+        ({"name": 5}, "name: got 5; allowed: a non-empty string"),
+        ({"minimum_version": -2}, "minimum_version: got -2; allowed: -1 .. 32767"),
+        ({"minimum_version": 3, "maximum_version": 2}, "maximum_version: got 2; allowed: 3 .. 32767"),
+        ({"minimum_version": -1, "maximum_version": -1}, "maximum_version: got -1; allowed: 0 .. 32767"),
+        ({"maximum_version": True}, "maximum_version: got True; allowed: an integer"),
+        ({"metadata": lambda _: None}, "metadata returned None; allowed: Metadata"),
+        ({"metadata": lambda _: Metadata(version=1)}, "version: got 1; allowed: 0 .. 0"),
+        ({"metadata": lambda _: Metadata(reason=128)}, "reason: got 128; allowed: -128 .. 127"),
+        ({"metadata": lambda _: Metadata(metadata=bytes(MOST_METADATA_BYTES + 1))}, "metadata: got 1048577 bytes"),
+        ({"metadata": lambda _: 1 / 0}, "metadata raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_an_assignor_that_cannot_be_announced_is_refused(fields: dict[str, object], line: str) -> None:
+    bad = type("Bad", (Scripted,), fields)(lambda _: None)
+    with pytest.raises(PluginError) as caught:
+        assignor_info(bad)
+    assert f": {line}" in str(caught.value)
+
+
+def test_an_assignor_speaks_its_highest_version_unless_it_says_otherwise() -> None:
+    kind = type("Later", (Scripted,), {"minimum_version": 1, "maximum_version": 5})
+    assert assignor_info(kind(lambda _: None)).version == 5
+
+
+def test_a_raising_on_assignment_is_one_line_too() -> None:
+    kind = type("Sulks", (Scripted,), {"on_assignment": lambda _, share: share.nothing})
+    with pytest.raises(PluginError, match="on_assignment raised AttributeError"):
+        tell_assignor(kind(lambda _: None), ConnectMemberAssignment(member_id="m1"))
+
+
+def test_numpy_is_imported_only_by_those_who_want_columns() -> None:
+    imports = "connectgroup.assignor, connectgroup.assignor_guard, connectgroup.plugins, connectgroup.listener"
+    code = f"import sys, {imports}; assert 'numpy' not in sys.modules"
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=60)

@@ -1,0 +1,1 @@
+"""The coordinator rules: tables, rebalances step by step, and seeded runs."""

@@ -1,0 +1,407 @@
+"""What the tests of the group rules are written with: groups made from records, and a scene that watches itself.
+
+A ``Scene`` is one group, the log of all it wrote, and a worst-case picture of what its workers may be running:
+a worker runs all it was ever told to run, until it has said otherwise or was removed. After every step the scene
+checks the invariants of ``tests.group.invariants``, so a test that only plays a story checks them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment
+from connectgroup.group.handle import GroupRequest, step
+from connectgroup.group.outcome import Outcome
+from connectgroup.group.settings import GroupSettings
+from connectgroup.group.state import Current, Group
+from connectgroup.group.timing import TimerKey, TimerKind
+from connectgroup.messages import (
+    AssignorInfo,
+    ConnectorChange,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InstalledMember,
+    InstallRequest,
+    InstallResponse,
+    PrepareRequest,
+    PrepareResponse,
+    Rebalance,
+    Response,
+    TaskConfig,
+    TaskStatus,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+    entries,
+    grouped,
+    units_of,
+)
+from connectgroup.names import CONNECTOR, NO_UNITS, Unit, Units
+from connectgroup.records import (
+    ConnectorRecord,
+    CurrentRecord,
+    GroupRecord,
+    MemberRecord,
+    MemberState,
+    RebalanceRecord,
+    Record,
+    TargetMemberRecord,
+    TargetRecord,
+    TaskEntry,
+    Value,
+    held,
+)
+
+from . import invariants
+
+GROUP = "workers"
+FIXED = "fixed"
+ROUND_ROBIN = "round-robin"
+R = TypeVar("R", bound=Response)
+
+
+def tasks(**numbers: Iterable[int]) -> Units:
+    """``tasks(foo=[0, 1], bar=[-1])`` is foo-0, foo-1 and the connector bar itself."""
+    return frozenset(Unit(connector, task) for connector, some in numbers.items() for task in some)
+
+
+def names(units: Iterable[Unit]) -> list[str]:
+    """Units as sorted words, for assertions that read well when they fail."""
+    return [str(unit) for unit in sorted(units)]
+
+
+class FixedAssignor:
+    """A server-side assignor that returns the target it was given: what the rules do with it is the test."""
+
+    def __init__(self) -> None:
+        self.shares: dict[str, Units] = {}
+        self.calls = 0
+        self.error: Exception | None = None
+
+    def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        present = {member.member_id for member in question.members}
+        return tuple(
+            InstalledMember(member_id=member_id, units=grouped(units))
+            for member_id, units in self.shares.items()
+            if member_id in present
+        )
+
+
+def round_robin(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+    """A sticky round robin: members keep what they have up to an even share, the rest goes to whoever has least."""
+    units = sorted(
+        Unit(spec.connector, task) for spec in question.connectors for task in range(CONNECTOR, spec.num_tasks)
+    )
+    most = -(-len(units) // len(question.members))
+    shares: dict[str, set[Unit]] = {}
+    left = set(units)
+    for member in question.members:
+        shares[member.member_id] = set(sorted(units_of(member.units) & left)[:most])
+        left -= shares[member.member_id]
+    for unit in sorted(left):
+        poorest = min(shares, key=lambda member_id: (len(shares[member_id]), member_id))
+        shares[poorest].add(unit)
+    # Its own version of metadata is the lowest that every member can read.
+    return tuple(
+        InstalledMember(member_id=member.member_id, units=grouped(shares[member.member_id]), version=member.assignor.version)
+        for member in question.members
+    )
+
+
+def settings(fixed: FixedAssignor | None = None, **changes: object) -> GroupSettings:
+    """Settings with a fixed (if given) and a round robin server-side assignor."""
+    assignors = {ROUND_ROBIN: round_robin} if fixed is None else {FIXED: fixed, ROUND_ROBIN: round_robin}
+    name = ROUND_ROBIN if fixed is None else FIXED
+    options: dict[str, object] = {"server_assignor": name, "server_assignors": assignors, **changes}
+    return GroupSettings(**options)  # type: ignore[arg-type]
+
+
+def info(name: str = "a", low: int = 0, high: int = 0, version: int | None = None, **more: int | bytes) -> AssignorInfo:
+    """One entry of ClientAssignors; its metadata has the highest version unless said otherwise."""
+    said = high if version is None else version
+    return AssignorInfo(name=name, minimum_version=low, maximum_version=high, version=said, **more)  # type: ignore[arg-type]
+
+
+def group_records(
+    *,
+    epoch: int,
+    connectors: Mapping[str, int],
+    members: Mapping[str, Mapping[Unit, int]],
+    rebalance_timeout_ms: int = 10_000,
+) -> list[Value]:
+    """The records of a group at rest: connectors with so many tasks, members with units and their owner epochs."""
+    records: list[Value] = [
+        ConnectorRecord(
+            group_id=GROUP,
+            connector=name,
+            version=1,
+            config=entries({"name": name}),
+            tasks=tuple(TaskEntry(config=entries({"task": str(number)})) for number in range(count)),
+        )
+        for name, count in connectors.items()
+    ]
+    records.append(GroupRecord(group_id=GROUP, epoch=epoch))
+    records += [
+        MemberRecord(group_id=GROUP, member_id=member_id, rebalance_timeout_ms=rebalance_timeout_ms)
+        for member_id in members
+    ]
+    records += [
+        TargetMemberRecord(group_id=GROUP, member_id=member_id, units=grouped(units))
+        for member_id, units in members.items()
+    ]
+    records.append(TargetRecord(group_id=GROUP, epoch=epoch, assignor=FIXED, computed_by="coordinator"))
+    records += [
+        CurrentRecord(
+            group_id=GROUP, member_id=member_id, epoch=epoch, previous_epoch=epoch - 1, assigned=held(units)
+        )
+        for member_id, units in members.items()
+    ]
+    past = Rebalance(epoch=epoch, causes=("it was long ago",), finished_ms=0, computed_by="coordinator")
+    return [*records, RebalanceRecord(group_id=GROUP, rebalance=past)]
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """One group on stage; every call is one step, applied, logged and checked."""
+
+    settings: GroupSettings
+    group: Group = field(default_factory=lambda: Group(GROUP))
+    log: list[Record] = field(default_factory=list)
+    now_ms: int = 1_000_000
+    may_run: dict[str, set[Unit]] = field(default_factory=dict)
+    ledger: invariants.Ledger = field(default_factory=lambda: invariants.Ledger())
+    last: Outcome[Response | None] | None = None
+    check_replay: bool = True
+
+    @classmethod
+    def at_rest(
+        cls,
+        settings: GroupSettings,
+        *,
+        epoch: int,
+        connectors: Mapping[str, int],
+        members: Mapping[str, Iterable[Unit] | Mapping[Unit, int]],
+        rebalance_timeout_ms: int = 10_000,
+    ) -> Scene:
+        """A group that has been at ``epoch`` for a while; plain units were all given at that epoch."""
+        owned = {
+            member_id: dict(units) if isinstance(units, Mapping) else dict.fromkeys(units, epoch)
+            for member_id, units in members.items()
+        }
+        scene = cls(settings=settings)
+        for record in group_records(
+            epoch=epoch, connectors=connectors, members=owned, rebalance_timeout_ms=rebalance_timeout_ms
+        ):
+            scene.put(record)
+        scene.may_run = {member_id: set(units) for member_id, units in owned.items()}
+        return scene
+
+    def put(self, *records: Record) -> None:
+        """Set the stage by records, without a step."""
+        for record in records:
+            self.group.apply(record)
+            self.log.append(record)
+        self.ledger.note(self.group)
+
+    # ---- steps
+
+    def act(
+        self, what: GroupRequest | TimerKey, *, lost: bool = False, copy: bool = False
+    ) -> Outcome[Response | None]:
+        """One step.
+
+        Args:
+            what: a request, or the timer that fired.
+            lost: the answer never reaches the worker.
+            copy: a late copy: what it says is no news of the worker, and nobody waits for its answer.
+        """
+        before = {member_id: self.group.current(member_id) for member_id in self.group.members}
+        story = invariants.picture(self.group)
+        outcome = step(self.group, what, self.now_ms, self.settings)
+        self.log += outcome.records
+        self.last = outcome
+        self.ledger.note(self.group)
+        refused = getattr(outcome.response, "error_code", 0)
+        if refused and refused not in (FencedMemberEpoch.code, ComputeAssignment.code, InvalidAssignment.code):
+            assert not outcome.records, "a request turned down costs no record"
+            assert invariants.picture(self.group) == story, "a request turned down changes nothing"
+        if not outcome.records:
+            assert invariants.picture(self.group) == story, "only records change a group"
+        if isinstance(what, HeartbeatRequest) and not copy:
+            self._see_report(what, outcome.response, before)
+            if not lost:
+                self._see_answer(what, outcome.response)
+        for member_id in list(self.may_run):
+            if member_id not in self.group.members:
+                del self.may_run[member_id]  # a zombie's writes are fenced by its owner epoch
+        self.check()
+        return outcome
+
+    def check(self) -> None:
+        """Every invariant there is."""
+        invariants.one_owner(self.group)
+        invariants.epochs_in_order(self.group)
+        invariants.indexes_match(self.group)
+        invariants.rebalances_make_sense(self.group)
+        invariants.nothing_runs_twice(self.may_run)
+        if self.check_replay:
+            invariants.replay_equals_live(self.group, self.log)
+
+    def _see_report(self, request: HeartbeatRequest, response: object, before: Mapping[str, Current]) -> None:
+        """A request says what its sender runs when it is sent; it runs no more until it is answered."""
+        assert isinstance(response, HeartbeatResponse)
+        if request.owned is not None and response.error_code in (0, ComputeAssignment.code):
+            self.may_run[request.member_id] = set(units_of(request.owned))
+        if response.assignment is not None:
+            invariants.never_both(request, response.assignment, before.get(request.member_id))
+
+    def _see_answer(self, request: HeartbeatRequest, response: object) -> None:
+        assert isinstance(response, HeartbeatResponse)
+        if response.assignment is not None:
+            self.may_run.setdefault(request.member_id, set()).update(units_of(response.assignment.units))
+
+    # ---- requests
+
+    def heartbeat(
+        self,
+        member_id: str,
+        epoch: int,
+        owned: Units | None = None,
+        *,
+        full: bool = False,
+        lost: bool = False,
+        assignors: tuple[AssignorInfo, ...] | None = None,
+        server_assignor: str | None = None,
+        statuses: tuple[TaskStatus, ...] = (),
+    ) -> HeartbeatResponse:
+        """A heartbeat; ``full`` sets the rebalance timeout as a worker does on join and after an error."""
+        request = HeartbeatRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=10_000 if full else -1,
+            owned=None if owned is None else grouped(owned),
+            client_assignors=assignors,
+            server_assignor=server_assignor,
+            statuses=statuses,
+        )
+        return self.answer(self.act(request, lost=lost), HeartbeatResponse)
+
+    def join(
+        self,
+        member_id: str,
+        *assignors: AssignorInfo,
+        server_assignor: str | None = None,
+        rebalance_timeout_ms: int = 10_000,
+        lost: bool = False,
+    ) -> HeartbeatResponse:
+        """Epoch 0, owning nothing."""
+        request = HeartbeatRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=0,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            server_assignor=server_assignor,
+            client_assignors=assignors or None,
+            owned=(),
+        )
+        return self.answer(self.act(request, lost=lost), HeartbeatResponse)
+
+    def leave(self, member_id: str) -> HeartbeatResponse:
+        """Epoch -1."""
+        return self.heartbeat(member_id, -1)
+
+    def expire(self, kind: TimerKind, member_id: str = "") -> Outcome[Response | None]:
+        """A timer fires."""
+        return self.act(TimerKey(kind, GROUP, member_id))
+
+    def prepare(self, member_id: str, epoch: int) -> PrepareResponse:
+        """The chosen member asks what the group is."""
+        request = PrepareRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch)
+        return self.answer(self.act(request), PrepareResponse)
+
+    def install(
+        self, member_id: str, epoch: int, group_epoch: int, shares: Mapping[str, Units], *, error: int = 0, message: str = ""
+    ) -> InstallResponse:
+        """The chosen member sends its target."""
+        members = tuple(InstalledMember(member_id=who, units=grouped(units)) for who, units in shares.items())
+        return self.install_members(member_id, epoch, group_epoch, *members, error=error, message=message)
+
+    def install_members(
+        self, member_id: str, epoch: int, group_epoch: int, *members: InstalledMember, error: int = 0, message: str = ""
+    ) -> InstallResponse:
+        """The same, word by word."""
+        request = InstallRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=epoch,
+            group_epoch=group_epoch,
+            error=error,
+            members=members,
+            message=message,
+        )
+        return self.answer(self.act(request), InstallResponse)
+
+    def update(self, *changes: ConnectorChange, member_id: str | None = None) -> UpdateConnectorsResponse:
+        """An operator's (or an owner's) changes to connectors."""
+        request = UpdateConnectorsRequest(group_id=GROUP, member_id=member_id, changes=changes)
+        return self.answer(self.act(request), UpdateConnectorsResponse)
+
+    def answer(self, outcome: Outcome[Response | None], kind: type[R]) -> R:
+        """The response, of the kind the request calls for."""
+        assert isinstance(outcome.response, kind)
+        return outcome.response
+
+    # ---- what a test looks at
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What the last step wrote."""
+        assert self.last is not None
+        return self.last.records
+
+    def current(self, member_id: str) -> Current:
+        """Where a member stands."""
+        return self.group.current(member_id)
+
+    def state(self, member_id: str) -> MemberState:
+        """A member's state."""
+        return self.group.current(member_id).state
+
+
+def given(response: HeartbeatResponse) -> Units | None:
+    """The units an answer names; ``None`` where it says "as before"."""
+    return None if response.assignment is None else units_of(response.assignment.units)
+
+
+def told(response: HeartbeatResponse) -> tuple[int, list[str] | None]:
+    """Epoch and units of an answer without error, in the words of the scenario tables."""
+    assert response.error_code == 0, response.error_message
+    units = given(response)
+    return response.member_epoch, None if units is None else names(units)
+
+
+def added(connector: str, **config: str) -> ConnectorChange:
+    """A new connector."""
+    return ConnectorChange(connector=connector, expected_version=0, config=entries({"name": connector, **config}))
+
+
+def task_list(connector: str, configs: Iterable[Mapping[str, str]], owner_epoch: int) -> ConnectorChange:
+    """A task list, fenced by the owner's grant."""
+    return ConnectorChange(
+        connector=connector,
+        task_configs=tuple(TaskConfig(config=entries(config)) for config in configs),
+        owner_epoch=owner_epoch,
+    )
+
+
+def numbered(count: int, **more: str) -> list[dict[str, str]]:
+    """So many task configurations, each different."""
+    return [{"task": str(number), **more} for number in range(count)]
+
+
+NOBODY: Units = NO_UNITS

@@ -1,0 +1,169 @@
+"""What must hold of a group after every step, each by the name reliability.md gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+from connectgroup.group.describe import state_name
+from connectgroup.group.state import Current, Group, replay, runnable_units
+from connectgroup.messages import HeartbeatRequest, MemberAssignment, units_of
+from connectgroup.names import Unit, show
+from connectgroup.records import HISTORY, Key, MemberState, Record, Tombstone
+
+
+def picture(group: Group) -> dict[str, Any]:
+    """All that records made of a group, and what is derived from that for the rules to decide by."""
+    return {
+        "epoch": group.epoch,
+        "members": dict(group.members),
+        "target_epoch": group.target_epoch,
+        "target_assignor": group.target_assignor,
+        "computed_by": group.computed_by,
+        "targets": dict(group.targets),
+        "currents": dict(group.currents),
+        "connectors": dict(group.connectors),
+        "computation": group.computation,
+        "statuses": dict(group.statuses),
+        "rebalances": list(group.rebalances.items()),
+        "runnable": dict(group.runnable),
+        "holders": dict(group.holders),
+        "wanted_by": dict(group.wanted_by),
+        "behind": set(group.behind),
+    }
+
+
+def one_owner(group: Group) -> None:
+    """S1: nobody holds, or is still stopping, what another holds."""
+    owner: dict[Unit, str] = {}
+    for member_id, current in group.currents.items():
+        assert not current.assigned.keys() & current.pending.keys(), f"{member_id} holds and stops the same unit"
+        for unit in current.held:
+            assert unit not in owner, f"{unit} is held by {owner[unit]} and by {member_id}"
+            owner[unit] = member_id
+
+
+def epochs_in_order(group: Group) -> None:
+    """S4, S7: member epoch <= target epoch <= group epoch, and who has nothing to stop says so."""
+    assert group.target_epoch <= group.epoch
+    for member_id, current in group.currents.items():
+        assert current.epoch <= group.target_epoch, member_id
+        if current.state is MemberState.UNREVOKED:
+            assert current.pending, f"{member_id} waits for nothing to be stopped"
+        else:
+            assert not current.pending, f"{member_id} is {current.state.name} but stops {show(current.pending)}"
+        if current.epoch == group.target_epoch:
+            assert current.assigned.keys() <= group.target(member_id).units, member_id
+
+
+def indexes_match(group: Group) -> None:
+    """The derived indexes are what a look at everything would find (KAFKA-18916)."""
+    assert group.holders == {
+        unit: (member_id, epoch) for member_id, current in group.currents.items() for unit, epoch in current.held.items()
+    }
+    assert group.runnable == dict(
+        pair for connector in group.connectors.values() for pair in runnable_units(connector)
+    )
+    assert group.wanted_by == {
+        unit: member_id for member_id, target in group.targets.items() for unit in target.units
+    }
+    assert group.statuses.keys() <= group.runnable.keys(), "a status of what nobody shall run"
+    there = {
+        member_id
+        for member_id in group.members
+        if group.current(member_id).epoch == group.target_epoch
+        and group.current(member_id).state is MemberState.STABLE
+        and group.current(member_id).assigned.keys() == group.target(member_id).units
+    }
+    assert group.behind == group.members.keys() - there
+    assert group.targets.keys() <= group.members.keys()
+    assert group.currents.keys() == group.members.keys()
+
+
+def legal_target(group: Group) -> None:
+    """S9: a current target gives each unit that shall run to exactly one member, and nothing else."""
+    if group.members and group.epoch == group.target_epoch:
+        shares = [unit for target in group.targets.values() for unit in target.units]
+        assert sorted(shares) == sorted(group.runnable)
+
+
+def rebalances_make_sense(group: Group) -> None:
+    """The explanation of rebalances: in order, at most 100, ended when all are there, with moves to who has them."""
+    epochs = list(group.rebalances)
+    assert epochs == sorted(epochs)
+    assert len(epochs) <= HISTORY
+    legal_target(group)
+    last = group.latest_rebalance
+    if last is None:
+        return
+    assert last.epoch <= group.epoch
+    assert last.causes
+    done = group.epoch == group.target_epoch and not group.behind
+    assert (last.finished_ms >= 0) == done, f"{last} in a group that is {state_name(group)}"
+    if done:
+        assert last.finished_ms >= last.started_ms
+        assert last.epoch == group.epoch
+        for move in last.moves:
+            unit = Unit(move.connector, move.task)
+            if unit in group.runnable:
+                assert unit in group.current(move.target).assigned, f"{unit} did not move to {move.target}"
+            assert 0 <= move.standstill_ms
+
+
+def nothing_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
+    """S2: no two live members can be running the same unit, whatever answers they did or did not get."""
+    owner: dict[Unit, str] = {}
+    for member_id, units in may_run.items():
+        for unit in units:
+            assert unit not in owner, f"{unit} may run on {owner[unit]} and on {member_id}"
+            owner[unit] = member_id
+
+
+def never_both(request: HeartbeatRequest, assignment: MemberAssignment, before: Current | None) -> None:
+    """CN-13: "either revoked connectors/tasks or newly assigned connectors/tasks. The protocol never does both"."""
+    knows = set(units_of(request.owned)) if request.owned is not None else set(before.held if before else ())
+    units = units_of(assignment.units)
+    both = bool(knows - units) and bool(units - knows)
+    assert not both, f"{request.member_id}: stop {show(knows - units)} and start {show(units - knows)} in one answer"
+    granted = [Unit(grant.connector, grant.task) for grant in assignment.grants]
+    assert granted == sorted(units - knows), "what is new comes with its token and configuration"
+    assert {config.connector for config in assignment.configs} == {unit.connector for unit in granted}
+
+
+class Ledger:
+    """S6: a unit is never given twice under the same owner epoch, and the epochs of its grants only grow."""
+
+    def __init__(self) -> None:
+        self._newest: dict[Unit, int] = {}
+        self._held: dict[tuple[str, Unit], int] = {}
+        self._epoch = 0
+
+    def note(self, group: Group) -> None:
+        """Look at the group after a step."""
+        assert group.epoch >= self._epoch, "a group epoch fell"
+        self._epoch = group.epoch
+        held: dict[tuple[str, Unit], int] = {}
+        for member_id, current in group.currents.items():
+            for unit, epoch in current.held.items():
+                held[member_id, unit] = epoch
+                if self._held.get((member_id, unit)) != epoch:
+                    newest = self._newest.get(unit, -1)
+                    assert epoch > newest, f"{unit} given to {member_id} at epoch {epoch}, before that at {newest}"
+                    self._newest[unit] = epoch
+        self._held = held
+
+
+def compacted(log: Iterable[Record], *, tombstones: bool = False) -> list[Record]:
+    """The newest record of each key, where it stood; tombstones dropped unless they are to stay."""
+    newest: dict[Key, tuple[int, Record]] = {}
+    for offset, record in enumerate(log):
+        newest[record.key] = (offset, record)
+    kept = (record for _, record in sorted(newest.values(), key=lambda entry: entry[0]))
+    return [record for record in kept if tombstones or not isinstance(record, Tombstone)]
+
+
+def replay_equals_live(group: Group, log: list[Record]) -> None:
+    """D2, P3: reading the log, whole or compacted, gives the group that is being served."""
+    live = picture(group)
+    assert picture(replay(group.group_id, log)) == live, "the whole log"
+    assert picture(replay(group.group_id, compacted(log))) == live, "the compacted log"

@@ -1,0 +1,45 @@
+"""The log in memory keeps the contract of every log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectgroup.errors import LogError
+from connectgroup.log.base import MAX_BATCH_BYTES, EncodedRecord, Log, LogFenced
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.testing.log_contract import LogContract, member, opened
+
+
+class TestMemoryLog(LogContract):
+    storage: MemoryStorage
+
+    @pytest.fixture(autouse=True)
+    def _storage(self) -> None:
+        self.storage = MemoryStorage()
+
+    def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
+        return MemoryLog(self.storage, max_batch_bytes=max_batch_bytes)
+
+
+@pytest.mark.asyncio
+async def test_a_log_opened_again_fences_the_one_that_had_it() -> None:
+    storage = MemoryStorage()
+    async with opened(MemoryLog(storage)) as old, opened(MemoryLog(storage)) as new:
+        with pytest.raises(LogFenced, match="epoch 2, this one has 1"):
+            await old.append([member("a")])
+        await new.append([member("a")])
+
+
+@pytest.mark.asyncio
+async def test_a_group_whose_bytes_do_not_decode_is_refused_and_the_others_are_served() -> None:
+    """D7, F27."""
+    storage = MemoryStorage()
+    async with opened(MemoryLog(storage)) as log:
+        await log.append([member("a", group="g"), member("a", group="h")])
+        storage.batches.append([EncodedRecord(member("b", group="h").key, b"\xff\xff\xff")])
+        loaded = await log.load()
+        assert loaded["g"] == (member("a", group="g"),)
+        assert isinstance(loaded["h"], LogError)
+        assert "batch 1, group h" in str(loaded["h"])

@@ -1,0 +1,389 @@
+"""The log in a SQLite file: the contract of every log, and what only a file can suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import connectgroup
+from connectgroup.errors import LogError
+from connectgroup.log import sqlite_store
+from connectgroup.log.base import MAX_BATCH_BYTES, Loaded, Log, LogFenced
+from connectgroup.log.sqlite import SqliteLog
+from connectgroup.records import MemberRecord
+from connectgroup.testing.log_contract import LogContract, contents, member, opened
+
+CHILD = [sys.executable, str(Path(__file__).with_name("appending_process.py"))]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(connectgroup.__file__).parents[1])}
+
+
+class TestSqliteLog(LogContract):
+    def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
+        return SqliteLog(place / "groups.db", max_batch_bytes=max_batch_bytes)
+
+
+def _start_appending(path: Path, first: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*CHILD, "append", str(path), str(first)], stdout=subprocess.PIPE, env=ENVIRONMENT)
+
+
+def _run(what: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CHILD, what, str(path)], capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT
+    )
+
+
+# ------------------------------------------------------------------------------------------- crashes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_process_killed_in_the_middle_never_loses_an_acknowledged_batch_nor_leaves_half_of_one(
+    tmp_path: Path, seed: int
+) -> None:
+    """D3, F6-F8: a real process, killed 10 times on one file, which compacts itself all the while."""
+    dice = random.Random(seed)
+    path = tmp_path / "groups.db"
+    acknowledged: set[int] = set()
+    for _ in range(10):
+        child = _start_appending(path, max(acknowledged, default=0) + 1000)
+        assert child.stdout is not None
+        for _ in range(dice.randrange(1, 60)):
+            line = child.stdout.readline()
+            assert line, "the process ended by itself"
+            acknowledged.add(int(line))
+        child.kill()
+        acknowledged |= {int(line) for line in child.stdout.read().split(b"\n")[:-1]}
+        child.wait()
+        child.stdout.close()
+
+        parts = asyncio.run(_parts(path))
+        assert acknowledged <= parts.keys(), f"seed {seed}: lost {sorted(acknowledged - parts.keys())}"
+        assert {number: found for number, found in parts.items() if found != {"0", "1", "2"}} == {}, f"seed {seed}"
+
+
+async def _parts(path: Path) -> dict[int, set[str]]:
+    async with opened(SqliteLog(path)) as log:
+        parts: dict[int, set[str]] = {}
+        for record in await contents(log):
+            assert isinstance(record, MemberRecord)
+            if record.member_id != "counter":
+                number, part = record.member_id.split("-")
+                parts.setdefault(int(number), set()).add(part)
+        return parts
+
+
+def test_a_full_disk_is_an_error_until_there_is_room_again(tmp_path: Path) -> None:
+    """F10, with the file system's own refusal (a limit on file size) and one process throughout."""
+    done = _run("fill", tmp_path / "groups.db")
+    assert done.stdout.split() == ["full", "still-full", "readable", "recovered", "complete"], done.stderr
+
+
+# ------------------------------------------------------------------------------------------- one writer
+
+
+def test_a_second_process_is_turned_away_and_told_who_has_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "groups.db"
+    child = _start_appending(path, 0)
+    assert child.stdout is not None
+    child.stdout.readline()
+    with pytest.raises(LogError, match=rf"in use by process {child.pid}; allowed: one process at a time"):
+        asyncio.run(SqliteLog(path).open())
+    child.send_signal(signal.SIGSTOP)  # asleep is not dead
+    with pytest.raises(LogError, match=str(child.pid)):
+        asyncio.run(SqliteLog(path).open())
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert asyncio.run(_parts(path))
+
+
+@pytest.mark.asyncio
+async def test_a_writer_whose_lock_file_was_taken_away_is_fenced_by_the_epoch(tmp_path: Path) -> None:
+    """D4: the epoch is checked in the transaction that writes."""
+    path = tmp_path / "groups.db"
+    async with opened(SqliteLog(path)) as old:
+        await old.append([member("a")])
+        (tmp_path / "groups.db.lock").unlink()
+        async with opened(SqliteLog(path)) as new:
+            for _ in range(2):
+                with pytest.raises(LogFenced, match=f"epoch {new.epoch}, this one has {old.epoch}"):
+                    await old.append([member("zombie")])
+            await new.append([member("b")])
+            assert await contents(new) == [member("a"), member("b")]
+
+
+# ------------------------------------------------------------------------------------------- damage
+
+
+async def _filled(path: Path) -> dict[str, Loaded]:
+    """A closed log of two groups, and what it holds."""
+    async with opened(SqliteLog(path)) as log:
+        for number in range(20):
+            await log.append([member(f"m{number}", group="g", host="10.0.0.1"), member(f"m{number}", group="h")])
+        return await log.load()
+
+
+def _alter(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE records SET value = zeroblob(5) WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET value = NULL WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET name = 'm3' WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET kind = 99 WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET epoch = 7 WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET offset = 500 WHERE offset = 5", "offset 500, group g: its checksum is"),
+        ("UPDATE records SET name = x'ff' WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET crc32 = 'x' WHERE offset = 5", "group g: 19 records found where 20"),
+        ("UPDATE records SET group_id = 'x' WHERE offset = 5", "group g: 19 records found where 20"),
+        ("UPDATE records SET group_id = 5 WHERE offset = 5", "group g: 19 records found where 20"),
+        ("DELETE FROM records WHERE offset = 5", "group g: 19 records found where 20"),
+        ("DELETE FROM records WHERE group_id = 'g'", "group g: 0 records found where 20"),
+        ("DELETE FROM groups WHERE group_id = 'g'", "group g: 20 records found where 0"),
+        ("UPDATE groups SET checksum = 1 WHERE group_id = 'g'", "20 records found where 20 were written, or"),
+    ],
+)
+async def test_a_group_with_a_damaged_record_is_refused_and_the_others_are_served(
+    tmp_path: Path, statement: str, says: str
+) -> None:
+    """D7, F27: never skipped, also not by compaction, and the place is named."""
+    path = tmp_path / "groups.db"
+    sound = await _filled(path)
+    _alter(path, statement)
+    async with opened(SqliteLog(path)) as log:
+        await log.compact()
+        loaded = await log.load()
+        assert isinstance(loaded["g"], LogError)
+        assert str(loaded["g"]).startswith(str(path))
+        assert says in str(loaded["g"])
+        assert loaded["h"] == sound["h"]
+        assert isinstance((await log.load("g"))["g"], LogError)
+        assert await log.load("h") == {"h": sound["h"]}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        (99, None, "record kind 99 is not known"),
+        (2, b"\x7f\xff" + bytes(20), "offset 41, group g: "),
+        (2, b"", "offset 41, group g: "),
+    ],
+)
+async def test_a_record_of_newer_software_is_not_skipped(
+    tmp_path: Path, kind: int, value: bytes | None, says: str
+) -> None:
+    """KAFKA-18672: a kind or version this software does not know, soundly stored."""
+    path = tmp_path / "groups.db"
+    await _filled(path)
+    crc = sqlite_store.row_checksum(41, 41, 1, kind, b"g", b"m", value)
+    connection = sqlite3.connect(path)
+    connection.execute("INSERT INTO records VALUES (41, 41, 1, ?, 'g', 'm', ?, ?)", (kind, value, crc))
+    connection.execute(
+        "UPDATE groups SET row_count = 21, checksum = (checksum + ?) & 4294967295 WHERE group_id = 'g'", (crc,)
+    )
+    connection.commit()
+    connection.close()
+    async with opened(SqliteLog(path)) as log:
+        loaded = await log.load()
+        assert says in str(loaded["g"])
+        assert not isinstance(loaded["h"], LogError)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_flipped_bit_in_the_file_changes_what_is_served(tmp_path: Path, seed: int) -> None:
+    """F9: SQLite has no checksum of its pages. Whatever bit flips, a group is served as it was or not at all."""
+    dice = random.Random(seed)
+    original = tmp_path / "original.db"
+    sound = asyncio.run(_filled(original))
+    size = original.stat().st_size
+    refused = 0
+    for turn in range(60):
+        path = tmp_path / f"flipped-{turn}.db"
+        shutil.copy(original, path)
+        with path.open("r+b") as file:
+            # Half of them into the first bytes of a page, where SQLite keeps its own pointers.
+            place = dice.randrange(size) if turn % 2 else dice.randrange(size // 4096) * 4096 + dice.randrange(200)
+            file.seek(place)
+            byte = file.read(1)[0]
+            file.seek(place)
+            file.write(bytes([byte ^ 1 << dice.randrange(8)]))
+        try:
+            loaded = asyncio.run(_loaded(path))
+        except LogError:
+            refused += 1
+            continue
+        for group in ("g", "h"):
+            found = loaded.get(group)
+            assert found == sound[group] or isinstance(found, LogError), f"seed {seed}, byte {place}: {group} {found}"
+            refused += isinstance(found, LogError)
+        path.unlink()
+    assert refused, "not one flip was noticed"
+
+
+async def _loaded(path: Path) -> dict[str, Loaded]:
+    async with opened(SqliteLog(path)) as log:
+        return await log.load()
+
+
+def test_a_write_ahead_log_that_was_taken_away_is_missed(tmp_path: Path) -> None:
+    """Bad input 30: the file alone would open well, without the last acknowledged records."""
+    path = tmp_path / "groups.db"
+    child = _start_appending(path, 0)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    (tmp_path / "groups.db-wal").unlink()
+    log = SqliteLog(path)
+    for _ in range(2):
+        with pytest.raises(LogError, match=f"groups.db-wal is missing though process {child.pid} did not end"):
+            asyncio.run(log.open())
+    (tmp_path / "groups.db.lock").unlink()
+    asyncio.run(_loaded(path))
+
+
+# ------------------------------------------------------------------------------------------- places
+
+
+def _no_database(path: Path) -> None:
+    path.write_bytes(b"not a database, but a text of some length that is none. " * 100)
+
+
+def _other_application(path: Path) -> None:
+    _alter(path, "PRAGMA application_id = 77")
+    _alter(path, "CREATE TABLE t (x)")
+
+
+def _nameless_application(path: Path) -> None:
+    _alter(path, "CREATE TABLE records (x)")
+
+
+def _newer_schema(path: Path) -> None:
+    asyncio.run(_filled(path))
+    _alter(path, "PRAGMA user_version = 2")
+
+
+def _cut_in_half(path: Path) -> None:
+    asyncio.run(_filled(path))
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _no_tables(path: Path) -> None:
+    _alter(path, f"PRAGMA application_id = {sqlite_store.APPLICATION_ID}")
+    _alter(path, "PRAGMA user_version = 1")
+
+
+def _no_epoch(path: Path) -> None:
+    asyncio.run(_filled(path))
+    _alter(path, "DELETE FROM meta")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (_no_database, "file is not a database"),
+        (_other_application, "is the database of another application"),
+        (_nameless_application, "is the database of another application"),
+        (_newer_schema, "has schema version 2, written by other software; allowed: 1"),
+        (_cut_in_half, "malformed"),
+        (_no_tables, "no such table"),
+        (_no_epoch, "has lost its coordinator epoch"),
+        (lambda path: path.mkdir(), "is a directory; allowed: a file"),
+        (lambda path: path.parent.rmdir(), "its folder does not exist"),
+        (lambda path: path.with_name("groups.db.lock").mkdir(), "lock file"),
+    ],
+)
+def test_a_file_that_cannot_be_our_log_is_refused_on_one_line_and_left_as_it_is(
+    tmp_path: Path, prepare: object, says: str
+) -> None:
+    """Bad input 30."""
+    path = tmp_path / "folder" / "groups.db"
+    path.parent.mkdir()
+    assert callable(prepare)
+    prepare(path)
+    before = path.read_bytes() if path.is_file() else b""
+    for _ in range(2):  # the second time shows that the first let go of everything
+        with pytest.raises(LogError) as caught:
+            asyncio.run(SqliteLog(path).open())
+        assert says in str(caught.value)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert (path.read_bytes() if path.is_file() else b"")[:16] == before[:16]
+
+
+@pytest.mark.parametrize(("mode", "says"), [(0o755, "cannot be written by this user"), (0o700, "Permission denied")])
+def test_a_file_this_user_may_not_write_is_refused(mode: int, says: str) -> None:
+    """In a process of an ordinary user: the tests may run as root, who may write anything."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
+        path = Path(folder) / "groups.db"
+        asyncio.run(_filled(path))
+        os.chmod(folder, mode)
+        if os.getuid() != 0:
+            os.chmod(path, 0o444)
+            says = "cannot be written by this user"
+        done = _run("forbidden", path)
+        assert done.stdout.splitlines() == [f"{path}: {says}"] * 2, done.stderr
+
+
+def test_a_network_file_system_is_refused_and_a_passing_one_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite's write-ahead log needs shared memory, which a network file system has not. None can be mounted in a
+    test: only the name of the type is put in."""
+    monkeypatch.setattr(sqlite_store, "file_system", lambda folder: "nfs4")
+    with pytest.raises(LogError, match="network file system"):
+        asyncio.run(SqliteLog(tmp_path / "groups.db").open())
+    monkeypatch.undo()
+    if sqlite_store.file_system(Path("/dev/shm")) == "tmpfs":
+        path = Path("/dev/shm") / f"connectgroup-test-{os.getpid()}.db"
+        with caplog.at_level(logging.WARNING):
+            asyncio.run(_loaded(path))
+        for leftover in path.parent.glob(f"{path.name}*"):
+            leftover.unlink()
+        assert "do not survive" in caplog.text
+
+
+# ------------------------------------------------------------------------------------------- housekeeping
+
+
+@pytest.mark.asyncio
+async def test_replaced_records_do_not_pile_up(tmp_path: Path) -> None:
+    path = tmp_path / "groups.db"
+    async with opened(SqliteLog(path, compact_after=50)) as log:
+        for number in range(500):
+            await log.append([member("the same", host=str(number))])
+        assert len(await contents(log)) <= 100
+        assert (await contents(log))[-1] == member("the same", host="499")
+
+
+@pytest.mark.asyncio
+async def test_many_appends_at_a_time_share_a_commit(tmp_path: Path) -> None:
+    """Group commit: the writes to the write-ahead log are counted, not the time they take."""
+    path = tmp_path / "groups.db"
+    wal = path.with_name("groups.db-wal")
+    async with opened(SqliteLog(path)) as log:
+        await asyncio.gather(*(log.append([member(str(number))]) for number in range(64)))
+        together = wal.stat().st_size
+        start = together
+        for number in range(64):
+            await log.append([member(f"x{number}")])
+        assert wal.stat().st_size - start > 4 * together

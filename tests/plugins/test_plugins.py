@@ -1,0 +1,164 @@
+"""Plug-ins come from distributions that are really there: a folder with code and a ``.dist-info`` on the path."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connectgroup.errors import ConfigError, PluginError
+from connectgroup.plugins import available, load_assignor, load_connector_class, load_listener
+
+Install = Callable[..., None]
+
+HEADER = """
+from connectgroup.assignor import ConnectAssignor
+from connectgroup.connector import Connector
+from connectgroup.listener import WorkerRebalanceListener
+class Good(ConnectAssignor):
+    name = "good"
+    def assign(self, group): ...
+class OtherName(Good):
+    name = "other"
+class BadVersions(Good):
+    name = "bad-versions"
+    minimum_version = 4
+class NoName(Good):
+    name = ""
+class Abstract(ConnectAssignor):
+    name = "abstract"
+class Picky(Good):
+    name = "picky"
+    def __init__(self, what): ...
+class Quits(Good):
+    name = "quits"
+    def __init__(self):
+        raise SystemExit(2)
+class Listens(WorkerRebalanceListener): ...
+class Half(Connector):
+    def task_configs(self, most): ...
+class Whole(Half):
+    def task(self, config, context): ...
+class Stranger: ...
+def function(): ...
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a distribution on the path: ``install("dist", "connectgroup.assignors", good="module:Good")``."""
+    before = set(sys.modules)
+
+    def put(distribution: str, group: str, code: str = HEADER, **entries: str) -> None:
+        site = tmp_path / distribution
+        info = site / f"{distribution}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / f"{distribution}_code.py").write_text(code)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        lines = [f"{name.replace('_', '-')} = {distribution}_code{value}" for name, value in entries.items()]
+        (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(lines) + "\n")
+        monkeypatch.syspath_prepend(str(site))
+        importlib.invalidate_caches()
+
+    yield put
+    for name in set(sys.modules) - before:
+        if name.endswith("_code"):
+            del sys.modules[name]
+
+
+def test_a_plug_in_is_found_by_its_entry_points_name(install: Install) -> None:
+    install("mine", "connectgroup.assignors", good=":Good")
+    install("ears", "connectgroup.listeners", ears=":Listens")
+    install("work", "connectgroup.connectors", whole=":Whole")
+    assert load_assignor("good").name == "good"
+    assert type(load_listener("ears")).__name__ == "Listens"
+    assert load_connector_class("whole").__name__ == "Whole"
+    assert "good" in available("assignors")
+    assert load_assignor("good") is not load_assignor("good"), "no state is shared between two who load it"
+
+
+@pytest.mark.parametrize("name", ["", "nope", "mine_code:Good", "os.path", "connectgroup.plugins:Kind", "../good"])
+def test_a_name_nobody_defined_lists_those_that_are_and_imports_nothing(install: Install, name: str) -> None:
+    install("mine", "connectgroup.assignors", code="raise RuntimeError('imported')", good=":Good")
+    with pytest.raises(ConfigError) as caught:
+        load_assignor(name)
+    assert str(caught.value).startswith(f"assignor: got {name!r}; allowed: ")
+    assert "good" in str(caught.value).partition("allowed: ")[2].split(", ")
+    assert "mine_code" not in sys.modules
+
+
+def test_each_kind_has_its_own_names_and_its_own_word_for_them(install: Install) -> None:
+    install("mine", "connectgroup.assignors", good=":Good")
+    with pytest.raises(ConfigError, match=r"^connector\.class: got 'good'; allowed: "):
+        load_connector_class("good")
+    with pytest.raises(ConfigError, match=r"^listener: got 'good'; allowed: "):
+        load_listener("good")
+
+
+def test_two_plug_ins_of_one_name_are_refused_naming_both(install: Install) -> None:
+    """KAFKA-20843: silently accepted there, and a crash later."""
+    install("first", "connectgroup.assignors", good=":Good")
+    install("second", "connectgroup.assignors", good=":Good")
+    with pytest.raises(PluginError) as caught:
+        load_assignor("good")
+    assert str(caught.value) == (
+        "assignor 'good' is defined more than once: assignor 'good' (first_code:Good of first 1.0); "
+        "assignor 'good' (second_code:Good of second 1.0)"
+    )
+
+
+def test_a_built_in_name_cannot_be_taken(install: Install) -> None:
+    install("connectgroup-built-in", "connectgroup.assignors", balanced=":Good")
+    install("thief", "connectgroup.assignors", balanced=":Good")
+    with pytest.raises(PluginError, match=r"more than once.*connectgroup.*thief_code:Good of thief 1\.0"):
+        load_assignor("balanced")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("missing", ":Missing", "cannot be imported: AttributeError: module 'bad_code' has no attribute 'Missing'"),
+        ("nowhere", ".deep:Good", "cannot be imported: ModuleNotFoundError: No module named 'bad_code.deep'"),
+        ("stranger", ":Stranger", "is not a subclass of Assignor"),
+        ("function", ":function", "is not a subclass of Assignor"),
+        ("listens", ":Listens", "is not a subclass of Assignor"),
+        ("abstract", ":Abstract", "is abstract; missing: assign"),
+        ("picky", ":Picky", "cannot be made: TypeError: Picky.__init__() missing 1 required positional argument"),
+        ("quits", ":Quits", "cannot be made: SystemExit: 2"),
+        ("alias", ":OtherName", "name: got 'other'; allowed: 'alias', as its entry point says"),
+        ("none", ":NoName", "name: got ''; allowed: a non-empty string"),
+        ("bad-versions", ":BadVersions", "maximum_version: got 0; allowed: 4 .. 32767"),
+    ],
+)
+def test_a_bad_plug_in_is_one_line_naming_it(install: Install, name: str, value: str, line: str) -> None:
+    install("bad", "connectgroup.assignors", **{name.replace("-", "_"): value})
+    with pytest.raises(PluginError) as caught:
+        load_assignor(name)
+    assert str(caught.value).startswith(f"assignor {name!r} (bad_code{value} of bad 1.0): {line}")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("import sys; sys.exit('bye')", "cannot be imported: SystemExit: bye"),
+        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def", "cannot be imported: SyntaxError: invalid syntax"),
+        (r"raise ValueError('a\nb\x1b[31m')", r"cannot be imported: ValueError: a\nb\x1b[31m"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_line(install: Install, code: str, line: str) -> None:
+    install("bad", "connectgroup.listeners", code=code, ears=":Listens")
+    with pytest.raises(PluginError) as caught:
+        load_listener("ears")
+    assert str(caught.value).startswith(f"listener 'ears' (bad_code:Listens of bad 1.0): {line}")
+    assert str(caught.value).isprintable()
+
+
+def test_an_abstract_connector_names_what_it_lacks(install: Install) -> None:
+    install("work", "connectgroup.connectors", half=":Half")
+    with pytest.raises(PluginError, match=r"connector 'half' .*: is abstract; missing: task$"):
+        load_connector_class("half")

@@ -1,0 +1,138 @@
+"""A pipeline on real Spark as a worker would run it: grants by hand, everything else for real."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connectgroup.connector import Task, TaskContext
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.names import Unit
+
+PATIENCE_S = 60.0
+"""How long a test waits for what must come. Not a measure of anything: it only ends a test that hangs."""
+
+
+class Run:
+    """One grant of one task, and what it said."""
+
+    def __init__(self, task: Task, context: TaskContext, rows: list[int], errors: list[BaseException]) -> None:
+        self.task, self.context, self.rows, self.errors = task, context, rows, errors
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Until something holds, while the task is well."""
+        wait(lambda: bool(self.errors) or until())
+        assert not self.errors, self.errors
+
+    def failure(self) -> BaseException:
+        """The one error the task ends with."""
+        wait(lambda: bool(self.errors))
+        time.sleep(0.3)  # a second call would be a defect
+        assert len(self.errors) == 1, self.errors
+        return self.errors[0]
+
+
+class Bench:
+    """A directory of input, a sink, and tasks between them."""
+
+    def __init__(self, root: Path, sink: str) -> None:
+        self.root, self.sink = root, sink
+        self.input = root / "in"
+        self.input.mkdir()
+        self.output = root / ("out.db" if sink == "sqlite" else "out")
+        self.runs: list[Run] = []
+        self._scratch = itertools.count()
+        self._lock = threading.Lock()
+
+    def start(self, epoch: int, *, task: int = 0, tasks: int = 1, **settings: str) -> Run:
+        """Grant a task at an epoch and start it."""
+        rows: list[int] = []
+        errors: list[BaseException] = []
+        context = TaskContext(
+            unit=Unit("flights", task),
+            owner_epoch=epoch,
+            member_id="m",
+            scratch=self.root / f"scratch-{next(self._scratch)}",
+            progress=rows.append,
+            failed=errors.append,
+        )
+        connector = PipelineConnector("flights", self.config(**settings))
+        run = Run(connector.task(connector.task_configs(tasks)[task], context), context, rows, errors)
+        self.runs.append(run)
+        run.task.start()
+        return run
+
+    def config(self, **settings: str) -> dict[str, str]:
+        config = {
+            "source": "files",
+            "source.path": str(self.input),
+            "source.format": "csv",
+            "source.schema": "a INT, b STRING",
+            "sink": self.sink,
+            "sink.path": str(self.output),
+            "trigger.ms": "50",
+        }
+        if self.sink == "sqlite":
+            config["sink.table"] = "t"
+        return config | {key.replace("_", "."): value for key, value in settings.items()}
+
+    def write(self, name: str, numbers: range, *, mode: str = "w") -> None:
+        header = "a,b\n" if mode == "w" else ""
+        with (self.input / name).open(mode) as file:
+            file.write(header + "".join(f"{n},row {n}\n" for n in numbers))
+
+    def seen(self) -> list[int]:
+        """Every committed row's number, sorted."""
+        if self.sink == "sqlite":
+            connection = sqlite3.connect(self.output)
+            try:
+                return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY a")]
+            finally:
+                connection.close()
+        import pyarrow.parquet
+
+        from connectgroup.spark.sinks import read_committed
+
+        return sorted(a for f in read_committed(self.output) for a in pyarrow.parquet.read_table(f)["a"].to_pylist())
+
+
+def wait(until: Callable[[], bool]) -> None:
+    """Until something holds."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not until():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[None]:
+    """The one warm session of this process."""
+    from connectgroup.spark.session import stop_session
+
+    PipelineConnector.warm_up()
+    yield
+    stop_session()
+
+
+@pytest.fixture(params=["sqlite", "parquet"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, spark: None) -> Iterator[Bench]:
+    """Both sinks."""
+    made = Bench(tmp_path, request.param)
+    yield made
+    for run in made.runs:
+        run.task.stop()
+
+
+@pytest.fixture
+def table(tmp_path: Path, spark: None) -> Iterator[Bench]:
+    """The SQLite sink, where the sink makes no difference."""
+    made = Bench(tmp_path, "sqlite")
+    yield made
+    for run in made.runs:
+        run.task.stop()

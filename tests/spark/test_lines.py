@@ -1,0 +1,229 @@
+"""Lines into typed columns, and the complaint about the first that will not do; no Spark."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import ConfigError
+from connectgroup.spark.columns import from_ddl, to_ddl
+from connectgroup.spark.errors import BadLine
+from connectgroup.spark.lines import Format, columns_from_header, read_range
+from connectgroup.spark.offsets import Range
+
+ALL = from_ddl("b BOOLEAN, h SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP")
+AB = from_ddl("a INT, b STRING")
+CSV_HEADER = b"a,b\n"
+
+
+def read(tmp_path: Path, data: bytes, form: Format, columns: Any = AB, start: int = 0) -> list[dict[str, Any]]:
+    (tmp_path / "x").write_bytes(data)
+    return read_range(tmp_path, Range(slice="x", start=start, end=len(data)), columns, form).to_pylist()
+
+
+def test_every_type_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
+    utc = datetime.UTC
+    row = {
+        "b": True,
+        "h": -5,
+        "i": 7,
+        "l": 1 << 40,
+        "f": 0.5,
+        "d": 1e300,
+        "s": 'a, "b" \u00e9',
+        "day": datetime.date(2020, 2, 29),
+        "at": datetime.datetime(2019, 12, 31, 22, 0, 0, 123456, utc),
+    }
+    nothing = dict.fromkeys(row)
+    csv = (
+        b"b,h,i,l,f,d,s,day,at\n"
+        b'true,-5,7,1099511627776,0.5,1e300,"a, ""b"" \xc3\xa9",2020-02-29,2020-01-01T00:00:00.123456+02:00\n'
+        b",,,,,,,,\n"
+    )
+    jsonl = (
+        b'{"b": true, "h": -5, "i": 7, "l": 1099511627776, "f": 0.5, "d": 1e300, "s": "a, \\"b\\" \xc3\xa9",'
+        b' "day": "2020-02-29", "at": "2020-01-01T00:00:00.123456+02:00"}\n'
+        b"{}\n"
+    )
+    assert read(tmp_path, csv, "csv", ALL) == [row, nothing]
+    assert read(tmp_path, jsonl, "jsonl", ALL) == [row, nothing]
+
+
+def test_an_empty_field_is_null_and_a_quoted_one_is_an_empty_string(tmp_path: Path) -> None:
+    assert read(tmp_path, CSV_HEADER + b'1,\n2,""\n3,NA\n', "csv") == [
+        {"a": 1, "b": None},
+        {"a": 2, "b": ""},
+        {"a": 3, "b": "NA"},
+    ]
+
+
+def test_a_word_that_means_null_is_null_in_every_type(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(CSV_HEADER + b'NA,NA\n1,"NA"\n')
+    found = read_range(tmp_path, Range(slice="x", start=4, end=17), AB, "csv", "NA").to_pylist()
+    assert found == [{"a": None, "b": None}, {"a": 1, "b": "NA"}]
+    with pytest.raises(BadLine, match="a is 'NA'; allowed: INT or null"):
+        read_range(tmp_path, Range(slice="x", start=4, end=17), AB, "csv")
+
+
+def test_the_header_is_read_once_and_only_at_the_start_of_a_file(tmp_path: Path) -> None:
+    data = CSV_HEADER + b"1,x\n" + b"2,y\n"
+    assert len(read(tmp_path, data, "csv")) == 2
+    assert read(tmp_path, data, "csv", start=8) == [{"a": 2, "b": "y"}]
+    assert read(tmp_path, CSV_HEADER, "csv") == []
+    assert read(tmp_path, b"\xef\xbb\xbf" + data, "csv")[0] == {"a": 1, "b": "x"}
+
+
+def test_blank_lines_and_windows_line_ends_are_no_rows(tmp_path: Path) -> None:
+    assert read(tmp_path, b"a,b\r\n1,x\r\n\r\n\n2,y\r\n", "csv") == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert read(tmp_path, b'{"a":1}\r\n\n\r\n{"a":2}\n', "jsonl") == [{"a": 1, "b": None}, {"a": 2, "b": None}]
+    assert read(tmp_path, b"\n\n", "jsonl") == []
+    assert read(tmp_path, CSV_HEADER + b"\n\n", "csv", start=4) == []
+
+
+def test_a_json_line_may_have_keys_the_schema_does_not_name(tmp_path: Path) -> None:
+    assert read(tmp_path, b'{"z": [1, {"y": null}], "b": "x"}\n', "jsonl") == [{"a": None, "b": "x"}]
+
+
+CSV_FAULTS = [
+    (b"1", "1 fields; allowed: 2 (a, b)"),
+    (b"1,2,3", "3 fields; allowed: 2 (a, b)"),
+    (b"x,1", "a is 'x'; allowed: INT or null"),
+    (b"1.5,1", "a is '1.5'; allowed: INT or null"),
+    (b"99999999999,1", "a is '99999999999'; allowed: INT or null"),
+    (b"1,\xff", "byte 3 of the line is not UTF-8; allowed: UTF-8 text"),
+    (b'1,"open', "not CSV"),
+    (b'1,"two\nlines"', "not CSV"),
+    (b"1,a\rb", "not CSV"),
+    (b'x"y,"z', "not CSV"),
+    (b"\x1b[31m,1", r"a is '\\x1b[31m'; allowed: INT"),
+]
+JSON_FAULTS = [
+    (b"{", "not JSON ("),
+    (b"null", "null is not an object; allowed: one JSON object a line"),
+    (b"[1]", "[1] is not an object"),
+    (b"7", "7 is not an object"),
+    (b'{"a": 1}{"a": 2}', "not JSON (Extra data at column 9)"),
+    (b'{"a": 1} {"a": 2}', "not JSON (Extra data at column 10)"),
+    (b'{"a": 1,\n"b": "x"}', "not JSON ("),
+    (b'{"a": "1"}', "a is \"1\"; allowed: INT or null"),
+    (b'{"a": 1.0}', "a is 1.0; allowed: INT or null"),
+    (b'{"a": true}', "a is true; allowed: INT or null"),
+    (b'{"a": 99999999999}', "a is 99999999999; allowed: INT or null"),
+    (b'{"a": NaN}', "not JSON (NaN is not JSON)"),
+    (b'{"b": 5}', "b is 5; allowed: STRING or null"),
+    (b'{"b": "\xff"}', "byte 8 of the line is not UTF-8"),
+    (b'{"b": "\\ud800"}', "allowed: STRING or null"),
+    (b'{"b": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not JSON ("),
+]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize("before", [0, 1, 700])
+def test_a_bad_line_is_named_with_file_line_byte_and_what_is_allowed(tmp_path: Path, form: Format, before: int) -> None:
+    good = b"1,x\n" if form == "csv" else b'{"a": 1}\n'
+    header = CSV_HEADER if form == "csv" else b""
+    for bad, told in CSV_FAULTS if form == "csv" else JSON_FAULTS:
+        at = len(header) + len(good) * before
+        for start, after in ((0, 0), (at, 0), (0, 3), (at, 3)):
+            data = header + good * before + bad + b"\n" + good * after
+            with pytest.raises(BadLine) as caught:
+                read(tmp_path, data, form, start=start)
+            message = str(caught.value)
+            assert message.startswith(f"{tmp_path / 'x'}, line {before + (2 if header else 1)} (byte {at}): "), message
+            assert told in message, (bad, message)
+            assert "\n" not in message
+            assert "; allowed: " in message
+            assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("ddl", "csv", "jsonl"),
+    [
+        ("a DATE", b"2020-02-30", b'"2020-02-30"'),
+        ("a DATE", b"1.1.2020", b'"1.1.2020"'),
+        ("a TIMESTAMP", b"2020-01-01T00:00:00", b'"2020-01-01T00:00:00"'),
+        ("a TIMESTAMP", b"yesterday", b'"yesterday"'),
+        ("a TIMESTAMP", b"17", b"17"),
+        ("a BOOLEAN", b"yes", b"1"),
+        ("a SMALLINT", b"40000", b"40000"),
+        ("a DOUBLE", b"1,5", b'"1.5"'),
+    ],
+)
+def test_a_value_of_another_type_is_refused_not_bent(tmp_path: Path, ddl: str, csv: bytes, jsonl: bytes) -> None:
+    with pytest.raises(BadLine, match="; allowed: "):
+        read(tmp_path, b"a\n" + csv + b"\n", "csv", from_ddl(ddl))
+    with pytest.raises(BadLine, match="a is .*; allowed: "):
+        read(tmp_path, b'{"a": ' + jsonl + b"}\n", "jsonl", from_ddl(ddl))
+
+
+def test_another_header_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(BadLine, match=r"x, line 1 \(byte 0\): header 'b,a'; allowed: exactly the columns 'a,b'"):
+        read(tmp_path, b"b,a\n1,2\n", "csv")
+
+
+def test_the_first_of_several_bad_lines_is_the_one_named(tmp_path: Path) -> None:
+    lines = [b"1,x\n"] * 1000
+    for at in (900, 501, 333):
+        lines[at] = b"bad,x\n"
+    with pytest.raises(BadLine, match=r"line 335 \(byte 1336\)"):
+        read(tmp_path, CSV_HEADER + b"".join(lines), "csv")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_no_bytes_end_in_anything_but_rows_or_a_bad_line(tmp_path: Path, form: Format) -> None:
+    """A small fuzz: good lines with bytes changed, doubled, dropped."""
+    chance = random.Random(7)
+    good = b'1,x\n-20,"a b"\n3,\n' if form == "csv" else b'{"a": 1, "b": "x"}\n{"a": null}\n{"b": "\\u00e9"}\n'
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(good)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(len(data))
+            match chance.randrange(3):
+                case 0:
+                    data[at] = chance.choice(b'\x00\r\n",{}[]:ntu\\0-.e \xff\xc3')
+                case 1:
+                    del data[at]
+                case 2:
+                    data[at:at] = data[at : at + chance.randint(1, 6)]
+        body = (CSV_HEADER if form == "csv" else b"") + bytes(data).rstrip(b"\n") + b"\n"
+        try:
+            rows = read(tmp_path, body, form)
+        except BadLine as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:
+            assert len(rows) == sum(1 for line in bytes(data).split(b"\n") if line.strip(b"\r")), body
+    assert refused > 300
+
+
+def test_without_a_schema_the_columns_are_the_first_header_as_strings(tmp_path: Path) -> None:
+    assert columns_from_header(tmp_path) is None
+    (tmp_path / "b.csv").write_bytes(b"x,y z\n1,2\n")
+    (tmp_path / "a.csv").write_bytes(b"unfin")
+    columns = columns_from_header(tmp_path)
+    assert columns is not None
+    assert to_ddl(columns) == "`x` STRING, `y z` STRING"
+    (tmp_path / "a.csv").write_bytes(b"x,X\n")
+    with pytest.raises(ConfigError, match=r"a\.csv.*allowed: column names that are not empty and stand once"):
+        columns_from_header(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("", "columns as NAME TYPE"),
+        ("a", "columns as NAME TYPE"),
+        ("a INT,", "columns as NAME TYPE"),
+        ("a BLOB", "types BOOLEAN, SMALLINT"),
+        ("a INT, A STRING", "stand once"),
+        ("a INT; DROP TABLE t", "columns as NAME TYPE"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_one_clear_line(ddl: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"source.schema: got .*; allowed: .*{told}"):
+        from_ddl(ddl)

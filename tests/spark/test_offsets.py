@@ -1,0 +1,296 @@
+"""The offset store alone, on real SQLite files: fences, positions, and what happens when two write."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.spark.files import is_slice_of
+from connectgroup.spark.offsets import OffsetStore, Owner, Range
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[OffsetStore]:
+    opened = OffsetStore(tmp_path / "o.sqlite", busy_timeout_s=0.2)
+    opened.execute("CREATE TABLE t (v TEXT)")
+    yield opened
+    opened.close()
+
+
+def owner(epoch: int, task: int = 0, tasks: int = 1, source: str = "d") -> Owner:
+    return Owner(connector="c", task=task, tasks=tasks, epoch=epoch, source=source)
+
+
+def one(slice_: str, start: int, end: int) -> list[Range]:
+    return [Range(slice=slice_, start=start, end=end)]
+
+
+def every(_: str) -> bool:
+    return True
+
+
+def put(store: OffsetStore, who: Owner, ranges: Sequence[Range], value: str = "x") -> bool:
+    def write(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO t VALUES (?)", (value,))
+
+    return store.commit(who, ranges, write)
+
+
+def written(store: OffsetStore) -> list[object]:
+    return [row[0] for row in store.execute("SELECT v FROM t ORDER BY rowid")]
+
+
+def test_a_new_task_starts_from_nothing_and_its_successor_from_where_it_stood(store: OffsetStore) -> None:
+    assert store.claim(owner(1), every) == {}
+    put(store, owner(1), [*one("a", 0, 10), *one("b", 0, 5)])
+    put(store, owner(1), one("a", 10, 12))
+    assert store.claim(owner(2), every) == {"a": 12, "b": 5}
+
+
+def test_a_predecessor_cannot_write_once_its_successor_has_claimed(store: OffsetStore) -> None:
+    """X1, on a slice both know."""
+    store.claim(owner(1), every)
+    put(store, owner(1), one("a", 0, 10))
+    store.claim(owner(2), every)
+    with pytest.raises(Fenced, match=r"c-0: task-0 belongs to owner epoch 2, ours is 1"):
+        put(store, owner(1), one("a", 10, 20), "zombie")
+    assert written(store) == ["x"]
+    assert store.positions("c") == {"a": 10}
+
+
+def test_a_predecessor_cannot_write_a_slice_nobody_has_seen(store: OffsetStore) -> None:
+    """X1, where no slice's fence could help."""
+    store.claim(owner(1), every)
+    store.claim(owner(2), every)
+    with pytest.raises(Fenced, match="task-0"):
+        put(store, owner(1), one("new", 0, 10), "zombie")
+    assert written(store) == []
+
+
+def test_a_slice_that_moved_to_another_task_refuses_the_old_one(store: OffsetStore) -> None:
+    """The slice's own fence: here layout and task would let the old owner through."""
+    store.claim(owner(1, task=0, tasks=2), every)
+    store.claim(owner(2, task=1, tasks=2), every)
+    put(store, owner(2, task=1, tasks=2), one("a", 0, 10))
+    with pytest.raises(Fenced, match="c-0: a belongs to owner epoch 2, ours is 1"):
+        put(store, owner(1, task=0, tasks=2), one("a", 10, 20), "zombie")
+
+
+def test_the_last_of_three_tasks_is_refused_when_two_follow(store: OffsetStore) -> None:
+    """No task 2 comes after it to fence it, and its batch touches only a new file: the layout refuses it."""
+    store.claim(owner(5, task=2, tasks=3), every)
+    store.claim(owner(6, task=0, tasks=2), every)
+    with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
+        put(store, owner(5, task=2, tasks=3), one("new", 0, 1), "zombie")
+
+
+def test_a_task_of_an_earlier_layout_is_refused_when_the_number_of_tasks_comes_back(store: OffsetStore) -> None:
+    """3 -> 2 -> 3: the number alone would let task 2 of the first layout through."""
+    store.claim(owner(5, task=2, tasks=3), every)
+    store.claim(owner(6, task=0, tasks=2), every)
+    store.claim(owner(8, task=0, tasks=3), every)
+    with pytest.raises(Fenced):
+        put(store, owner(5, task=2, tasks=3), one("new", 0, 1), "zombie")
+    with pytest.raises(Fenced):
+        store.claim(owner(6, task=1, tasks=3), every)
+
+
+def test_tasks_of_one_layout_may_claim_in_any_order_of_epochs(store: OffsetStore) -> None:
+    """A task granted at 8 that is slower to start than one granted at 9 is no zombie."""
+    store.claim(owner(5, task=0, tasks=2), every)
+    store.claim(owner(9, task=0, tasks=3), lambda name: is_slice_of(name, 0, 3))
+    store.claim(owner(8, task=1, tasks=3), lambda name: is_slice_of(name, 1, 3))
+    assert put(store, owner(8, task=1, tasks=3), one("b", 0, 1))
+
+
+def test_a_lower_epoch_cannot_claim(store: OffsetStore) -> None:
+    store.claim(owner(7), every)
+    with pytest.raises(Fenced, match="task-0 belongs to owner epoch 7, ours is 6"):
+        store.claim(owner(6), every)
+
+
+def test_a_task_may_start_again_under_its_own_epoch(store: OffsetStore) -> None:
+    """The worker starts a failed task again without a new grant."""
+    store.claim(owner(1), every)
+    put(store, owner(1), one("a", 0, 10))
+    assert store.claim(owner(1), every) == {"a": 10}
+    assert put(store, owner(1), one("a", 10, 20))
+
+
+def test_a_batch_that_is_in_is_not_written_again(store: OffsetStore) -> None:
+    """X2; paimon#9667: a batch replayed after a crash between the sink's commit and Spark's commit log."""
+    store.claim(owner(1), every)
+    batch = [*one("a", 0, 10), *one("b", 0, 5)]
+    assert put(store, owner(1), batch) is True
+    assert put(store, owner(1), batch) is False
+    assert written(store) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        one("a", 0, 12),  # begins before where it stands, ends after
+        one("a", 9, 12),
+        one("a", 11, 12),  # a gap
+        one("a", 0, 9),
+        [*one("a", 0, 10), *one("new", 0, 5)],  # one slice is in, the other is not
+        [*one("a", 10, 12), *one("new", 3, 5)],
+    ],
+)
+def test_a_batch_that_does_not_start_where_its_slices_stand_is_refused_whole(
+    store: OffsetStore, ranges: list[Range]
+) -> None:
+    """X2: another input range under a batch that is in ends the query, it is no second write."""
+    store.claim(owner(1), every)
+    put(store, owner(1), one("a", 0, 10))
+    with pytest.raises(OffsetConflict, match="allowed: a batch that starts where every slice of it stands"):
+        put(store, owner(1), ranges, "again")
+    assert written(store) == ["x"]
+    assert store.positions("c") == {"a": 10}
+
+
+def test_nothing_is_written_before_a_claim(store: OffsetStore) -> None:
+    with pytest.raises(OffsetConflict, match="claim first"):
+        put(store, owner(1), one("a", 0, 1))
+    store.claim(owner(1), every)
+    with pytest.raises(OffsetConflict, match="claim first"):
+        put(store, owner(2), one("a", 0, 1))
+
+
+def test_a_write_that_fails_moves_nothing(store: OffsetStore) -> None:
+    store.claim(owner(1), every)
+
+    def write(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO t VALUES ('half')")
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError):
+        store.commit(owner(1), one("a", 0, 1), write)
+    assert written(store) == []
+    assert put(store, owner(1), one("a", 0, 1))
+
+
+def test_connectors_in_one_file_do_not_know_of_each_other(store: OffsetStore) -> None:
+    other = Owner(connector="d", task=0, tasks=4, epoch=1, source="e")
+    store.claim(owner(9), every)
+    put(store, owner(9), one("a", 0, 10))
+    assert store.claim(other, every) == {}
+    assert put(store, other, one("a", 0, 3))
+    assert store.positions("c") == {"a": 10}
+
+
+def test_a_connector_name_that_now_reads_another_source_is_refused(store: OffsetStore) -> None:
+    """X7: positions in one directory mean nothing in another."""
+    store.claim(owner(1, source="here"), every)
+    with pytest.raises(SinkError, match="has read here, not there; allowed: the same source, or another connector"):
+        store.claim(owner(2, source="there"), every)
+
+
+def test_a_lock_held_too_long_is_one_clear_line(store: OffsetStore) -> None:
+    store.claim(owner(1), every)
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(SinkError, match=r"o\.sqlite: locked by another connection for more than 0\.2 s; allowed: "):
+        put(store, owner(1), one("a", 0, 1))
+    other.execute("ROLLBACK")
+    other.close()
+    assert put(store, owner(1), one("a", 0, 1))
+
+
+def test_a_full_database_is_one_clear_line_and_loses_nothing(store: OffsetStore) -> None:
+    store.claim(owner(1), every)
+    store.execute(f"PRAGMA max_page_count = {store.execute('PRAGMA page_count')[0][0]}")
+    with pytest.raises(SinkError, match="the database or its disk is full; allowed: free space"):
+        put(store, owner(1), one("a", 0, 1), "x" * 100_000)
+    assert store.positions("c") == {}
+    store.execute("PRAGMA max_page_count = 1000000")
+    assert put(store, owner(1), one("a", 0, 1), "x" * 100_000)
+
+
+def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "o.sqlite").write_text("not a database, and longer than a header " * 20)
+    with pytest.raises(SinkError, match="not an SQLite database; allowed"):
+        OffsetStore(tmp_path / "o.sqlite")
+    with pytest.raises(SinkError, match="cannot be opened; allowed"):
+        OffsetStore(tmp_path / "missing" / "o.sqlite")
+
+
+def test_many_workers_may_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
+    gate, errors = threading.Barrier(8), []
+
+    def work(number: int) -> None:
+        gate.wait()
+        try:
+            mine = OffsetStore(tmp_path / "o.sqlite")
+            who = owner(1, task=number, tasks=8)
+            mine.claim(who, lambda name: name == str(number))
+            for k in range(5):
+                mine.commit(who, one(str(number), k, k + 1))
+            mine.close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    store = OffsetStore(tmp_path / "o.sqlite")
+    assert store.positions("c") == {str(n): 5 for n in range(8)}
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_owners_do_every_byte_of_every_slice_is_in_once(tmp_path: Path, seed: int) -> None:
+    """A random life: grants, new layouts, zombies, replays, lost answers. Invariant: what is in is [0, position) once."""
+    chance = random.Random(seed)
+    store = OffsetStore(tmp_path / "o.sqlite")
+    store.execute("CREATE TABLE bytes (slice TEXT, at INTEGER)")
+    slices = [f"f{n}" for n in range(6)]
+    epoch, tasks = 1, chance.randint(1, 3)
+    lives: list[tuple[Owner, dict[str, int]]] = []
+    fenced = committed = 0
+    for _ in range(150):
+        if not lives or chance.random() < 0.15:
+            if chance.random() < 0.3:
+                tasks = chance.choice([n for n in (1, 2, 3) if n != tasks])
+            epoch += 1
+            who = owner(epoch, task=chance.randrange(tasks), tasks=tasks)
+            mine = store.claim(who, lambda name, who=who: is_slice_of(name, who.task, who.tasks))  # type: ignore[misc]
+            lives.append((who, mine))
+            continue
+        who, at = chance.choice(lives[-6:])
+        batch = []
+        for name in slices:
+            if is_slice_of(name, who.task, who.tasks) and chance.random() < 0.7:
+                start = at.get(name, 0)
+                batch.append(Range(slice=name, start=start, end=start + chance.randint(1, 4)))
+        if not batch:
+            continue
+
+        def write(connection: sqlite3.Connection, batch: list[Range] = batch) -> None:
+            rows = [(r.slice, k) for r in batch for k in range(r.start, r.end)]
+            connection.executemany("INSERT INTO bytes VALUES (?, ?)", rows)
+
+        try:
+            committed += store.commit(who, batch, write)
+        except Fenced:
+            fenced += 1
+            lives.remove((who, at))
+        else:
+            # A lost answer: the owner does not know, and sends the same again.
+            if chance.random() < 0.3:
+                assert store.commit(who, batch, write) is False
+            at.update({r.slice: r.end for r in batch})
+    found = store.execute("SELECT slice, at FROM bytes ORDER BY slice, at")
+    assert found == [(name, k) for name, end in sorted(store.positions("c").items()) for k in range(end)]
+    assert committed > 5, seed
+    assert fenced > 0, seed
+    store.close()

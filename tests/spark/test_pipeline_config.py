@@ -1,0 +1,78 @@
+"""The pipeline's settings: what is refused, and how it reads. No Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.errors import ConfigError
+
+GOOD = {
+    "connector.class": "pipeline",
+    "name": "c",
+    "tasks.max": "3",
+    "source": "files",
+    "source.path": "in",
+    "source.format": "csv",
+    "sink": "sqlite",
+    "sink.path": "out.db",
+    "sink.table": "t",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"source": None}, "source: got 'nothing'; allowed: files"),
+        ({"source": "kafka"}, "source: got 'kafka'; allowed: files"),
+        ({"source.path": ""}, "source.path: got ''; allowed: a directory"),
+        ({"source.format": "xml"}, "source.format: got 'xml'; allowed: csv, jsonl"),
+        ({"source.format": "jsonl"}, "source.schema: got 'nothing'; allowed: columns as NAME TYPE"),
+        ({"source.schema": "a WORD"}, "source.schema: got 'a WORD'; allowed: types BOOLEAN"),
+        ({"source.max.bytes.per.batch": "10"}, "source.max.bytes.per.batch: got '10'; allowed: 1024 to 268435456"),
+        ({"source.max.bytes.per.batch": "1 MB"}, "source.max.bytes.per.batch: got '1 MB'; allowed: 1024 to"),
+        ({"trigger.ms": "0"}, "trigger.ms: got '0'; allowed: 10 to 3600000"),
+        ({"sink": "postgres"}, "sink: got 'postgres'; allowed: sqlite, parquet"),
+        ({"sink.table": None}, "sink.table: got 'nothing'; allowed: a name of letters"),
+        ({"sink.table": "t; DROP TABLE x"}, "sink.table: got 't; DROP TABLE x'; allowed: a name of letters"),
+        ({"sink.table": "connectgroup_offsets"}, "sink.table: got 'connectgroup_offsets'; allowed: a name of letters"),
+        ({"sink": "parquet"}, "sink.table: got 't'; allowed: nothing (sink parquet has no tables)"),
+        ({"source.pth": "x"}, "source.pth: got 'x'; allowed: known keys; nearest is source.path"),
+        ({"source_path": "x"}, "source_path: got 'x'; allowed: known keys; nearest is source.path"),
+        ({"zzz\n": "x"}, "zzz"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_clear_line(change: dict[str, str | None], told: str) -> None:
+    config = {key: value for key, value in (GOOD | change).items() if value is not None}
+    with pytest.raises(ConfigError) as caught:
+        PipelineConnector("c", config)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_cut_depends_on_nothing_but_settings_and_the_number_of_tasks() -> None:
+    """A task whose configuration changed would be stopped and started again."""
+    connector = PipelineConnector("c", GOOD)
+    assert connector.task_configs(2) == connector.task_configs(2) == [
+        {**GOOD, "task": "0", "tasks": "2"},
+        {**GOOD, "task": "1", "tasks": "2"},
+    ]
+
+
+def test_importing_the_connector_does_not_import_spark() -> None:
+    code = (
+        "import sys, connectgroup.connectors.pipeline as p;"
+        f"p.PipelineConnector('c', {GOOD!r}).task_configs(1);"
+        "print(sorted({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    assert said.stdout.strip() == "[]"
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,0 +1,240 @@
+"""Both sinks alone, with real SQLite and Parquet files; no Spark."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import multiprocessing
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from connectgroup.spark.columns import from_ddl, to_arrow
+from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.spark.offsets import Owner, Range
+from connectgroup.spark.sinks import MANIFEST, ParquetSink, Sink, SqliteSink, read_committed
+
+COLUMNS = from_ddl("a INT, b STRING")
+Open = Callable[[], Sink]
+
+
+def owner(epoch: int, task: int = 0, tasks: int = 1, connector: str = "c") -> Owner:
+    return Owner(connector=connector, task=task, tasks=tasks, epoch=epoch)
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int32()), "b": [str(v) for v in values]}, schema=to_arrow(COLUMNS))
+
+
+def one(start: int, end: int, slice_: str = "f") -> list[Range]:
+    return [Range(slice=slice_, start=start, end=end)]
+
+
+def every(_: str) -> bool:
+    return True
+
+
+@pytest.fixture(params=["sqlite", "parquet"])
+def sinks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    opened: list[Sink] = []
+
+    def open_one() -> Sink:
+        if request.param == "sqlite":
+            opened.append(SqliteSink(tmp_path / "out.db", "t", COLUMNS, busy_timeout_s=0.2))
+        else:
+            opened.append(ParquetSink(tmp_path / "out", busy_timeout_s=0.2))
+        return opened[-1]
+
+    yield open_one
+    for sink in opened:
+        sink.close()
+
+
+def seen(tmp_path: Path) -> list[int]:
+    """What a reader that goes by the rules sees."""
+    if (tmp_path / "out.db").exists():
+        with sqlite3.connect(tmp_path / "out.db") as connection:
+            return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY a")]
+    files = read_committed(tmp_path / "out")
+    return sorted(a for file in files for a in pa.parquet.read_table(file)["a"].to_pylist())
+
+
+def test_rows_and_offsets_come_in_together(sinks: Open, tmp_path: Path) -> None:
+    sink = sinks()
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), one(0, 8), rows(1, 2))
+    assert sink.commit(owner(1), one(8, 12), rows(3))
+    assert seen(tmp_path) == [1, 2, 3]
+    assert sinks().claim(owner(2), every) == {"f": 12}
+
+
+def test_a_batch_without_rows_moves_the_offsets_all_the_same(sinks: Open, tmp_path: Path) -> None:
+    """A CSV file that holds its header only."""
+    sink = sinks()
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), one(0, 4), rows())
+    assert seen(tmp_path) == []
+    assert sink.claim(owner(1), every) == {"f": 4}
+
+
+def test_a_zombie_writes_nothing_that_a_reader_could_see(sinks: Open, tmp_path: Path) -> None:
+    """X1, X4."""
+    zombie, successor = sinks(), sinks()
+    zombie.claim(owner(1), every)
+    zombie.commit(owner(1), one(0, 4), rows(1))
+    assert successor.claim(owner(2), every) == {"f": 4}
+    with pytest.raises(Fenced, match="belongs to owner epoch 2, ours is 1"):
+        zombie.commit(owner(1), one(4, 8), rows(2))
+    with pytest.raises(Fenced):
+        zombie.commit(owner(1), one(0, 8, "new"), rows(2))
+    assert successor.commit(owner(2), one(4, 8), rows(2))
+    assert seen(tmp_path) == [1, 2]
+
+
+def test_a_batch_that_comes_again_is_written_once(sinks: Open, tmp_path: Path) -> None:
+    """X2, paimon#9667."""
+    sink = sinks()
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), one(0, 4), rows(1)) is True
+    assert sink.commit(owner(1), one(0, 4), rows(1)) is False
+    with pytest.raises(OffsetConflict):
+        sink.commit(owner(1), one(0, 6), rows(1, 2))
+    assert seen(tmp_path) == [1]
+    if (tmp_path / "out").exists():
+        assert len(list((tmp_path / "out").glob("*.parquet"))) <= 2  # nothing but what is in and the refused one
+
+
+def test_a_locked_sink_loses_nothing(sinks: Open, tmp_path: Path) -> None:
+    sink = sinks()
+    sink.claim(owner(1), every)
+    path = tmp_path / "out.db" if (tmp_path / "out.db").exists() else tmp_path / "out" / MANIFEST
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(SinkError, match=r"locked by another connection for more than 0\.2 s; allowed: "):
+        sink.commit(owner(1), one(0, 4), rows(1))
+    other.execute("ROLLBACK")
+    other.close()
+    assert seen(tmp_path) == []
+    assert sink.claim(owner(1), every) == {}
+    assert sink.commit(owner(1), one(0, 4), rows(1))
+    assert seen(tmp_path) == [1]
+
+
+def _fill(kind: str, root: str, answer: Any) -> None:
+    """In a process whose files may not exceed 200 kB: write batches until it no longer goes, say how that looked."""
+    path = Path(root)
+    sink: Sink = SqliteSink(path / "out.db", "t", COLUMNS) if kind == "sqlite" else ParquetSink(path / "out")
+    sink.claim(owner(1), every)
+    sink.commit(owner(1), one(0, 1), rows(1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    wide = pa.table({"a": pa.array([2] * 400_000, pa.int32()), "b": [f"{n * 7919 % 400_009:x}" for n in range(400_000)]})
+    try:
+        sink.commit(owner(1), one(1, 2), wide.cast(to_arrow(COLUMNS)))
+        answer.put("no error")
+    except BaseException as error:
+        answer.put(f"{type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "parquet"])
+def test_a_sink_without_space_is_one_clear_line_and_loses_nothing(tmp_path: Path, kind: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    process = context.Process(target=_fill, args=(kind, str(tmp_path), answer))
+    process.start()
+    said = answer.get(timeout=60)
+    process.join()
+    assert said.startswith(f"SinkError: {tmp_path / 'out'}"), said
+    assert "; allowed: " in said
+    assert "\n" not in said
+    assert seen(tmp_path) == [1]
+    sink: Sink = SqliteSink(tmp_path / "out.db", "t", COLUMNS) if kind == "sqlite" else ParquetSink(tmp_path / "out")
+    assert sink.claim(owner(1), every) == {"f": 1}
+    assert sink.commit(owner(1), one(1, 2), rows(2))
+    assert seen(tmp_path) == [1, 2]
+    sink.close()
+
+
+def test_every_type_reaches_sqlite_as_something_it_can_compare(tmp_path: Path) -> None:
+    columns = from_ddl("b BOOLEAN, h SMALLINT, l BIGINT, d DOUBLE, s STRING, day DATE, at TIMESTAMP")
+    at = datetime.datetime(2020, 1, 2, 3, 4, 5, 600, datetime.UTC)
+    values = [[True, None], [-5, None], [1 << 40, None], [0.5, None], ["\u00e9", None], [at.date(), None], [at, None]]
+    table = pa.table([pa.array(v, f.type) for v, f in zip(values, to_arrow(columns), strict=True)], to_arrow(columns))
+    sink = SqliteSink(tmp_path / "out.db", "t", columns)
+    sink.claim(owner(1), every)
+    sink.commit(owner(1), one(0, 1), table)
+    sink.close()
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        assert connection.execute("SELECT *, unixepoch(at) FROM t").fetchall() == [
+            (1, -5, 1 << 40, 0.5, "\u00e9", "2020-01-02", "2020-01-02 03:04:05.000600Z", 1577934245),
+            (None,) * 8,
+        ]
+
+
+def test_a_table_that_lacks_a_column_is_one_clear_line(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        connection.execute("CREATE TABLE t (A INT, other TEXT)")
+    with pytest.raises(SinkError, match=r"out\.db: table t has no column b; allowed: a table with all columns"):
+        SqliteSink(tmp_path / "out.db", "t", COLUMNS)
+
+
+def test_a_parquet_sink_in_no_directory_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="cannot be written .*; allowed: a directory"):
+        ParquetSink(tmp_path / "missing" / "out")
+    with pytest.raises(SinkError, match="does not exist; allowed: the directory of a Parquet sink"):
+        read_committed(tmp_path)
+
+
+def test_the_manifest_says_who_wrote_what_from_where(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "out")
+    who = owner(3, task=1, tasks=2, connector="a.b/c")
+    sink.claim(who, every)
+    sink.commit(who, [*one(0, 4), *one(0, 9, "g")], rows(1, 2))
+    sink.close()
+    (file,) = read_committed(tmp_path / "out")
+    with sqlite3.connect(tmp_path / "out" / MANIFEST) as connection:
+        (row,) = connection.execute("SELECT * FROM connectgroup_manifest").fetchall()
+    assert row[:6] == (file.name, 2, file.stat().st_size, "a.b/c", 1, 3)
+    assert json.loads(row[6]) == {"f": [0, 4], "g": [0, 9]}
+    assert file.parent == tmp_path / "out"
+
+
+def test_a_claim_removes_leftovers_nobody_can_put_in_any_more_and_nothing_else(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "out")
+
+    def leftover(who: Owner) -> Path:
+        """A batch whose file is written and whose transaction never came."""
+        path = tmp_path / "out" / f"{who.connector}.{who.task}.{who.epoch}.{who.task:016x}{who.epoch:016x}.parquet"
+        pa.parquet.write_table(rows(666), path)
+        return path
+
+    two = [owner(5, task=t, tasks=2) for t in range(2)]
+    for who in two:
+        sink.claim(who, every)
+        sink.commit(who, one(0, 1, str(who.task)), rows(who.task))
+    kept = read_committed(tmp_path / "out")
+    mine_old, others = leftover(two[0]), leftover(two[1])
+    foreign = leftover(owner(1, connector="other"))
+    unrelated = tmp_path / "out" / "mine.parquet"
+    pa.parquet.write_table(rows(7), unrelated)
+
+    sink.claim(owner(6, task=0, tasks=2), every)
+    assert not mine_old.exists()
+    assert others.exists(), "task 1 at epoch 5 has not been fenced: its batch may be on its way"
+    mine_now = leftover(owner(6, task=0, tasks=2))
+    sink.claim(owner(6, task=0, tasks=2), every)
+    assert mine_now.exists(), "a file of our own epoch may be on its way"
+
+    sink.claim(owner(7, task=0, tasks=1), every)
+    assert not others.exists(), "the layout of two is over"
+    assert not mine_now.exists()
+    assert foreign.exists()
+    assert unrelated.exists()
+    assert read_committed(tmp_path / "out") == kept
+    assert all(file.exists() for file in kept)
+    sink.close()

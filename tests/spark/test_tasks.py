@@ -1,0 +1,322 @@
+"""Tasks on real Spark into real sinks: what is read once is written once, whoever owns the task and whatever fails."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.errors import ConfigError
+from connectgroup.spark.errors import BadLine, Fenced, SinkError, SourceError
+from connectgroup.spark.offsets import Range
+from connectgroup.spark.query import Batches
+from connectgroup.spark.session import spark_session
+
+from .conftest import Bench, wait
+
+
+def test_a_successor_goes_on_where_its_predecessor_stood(bench: Bench) -> None:
+    """X3, X8: over three grants, files that grow and files that come."""
+    bench.write("one.csv", range(0, 10))
+    first = bench.start(1)
+    first.wait(lambda: bench.seen() == [*range(10)])
+    bench.write("one.csv", range(10, 20), mode="a")
+    bench.write("two.csv", range(20, 30))
+    first.wait(lambda: bench.seen() == [*range(30)])
+    first.task.stop()
+    assert sum(first.rows) == 30
+    assert not any(first.context.scratch.iterdir()), "a checkpoint is scratch"
+
+    bench.write("one.csv", range(30, 40), mode="a")
+    bench.write("three.csv", range(40, 50))
+    second = bench.start(5)
+    second.wait(lambda: bench.seen() == [*range(50)])
+    second.task.stop()
+    third = bench.start(6)
+    bench.write("one.csv", range(50, 51), mode="a")
+    third.wait(lambda: bench.seen() == [*range(51)])
+    assert (sum(second.rows), sum(third.rows)) == (20, 1)
+
+
+def test_a_zombie_is_refused_after_its_successors_claim(bench: Bench) -> None:
+    """X1: the old owner is alive, connected and busy; only the fence stands between it and the sink."""
+    bench.write("one.csv", range(0, 10))
+    zombie = bench.start(1)
+    zombie.wait(lambda: bench.seen() == [*range(10)])
+    successor = bench.start(2)
+    bench.write("one.csv", range(10, 20), mode="a")
+    bench.write("new.csv", range(20, 30))
+    error = zombie.failure()
+    assert isinstance(error, Fenced)
+    assert str(error) == (
+        "flights-0: task-0 belongs to owner epoch 2, ours is 1; allowed: only the latest owner writes"
+    )
+    successor.wait(lambda: len(bench.seen()) >= 30)
+    assert bench.seen() == [*range(30)]
+    with pytest.raises(Fenced):
+        bench.start(1)
+
+
+def test_two_tasks_become_three_and_nothing_is_lost_or_doubled(bench: Bench) -> None:
+    """Slices move between tasks one by one, some with their first bytes read by another; zombies still run."""
+    for n in range(12):
+        bench.write(f"part-{n}.csv", range(n * 100, n * 100 + 50))
+    old = [bench.start(1, task=t, tasks=2) for t in range(2)]
+    wait(lambda: len(bench.seen()) == 600)
+    old[0].task.stop()  # the other one is a zombie
+    new = [bench.start(2, task=t, tasks=3) for t in range(3)]
+    for n in range(12):
+        bench.write(f"part-{n}.csv", range(n * 100 + 50, n * 100 + 100), mode="a")
+    for n in range(12, 20):
+        bench.write(f"part-{n}.csv", range(n * 100, n * 100 + 100))
+    wait(lambda: len(bench.seen()) >= 2000)
+    assert bench.seen() == [*range(2000)]
+    assert isinstance(old[1].failure(), Fenced)
+    assert [run.errors for run in new] == [[], [], []]
+    assert all(sum(run.rows) for run in new)
+
+
+def test_a_batch_that_spark_replays_is_written_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """paimon#9667: the batch is committed, its answer is lost, and it comes once more."""
+    handed: list[bool] = []
+    commit_once = Batches.__call__
+
+    def commit_twice(self: Batches, frame: object, batch_id: int) -> None:
+        commit_once(self, frame, batch_id)  # type: ignore[arg-type]
+        commit_once(self, frame, batch_id)  # type: ignore[arg-type]
+        handed.append(True)
+
+    monkeypatch.setattr(Batches, "__call__", commit_twice)
+    bench.write("one.csv", range(0, 10))
+    run = bench.start(1)
+    run.wait(lambda: bool(handed))
+    bench.write("one.csv", range(10, 20), mode="a")
+    run.wait(lambda: len(handed) >= 2 and len(bench.seen()) >= 20)
+    assert bench.seen() == [*range(20)]
+    assert sum(run.rows) == 20
+
+
+def test_the_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blank lines and headers are bytes without rows; the ranges have no gap and no overlap all the same."""
+    read: list[list[Range]] = []
+    ranges = Batches.ranges
+
+    def listen(self: Batches, batch_id: int) -> list[Range]:
+        read.append(ranges(self, batch_id))
+        return read[-1]
+
+    monkeypatch.setattr(Batches, "ranges", listen)
+    table.write("one.csv", range(0, 300))
+    with (table.input / "one.csv").open("a") as file:
+        file.write("\n" * 5000)
+    size = (table.input / "one.csv").stat().st_size
+    run = table.start(1, source_max_bytes_per_batch="1024")
+    run.wait(lambda: bool(read) and any(r.end == size for r in read[-1]))
+    run.task.stop()
+    flat = [r for batch in read for r in batch]
+    assert [r.start for r in flat] == [0, *(r.end for r in flat[:-1])]
+    assert all(0 < r.end - r.start <= 1024 for r in flat)
+    assert table.seen() == [*range(300)]
+
+
+def test_the_last_line_is_read_when_it_is_whole(table: Bench) -> None:
+    file = table.input / "one.csv"
+    file.write_text("a,b\n1,x\n2,partly wri")
+    run = table.start(1)
+    run.wait(lambda: table.seen() == [1])
+    with file.open("a") as more:
+        more.write("tten\n")
+    run.wait(lambda: table.seen() == [1, 2])
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT b FROM t WHERE a = 2").fetchall() == [("partly written",)]
+
+
+def test_json_lines_are_read(table: Bench) -> None:
+    (table.input / "one.jsonl").write_text('{"a": 1, "b": "x"}\n{"b": "\\u00e9", "more": [1]}\n')
+    run = table.start(1, source_format="jsonl")
+    run.wait(lambda: sum(run.rows) == 2)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT a, b FROM t ORDER BY b").fetchall() == [(1, "x"), (None, "\u00e9")]
+
+
+@pytest.mark.parametrize(
+    ("form", "bad", "told"),
+    [
+        ("jsonl", '{"a": 1}\n{"a": oops}\n', "line 2 (byte 9): not JSON (Expecting value at column 7); allowed: one"),
+        ("csv", "a,b\n1,x\nthree,x\n", "line 3 (byte 8): a is 'three'; allowed: INT or null"),
+        ("csv", "a,b\n1,x\n1,x,y\n", "line 3 (byte 8): 3 fields; allowed: 2 (a, b)"),
+        ("csv", "b,a\n", "line 1 (byte 0): header 'b,a'; allowed: exactly the columns 'a,b', in this order"),
+    ],
+)
+def test_a_bad_line_fails_the_task_with_one_line_and_commits_nothing(
+    table: Bench, form: str, bad: str, told: str
+) -> None:
+    (table.input / "x").write_text(bad)
+    run = table.start(1, source_format=form)
+    error = run.failure()
+    assert isinstance(error, BadLine)
+    assert str(error).startswith(f"{table.input / 'x'}, {told}")
+    assert "\n" not in str(error)
+    run.task.stop()
+    assert table.seen() == []
+    (table.input / "x").write_text('{"a": 1}\n' if form == "jsonl" else "a,b\n1,x\n")
+    again = table.start(1, source_format=form)
+    again.wait(lambda: table.seen() == [1])
+
+
+def test_a_missing_directory_is_said_at_the_start_and_one_that_goes_is_said_later(table: Bench) -> None:
+    gone = str(table.root / "gone")
+    with pytest.raises(SourceError, match=f"{gone}: does not exist; allowed: source.path names a directory"):
+        table.start(1, source_path=gone)
+    run = table.start(1)
+    table.input.rename(gone)
+    error = run.failure()
+    assert isinstance(error, SourceError)
+    assert str(error) == f"{table.input}: does not exist; allowed: source.path names a directory that can be read"
+
+
+def test_a_file_that_cannot_be_read_fails_the_task_with_one_line(table: Bench) -> None:
+    (table.input / "x").symlink_to("nowhere")
+    error = table.start(1).failure()
+    assert isinstance(error, SourceError)
+    assert str(error).startswith(f"{table.input / 'x'}: cannot be read (No such file or directory); allowed: ")
+
+
+def test_a_file_that_got_shorter_fails_the_task_with_one_line(table: Bench) -> None:
+    table.write("one.csv", range(0, 100))
+    run = table.start(1)
+    run.wait(lambda: len(table.seen()) == 100)
+    os.truncate(table.input / "one.csv", 8)
+    error = run.failure()
+    assert isinstance(error, SourceError)
+    assert "one.csv: has 8 bytes, " in str(error)
+
+
+def test_a_sink_that_is_locked_fails_the_task_and_loses_nothing(bench: Bench) -> None:
+    run = bench.start(1, sink_busy_timeout_ms="300")
+    path = bench.output if bench.sink == "sqlite" else bench.output / "_manifest.sqlite"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    bench.write("one.csv", range(0, 10))
+    error = run.failure()
+    assert isinstance(error, SinkError)
+    assert str(error).startswith(f"{path}: locked by another connection for more than 0.3 s; allowed: ")
+    run.task.stop()
+    assert bench.seen() == []
+    other.execute("ROLLBACK")
+    other.close()
+    again = bench.start(1)  # as the worker does it: the same grant
+    again.wait(lambda: bench.seen() == [*range(10)])
+
+
+def test_a_sink_that_is_full_fails_the_task_and_loses_nothing(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from connectgroup.spark import sinks
+
+    table.write("one.csv", range(0, 10))
+    run = table.start(1)
+    run.wait(lambda: table.seen() == [*range(10)])
+    run.task.stop()
+    limited = sinks.OffsetStore._prepare
+
+    def small(self: sinks.OffsetStore) -> None:
+        limited(self)
+        pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
+        self._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    monkeypatch.setattr(sinks.OffsetStore, "_prepare", small)
+    table.write("two.csv", range(10, 20_000))
+    full = table.start(1)
+    error = full.failure()
+    assert isinstance(error, SinkError)
+    assert str(error).startswith(f"{table.output}: the database or its disk is full; allowed: free space")
+    full.task.stop()
+    assert table.seen() == [*range(10)]
+    monkeypatch.undo()
+    again = table.start(1)
+    again.wait(lambda: len(table.seen()) >= 20_000)
+    assert table.seen() == [*range(20_000)]
+
+
+def test_stop_returns_only_when_nothing_is_written_any_more(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X6: stopped in the middle of a commit, the task is silent from the moment stop returns."""
+    from connectgroup.spark.sinks import SqliteSink
+
+    inside, ended = threading.Event(), threading.Event()
+    commit = SqliteSink.commit
+
+    def slow(self: SqliteSink, *args: object) -> bool:
+        inside.set()
+        ended.wait(1.0)
+        done = commit(self, *args)  # type: ignore[arg-type]
+        ended.set()
+        return done
+
+    monkeypatch.setattr(SqliteSink, "commit", slow)
+    table.write("one.csv", range(0, 10))
+    run = table.start(1)
+    assert inside.wait(60)
+    run.task.stop()
+    assert ended.is_set()
+    before = table.seen()
+    assert before in ([], [*range(10)])
+    assert run.errors == []
+    assert [query.name for query in spark_session().streams.active] == []
+    run.task.stop()  # a second one does nothing
+
+
+def test_a_query_that_somebody_else_ends_fails_its_task_and_no_other(table: Bench) -> None:
+    tasks = [table.start(1, task=t, tasks=2) for t in range(2)]
+    queries = {query.name: query for query in spark_session().streams.active}
+    assert sorted(queries) == ["flights-0@1", "flights-1@1"]
+    queries["flights-1@1"].stop()
+    assert "flights-1@1 was ended from outside" in str(tasks[1].failure())
+    for n in range(4):
+        table.write(f"part-{n}.csv", range(n * 10, n * 10 + 10))
+    tasks[1].task.stop()
+    tasks.append(table.start(1, task=1, tasks=2))
+    wait(lambda: len(table.seen()) >= 40)
+    assert table.seen() == [*range(40)]
+    assert tasks[0].errors == []
+
+
+def test_without_a_schema_csv_columns_are_strings(table: Bench) -> None:
+    config = table.config()
+    del config["source.schema"]
+    connector = PipelineConnector("flights", config)
+    run = table.start(1)
+    run.task.stop()
+    with pytest.raises(ConfigError, match=r"source\.schema: got 'nothing'; allowed: a schema, or a CSV file with a"):
+        connector.task(connector.task_configs(1)[0], run.context).start()
+    (table.input / "x.csv").write_text("a,b\n007,x\n")
+    task = connector.task(connector.task_configs(1)[0], run.context)
+    task.start()
+    run.wait(lambda: sum(run.rows) == 1)
+    task.stop()
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT b FROM t").fetchall() == [("x",)]
+
+
+def test_a_task_leaves_no_process_behind(table: Bench) -> None:
+    """Each query has a Python process of its own; it goes with the query."""
+    run = table.start(1)
+    wait(lambda: len(_source_processes()) == 1)
+    run.task.stop()
+    wait(lambda: not _source_processes())
+
+
+def _source_processes() -> list[str]:
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = int((line.parent / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            grand = int(Path(f"/proc/{parent}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue
+        if "python_streaming_source_runner" in text and grand == os.getpid():
+            found.append(text)
+    return found

@@ -1,0 +1,125 @@
+"""What becomes of Spark's processes when the worker's process ends, in every way it can."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from .conftest import Bench, wait
+
+WORKER = """
+import sys, threading, time
+from pathlib import Path
+from connectgroup.connector import TaskContext
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.names import Unit
+
+root = Path(sys.argv[1])
+PipelineConnector.warm_up()
+connector = PipelineConnector("flights", {
+    "source": "files", "source.path": str(root / "in"), "source.format": "csv", "source.schema": "a INT, b STRING",
+    "sink": "sqlite", "sink.path": str(root / "out.db"), "sink.table": "t", "trigger.ms": "20",
+    "source.max.bytes.per.batch": "1024",
+})
+task = connector.task(connector.task_configs(1)[0], TaskContext(
+    unit=Unit("flights", 0), owner_epoch=1, member_id="m", scratch=root / "s",
+    progress=lambda rows: print("rows", rows, flush=True), failed=lambda error: print("failed", error, flush=True),
+))
+task.start()
+print("started", flush=True)
+try:
+    threading.Event().wait()
+except KeyboardInterrupt:
+    task.stop()
+    print("stopped", flush=True)
+"""
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Process ids and command lines of everything below a process."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+    found, below = {}, {pid}
+    while below := {child for child, parent in parents.items() if parent in below}:
+        for child in below:
+            try:
+                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
+    """A worker's process in the middle of its work."""
+    made = Bench(tmp_path, "sqlite")
+    made.write("one.csv", range(0, 20_000))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    assert process.stdout is not None
+    threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")), daemon=True).start()  # type: ignore[union-attr]
+    wait(lambda: sum(line.startswith("rows") for line in lines) > 3 or process.poll() is not None)
+    assert process.poll() is None, process.stderr and process.stderr.read()
+    return process, lines
+
+
+def test_a_killed_worker_takes_java_and_every_python_helper_with_it(
+    worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path, spark: None
+) -> None:
+    """SIGKILL in the middle of a batch: nothing keeps running, and a successor has every row once."""
+    process, _ = worker
+    below = descendants(process.pid)
+    assert any("org.apache.spark.deploy.SparkSubmit" in command for command in below.values()), below
+    assert any("python_streaming_source_runner" in command for command in below.values()), below
+    process.kill()
+    process.wait()
+    wait(lambda: not any(alive(pid) for pid in below))
+
+    (tmp_path / "again").mkdir()
+    successor = Bench(tmp_path / "again", "sqlite")
+    successor.input, successor.output = tmp_path / "in", tmp_path / "out.db"
+    assert 0 < len(successor.seen()) < 20_000
+    run = successor.start(2)
+    run.wait(lambda: len(successor.seen()) >= 20_000)
+    run.task.stop()
+    assert successor.seen() == [*range(20_000)]
+
+
+def test_an_interrupt_of_the_process_group_stops_the_worker_in_order(
+    worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path
+) -> None:
+    """Ctrl-C reaches the whole group; Java is not in it, so queries are stopped and do not die."""
+    process, lines = worker
+    below = descendants(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0, complaints
+    assert "stopped\n" in lines
+    assert not [line for line in lines if line.startswith("failed")]
+    assert complaints == "", "a terminal stays quiet from start to end"
+    wait(lambda: not any(alive(pid) for pid in below))

@@ -1,0 +1,16 @@
+"""The transport within one process keeps the contract of every transport."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from connectgroup.testing.transport_contract import Stage, TransportContract
+from connectgroup.transport.base import Client
+from connectgroup.transport.local import LocalClient
+
+
+class TestLocalTransport(TransportContract):
+    @asynccontextmanager
+    async def serving(self, handler: Stage) -> AsyncIterator[Callable[[], Client]]:
+        yield lambda: LocalClient(handler)

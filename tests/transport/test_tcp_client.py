@@ -1,0 +1,262 @@
+"""The TCP client against servers that are not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from connectgroup.errors import TransportError
+from connectgroup.messages import ApiVersion, ApiVersionsResponse
+from connectgroup.testing.transport_contract import Stage, closing, said
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import TcpServer
+from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served
+from connectgroup.wire.framing import frame
+
+pytestmark = pytest.mark.timeout(60)
+
+Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(peer: Peer) -> AsyncIterator[int]:
+    """A port behind which ``peer`` speaks, once a connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await peer(reader, writer)
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield listener.sockets[0].getsockname()[1]
+    listener.close()
+
+
+async def next_request(reader: asyncio.StreamReader) -> tuple[int, int, int]:
+    """API key, version and correlation id of the next request."""
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    key, version, correlation_id = struct.unpack_from(">hhi", await reader.readexactly(length))
+    return key, version, correlation_id
+
+
+async def shake_hands(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, apis: tuple[ApiVersion, ...], error_code: int = 0
+) -> None:
+    key, version, correlation_id = await next_request(reader)
+    assert key == API_VERSIONS
+    answer = ApiVersionsResponse(error_code=error_code, api_keys=apis)
+    asked = 99 if error_code else version  # 99: answered in version 0
+    writer.write(frame(encode_response(answer, api_key=key, version=asked, correlation_id=correlation_id)))
+
+
+async def failure(port: int, *, timeout_s: float = 30.0, connect_timeout_s: float = 30.0) -> str:
+    """What the client says of the server at this port; one line, with the address."""
+    async with closing(TcpClient("127.0.0.1", port, connect_timeout_s=connect_timeout_s)) as client:
+        with pytest.raises(TransportError) as caught:
+            await said(client, "a", timeout_s=timeout_s)
+    message = str(caught.value)
+    assert message.startswith(f"127.0.0.1:{port}: ")
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.asyncio
+async def test_nobody_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert "cannot connect: Connection refused" in await failure(unused.getsockname()[1])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 9092), ("x" * 300, 9092), ("127.0.0.1", 70_000)])
+async def test_an_address_that_cannot_be_one(host: str, port: int) -> None:
+    async with closing(TcpClient(host, port)) as client:
+        with pytest.raises(TransportError, match="cannot connect"):
+            await said(client, "a")
+
+
+@pytest.mark.asyncio
+async def test_an_http_server() -> None:
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with listening(http) as port:
+        message = await failure(port)
+        assert "does not speak our protocol" in message
+        assert "'HTTP/1.1 400 Bad Request" in message
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_closes_at_once() -> None:
+    async def shut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+
+    async with listening(shut) as port:
+        message = await failure(port)
+        assert "closed the connection at once" in message or "connection lost" in message
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("timeouts", "says"),
+    [
+        ({"connect_timeout_s": 0.05}, "no answer to ApiVersions, so no coordinator, within 0.05 s"),
+        ({"timeout_s": 0.05}, "HeartbeatRequest could not be sent within 0.05 s"),
+    ],
+)
+async def test_a_server_that_accepts_and_never_answers(timeouts: dict[str, float], says: str) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(silent) as port:
+        assert says in await failure(port, **timeouts)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error_code", [0, 35])
+@pytest.mark.parametrize(
+    "apis",
+    [
+        (),
+        (ApiVersion(api_key=0, min_version=0, max_version=11), ApiVersion(api_key=68, min_version=0, max_version=1)),
+        (ApiVersion(api_key=HEARTBEAT, min_version=50, max_version=51),),
+    ],
+)
+async def test_a_kafka_broker_that_is_no_coordinator_of_ours(apis: tuple[ApiVersion, ...], error_code: int) -> None:
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, apis, error_code)
+        await reader.read()
+
+    async with listening(broker) as port:
+        assert "is no coordinator of worker groups: it does not serve ConnectGroupHeartbeat" in await failure(port)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (frame(struct.pack(">i", 12345) + bytes(40)), "an answer that is not to request 1"),
+        (frame(b"\0\0\0"), "an answer that is not to request 1"),
+        (frame(struct.pack(">i", 1) + b"\xff" * 9), "does not speak our protocol"),
+        (struct.pack(">i", 2**30), "frame of 1073741824 bytes exceeds max"),
+        (b"\0\0\0\0", "frame of 0 bytes"),
+        (b"\0\0\0\x40abc", "connection lost by the other side"),
+        (b"", "connection lost by the other side"),
+    ],
+)
+async def test_an_answer_that_is_none_gives_up_the_connection_and_the_next_call_makes_a_new_one(
+    answer: bytes, says: str
+) -> None:
+    connections = 0
+
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await shake_hands(reader, writer, served())
+        await next_request(reader)
+        writer.write(answer)
+        await writer.drain()
+
+    async with listening(odd) as port, closing(TcpClient("127.0.0.1", port)) as client:
+        for turn in (1, 2):
+            with pytest.raises(TransportError) as caught:
+                await said(client, "a")
+            assert says in str(caught.value)
+            assert connections == turn
+
+
+@pytest.mark.asyncio
+async def test_an_answer_nobody_asked_for_gives_up_the_connection() -> None:
+    async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, served())
+        writer.write(frame(struct.pack(">i", 1) + bytes(20)))
+        await reader.read()
+
+    async with listening(eager) as port, closing(TcpClient("127.0.0.1", port)) as client:
+        with pytest.raises(TransportError, match=r"an answer without a request|is not to request|speak our protocol"):
+            await said(client, "a")
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_lost_fails_all_calls_and_the_next_call_connects_again() -> None:
+    stage = Stage("a")
+    first = TcpServer(stage)
+    await first.start()
+    async with closing(TcpClient("127.0.0.1", first.port)) as client:
+        calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b")]
+        await stage.has_begun("a", "b")
+        for connection in list(first._connections):
+            connection.abort()
+        for call in calls:
+            with pytest.raises(TransportError, match="connection lost"):
+                await call
+        assert await said(client, "c") == "c"
+        await first.close(grace_s=0.05)
+
+        second = TcpServer(stage, port=first.port)
+        await second.start()
+        answers: list[str | None] = []
+        while not answers:  # the client may still have to notice that the first is gone
+            with suppress(TransportError):
+                answers.append(await said(client, "d"))
+        assert answers == ["d"]
+        await second.close()
+
+
+@pytest.mark.asyncio
+async def test_closing_ends_an_attempt_to_connect() -> None:
+    """L7: also where the other side never answers."""
+    reached = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read()
+
+    async with listening(silent) as port:
+        client = TcpClient("127.0.0.1", port, connect_timeout_s=3600)
+        calls = [asyncio.ensure_future(said(client, name, timeout_s=3600)) for name in ("a", "b")]
+        await reached.wait()
+        await client.close()
+        for call in calls:
+            with pytest.raises(TransportError, match="the client is closed"):
+                await call
+
+
+@pytest.mark.asyncio
+async def test_callers_that_wait_for_the_connection_are_sent_in_their_order_and_may_go_away() -> None:
+    stage = Stage()
+    tcp = TcpServer(stage)
+    await tcp.start()
+    async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
+        calls = [asyncio.ensure_future(said(client, str(number))) for number in range(10)]
+        await asyncio.sleep(0)
+        calls[0].cancel()  # it was the one that connected
+        calls[5].cancel()
+        await asyncio.wait(calls)
+        assert stage.began == [str(number) for number in range(10) if number not in (0, 5)]
+    await tcp.close()
+
+
+@pytest.mark.asyncio
+async def test_calls_wait_while_the_other_side_does_not_read() -> None:
+    """What is sent to a server that stands still does not pile up without end; in time it fails."""
+
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, served())
+        await asyncio.sleep(3600)
+
+    async with listening(stuck) as port, closing(TcpClient("127.0.0.1", port)) as client:
+        name = "x" * 30_000
+        outcomes = await asyncio.gather(
+            *(said(client, name, timeout_s=1.0) for _ in range(1000)), return_exceptions=True
+        )
+        assert {type(outcome) for outcome in outcomes} == {TransportError}
+        assert any("could not be sent" in str(outcome) for outcome in outcomes)

@@ -1,0 +1,500 @@
+"""The TCP server on real sockets: the contract, and what a peer may do to it (reliability list, wire 1-3, 10, 16)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from connectgroup.errors import TransportError, UnknownServerError, UnsupportedVersion
+from connectgroup.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+    HeartbeatResponse,
+    Request,
+    Response,
+)
+from connectgroup.testing.transport_contract import Stage, TransportContract, beat, closing, said
+from connectgroup.transport.base import Client
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import Limits, TcpServer
+from connectgroup.wire.apis import (
+    API_VERSIONS,
+    APIS,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    decode_response,
+    encode_request,
+    served,
+)
+from connectgroup.wire.framing import frame
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@asynccontextmanager
+async def server(handler: Stage, **limits: float) -> AsyncIterator[TcpServer]:
+    tcp = TcpServer(handler, limits=Limits(**limits))  # type: ignore[arg-type]
+    await tcp.start()
+    try:
+        yield tcp
+    finally:
+        await tcp.close(grace_s=0.05)
+
+
+class Peer:
+    """A bare socket: it sends what a well-behaved client never would."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, tcp: TcpServer, *, receive_buffer: int = 0) -> Peer:
+        sock = socket.socket()
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", tcp.port))
+        return cls(*await asyncio.open_connection(sock=sock, limit=1024 if receive_buffer else 2**16))
+
+    def send(self, request: Request, *, correlation_id: int, version: int = 0) -> None:
+        self.writer.write(
+            frame(encode_request(request, version=version, correlation_id=correlation_id, client_id=None))
+        )
+
+    async def receive(self, api_key: int, version: int = 0) -> tuple[int, Response]:
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return decode_response(await self.reader.readexactly(length), api_key=api_key, version=version)
+
+    async def is_alive(self) -> bool:
+        """Whether the server still answers on this connection."""
+        self.send(beat("alive?"), correlation_id=999)
+        correlation_id, response = await self.receive(HEARTBEAT)
+        return correlation_id == 999 and isinstance(response, HeartbeatResponse) and response.error_message == "alive?"
+
+    async def is_closed_by_server(self) -> bool:
+        """Read to the end: true when there is one, false if there was something to read."""
+        with suppress(ConnectionError):
+            return await self.reader.read() == b""
+        return True
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class TestTcpTransport(TransportContract):
+    @asynccontextmanager
+    async def serving(self, handler: Stage) -> AsyncIterator[Callable[[], Client]]:
+        async with server(handler) as tcp:
+            yield lambda: TcpClient("127.0.0.1", tcp.port)
+
+
+# ------------------------------------------------------------------------------------------- order
+
+
+@pytest.mark.asyncio
+async def test_answers_leave_in_the_order_of_the_requests_also_those_the_server_gives_itself() -> None:
+    stage = Stage("a")
+    async with server(stage) as tcp:
+        peer = await Peer.to(tcp)
+        peer.send(beat("a"), correlation_id=11)
+        peer.send(beat("b"), correlation_id=10)
+        peer.send(ApiVersionsRequest(), correlation_id=9)
+        peer.send(beat("releases a"), correlation_id=8)
+        assert [(await peer.receive(key))[0] for key in (HEARTBEAT, HEARTBEAT, API_VERSIONS, HEARTBEAT)] == [
+            11,
+            10,
+            9,
+            8,
+        ]
+        assert stage.began == ["a", "b", "releases a"]
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_no_more_requests_of_one_connection_run_at_a_time_than_allowed() -> None:
+    """F11: the rest stays in the sockets' buffers, and comes when there is room."""
+    names = [str(number) for number in range(40)]
+    stage = Stage(*names)
+    async with server(stage, max_in_flight=4) as tcp:
+        peer = await Peer.to(tcp)
+        for number, name in enumerate(names):
+            peer.send(beat(name), correlation_id=number)
+        for done in range(40):
+            await stage.has_begun(*names[: done + 4])
+            other = TcpClient("127.0.0.1", tcp.port)
+            assert await said(other, f"other {done}") == f"other {done}"  # a round trip in which more could have begun
+            await other.close()
+            assert len([name for name in stage.began if name in names]) == min(done + 4, 40)
+            stage.release(names[done])
+            assert (await peer.receive(HEARTBEAT))[0] == done
+        peer.close()
+
+
+# ------------------------------------------------------------------------------------------- the server's own
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", APIS[API_VERSIONS].versions)
+async def test_api_versions_are_answered_with_all_that_is_served(version: int) -> None:
+    async with server(Stage()) as tcp:
+        peer = await Peer.to(tcp)
+        peer.send(
+            ApiVersionsRequest(client_software_name="x", client_software_version="1"), correlation_id=1, version=version
+        )
+        assert await peer.receive(API_VERSIONS, version) == (1, ApiVersionsResponse(api_keys=served()))
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_api_versions_in_an_unknown_version_is_answered_in_version_0_and_the_connection_lives() -> None:
+    """KIP-511; wire 10."""
+    async with server(Stage()) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.write(frame(struct.pack(">hhih", API_VERSIONS, 9, 77, -1) + b"\0 no matter what"))
+        expected = ApiVersionsResponse(error_code=UnsupportedVersion.code, api_keys=served())
+        assert await peer.receive(API_VERSIONS, 0) == (77, expected)
+        assert await peer.is_alive()
+        peer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", APIS[FIND_COORDINATOR].versions)
+async def test_find_coordinator_names_the_advertised_address(version: int) -> None:
+    tcp = TcpServer(Stage(), advertised_host="coordinator.example", advertised_port=7, node_id=3)
+    await tcp.start()
+    peer = await Peer.to(tcp)
+    keys = () if version < 4 else ("g", "h")
+    peer.send(FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys), correlation_id=1, version=version)
+    _, response = await peer.receive(FIND_COORDINATOR, version)
+    assert isinstance(response, FindCoordinatorResponse)
+    if keys:
+        assert response.coordinators == tuple(
+            FoundCoordinator(key=key, node_id=3, host="coordinator.example", port=7) for key in keys
+        )
+    else:
+        assert (response.node_id, response.host, response.port) == (3, "coordinator.example", 7)
+    peer.close()
+    await tcp.close()
+
+
+@pytest.mark.asyncio
+async def test_the_port_listened_on_is_advertised_unless_told_otherwise() -> None:
+    async with server(Stage()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
+        response = await client.call(FindCoordinatorRequest(coordinator_keys=("g",)), timeout_s=10)
+        assert isinstance(response, FindCoordinatorResponse)
+        assert {(found.host, found.port) for found in response.coordinators} == {("127.0.0.1", tcp.port)}
+
+
+@pytest.mark.asyncio
+async def test_there_is_no_coordinator_for_transactions_here() -> None:
+    async with server(Stage()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
+        request = FindCoordinatorRequest(key_type=1, coordinator_keys=("t",))
+        response = await client.call(request, timeout_s=10)
+        assert isinstance(response, FindCoordinatorResponse)
+        assert [found.error_code for found in response.coordinators] == [42]
+
+
+@pytest.mark.asyncio
+async def test_a_port_in_use_is_refused_on_one_line() -> None:
+    async with server(Stage()) as tcp:
+        with pytest.raises(TransportError, match=rf"127.0.0.1:{tcp.port}: cannot listen: .*in use"):
+            await TcpServer(Stage(), "127.0.0.1", tcp.port).start()
+
+
+# ------------------------------------------------------------------------------------------- bad bytes
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x7f\xff\xff\xff", "frame of 2147483647 bytes exceeds max 1048576"),
+        (b"\xff\xff\xff\xff", "frame of -1 bytes"),
+        (b"\0\0\0\0", "frame of 0 bytes"),
+        (struct.pack(">i", 2**20 + 1), "exceeds max 1048576"),
+        (b"GET / HTTP/1.1\r\n\r\n", "exceeds max"),
+        (frame(b"\0" * 7), "got 7 bytes"),
+    ],
+)
+async def test_lost_framing_closes_that_connection_and_no_other(
+    data: bytes, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wire 1; one line a peer and minute, however often it tries."""
+    async with server(Stage()) as tcp:
+        good = await Peer.to(tcp)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(5):
+                peer = await Peer.to(tcp)
+                peer.writer.write(data)
+                assert await peer.is_closed_by_server()
+                peer.close()
+        assert len(caplog.records) == 1
+        assert caplog.records[0].getMessage().startswith("127.0.0.1: closed: ")
+        assert says in caplog.text
+        assert await good.is_alive()
+        good.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("header", [(20499, 0), (3, 12), (HEARTBEAT, 99), (HEARTBEAT, -1), (-1, -1)])
+async def test_an_unknown_api_or_version_ends_the_connection_after_the_answers_before_it(
+    header: tuple[int, int],
+) -> None:
+    """Wire 10. No answer to it could be read, as in Kafka; what was asked before is still answered, in order."""
+    stage = Stage("a")
+    async with server(stage) as tcp:
+        peer = await Peer.to(tcp)
+        peer.send(beat("a"), correlation_id=1)
+        peer.writer.write(frame(struct.pack(">hhih", *header, 2, -1) + bytes(20)))
+        peer.send(beat("never"), correlation_id=3)
+        await stage.has_begun("a")
+        stage.release("a")
+        assert (await peer.receive(HEARTBEAT))[0] == 1
+        assert await peer.is_closed_by_server()
+        assert stage.began == ["a"]
+        peer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 100, b"\0" + b"\x80" * 9, b"\0" + b"\xff\xff\xff\xff\x0f" * 3])
+async def test_a_request_that_cannot_be_read_is_answered_and_the_connection_lives(body: bytes) -> None:
+    """Wire 4-8: the frame was whole, so nothing else is lost."""
+    async with server(Stage()) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.write(frame(struct.pack(">hhih", HEARTBEAT, 0, 5, -1) + body))
+        correlation_id, response = await peer.receive(HEARTBEAT)
+        assert isinstance(response, HeartbeatResponse)
+        assert (correlation_id, response.error_code) == (5, 42)
+        assert await peer.is_alive()
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_bytes_that_come_one_at_a_time_make_the_same_request() -> None:
+    """F5, the slicer."""
+    async with server(Stage()) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in frame(encode_request(beat("slow"), version=0, correlation_id=4, client_id="c")):
+            peer.writer.write(bytes([byte]))
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        correlation_id, response = await peer.receive(HEARTBEAT)
+        assert correlation_id == 4
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_message == "slow"
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_reset_in_the_middle_of_a_frame_does_nothing() -> None:
+    """F5: half a command is no command."""
+    stage = Stage()
+    async with server(stage) as tcp:
+        whole = frame(encode_request(beat("half"), version=0, correlation_id=4, client_id="c"))
+        for length in (1, 4, 5, len(whole) - 1):
+            peer = await Peer.to(tcp)
+            peer.writer.write(whole[:length])
+            await peer.writer.drain()
+            linger = struct.pack("ii", 1, 0)  # close() now sends RST
+            peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            peer.close()
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        assert stage.began == ["alive?"]
+        good.close()
+
+
+# ------------------------------------------------------------------------------------------- bad timing
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\x40", b"\0\0\0\x40" + bytes(63)])
+async def test_half_a_frame_and_then_silence_is_closed(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Wire 2, slow-loris."""
+    async with server(Stage(), frame_deadline_s=0.1) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.write(data)
+        assert await peer.is_closed_by_server()
+        assert "no whole frame within 0.1 s" in caplog.text
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_dripping_bytes_does_not_prolong_the_deadline_of_a_frame() -> None:
+    """Wire 3: one byte at a time, for ever."""
+    async with server(Stage(), frame_deadline_s=0.1) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.write(struct.pack(">i", 2**20))
+
+        async def drip() -> None:
+            while True:
+                peer.writer.write(b"\0")
+                await asyncio.sleep(0.01)
+
+        dripping = asyncio.ensure_future(drip())
+        assert await peer.is_closed_by_server()
+        dripping.cancel()
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_parked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage("a")
+    async with server(stage, idle_deadline_s=1.0) as tcp:
+        parked, idle = await Peer.to(tcp), await Peer.to(tcp)
+        parked.send(beat("a"), correlation_id=1)
+        await stage.has_begun("a")
+        assert await idle.is_closed_by_server()
+        assert "idle for 1 s" in caplog.text
+        stage.release("a")
+        assert (await parked.receive(HEARTBEAT))[0] == 1
+        parked.close()
+        idle.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_peer_that_never_reads_its_answers_is_not_read_from_and_then_closed(
+    own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wire 16: what waits for it in the server stays bounded, however much it sends."""
+    stage = Stage()
+    limits = {"max_unsent_bytes": 4096, "max_in_flight": 8, "unsent_deadline_s": 0.3}
+    async with server(stage, **limits) as tcp:
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        request = ApiVersionsRequest() if own else beat("x" * 1000)
+        data = frame(encode_request(request, version=0, correlation_id=1, client_id=None)) * 1000
+
+        async def flood() -> None:
+            with suppress(ConnectionError):
+                while not peer.writer.is_closing():
+                    peer.writer.write(data)
+                    await peer.writer.drain()
+
+        flooding = asyncio.ensure_future(flood())
+        await asyncio.wait({flooding})  # it floods until it is thrown out
+        assert "left its answers unread for 0.3 s" in caplog.text
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        good.close()
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_thousand_requests_sent_before_the_first_answer_is_read_are_all_answered() -> None:
+    """Wire 16: slow to read is not a crime."""
+    async with server(Stage(), max_unsent_bytes=4096) as tcp:
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        for number in range(1000):
+            peer.send(beat("x" * 500), correlation_id=number)
+        assert [(await peer.receive(HEARTBEAT))[0] for _ in range(1000)] == list(range(1000))
+        peer.close()
+
+
+# ------------------------------------------------------------------------------------------- too many
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limits", [{"max_connections": 3}, {"max_connections_from_loopback": 3}])
+async def test_the_newest_connection_over_a_cap_is_refused_until_another_goes(limits: dict[str, float]) -> None:
+    """Wire 3."""
+    async with server(Stage(), **limits) as tcp:
+        peers = [await Peer.to(tcp) for _ in range(3)]
+        for peer in peers:
+            assert await peer.is_alive()
+        refused = await Peer.to(tcp)
+        assert await refused.is_closed_by_server()
+        refused.close()
+        for peer in peers:
+            assert await peer.is_alive()
+        peers.pop().close()
+        client = TcpClient("127.0.0.1", tcp.port)
+        while True:  # the server has to notice first
+            with suppress(TransportError):
+                assert await said(client, "a") == "a"
+                break
+        await client.close()
+        for peer in peers:
+            peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None:
+    """Or a peer could park requests without end by connecting anew."""
+    stage = Stage("a", "b")
+    async with server(stage, max_connections_from_loopback=1) as tcp:
+        peer = await Peer.to(tcp)
+        peer.send(beat("a"), correlation_id=1)
+        peer.send(beat("b"), correlation_id=2)
+        await stage.has_begun("a", "b")
+        peer.close()
+        for name in ("b", "a"):
+            client = TcpClient("127.0.0.1", tcp.port)
+            with pytest.raises(TransportError):
+                await said(client, "too early")
+            stage.release(name)
+        while True:
+            with suppress(TransportError):
+                assert await said(client, "c") == "c"
+                break
+        await client.close()
+
+
+# ------------------------------------------------------------------------------------------- the end
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_closes_lets_requests_finish_that_can() -> None:
+    stage = Stage("a")
+    tcp = TcpServer(stage)
+    await tcp.start()
+    async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
+        call = asyncio.ensure_future(said(client, "a"))
+        await stage.has_begun("a")
+        ending = asyncio.ensure_future(tcp.close(grace_s=30))
+        await asyncio.sleep(0)
+        stage.release("a")
+        assert await call == "a"
+        await ending
+        with pytest.raises(TransportError, match=r"cannot connect|connection lost"):
+            await said(client, "b")
+    await tcp.close()
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_closes_answers_for_requests_that_cannot_finish() -> None:
+    """L7: every request is answered or refused, and close returns."""
+    stage = Stage("a")
+    tcp = TcpServer(stage)
+    await tcp.start()
+    async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
+        call = asyncio.ensure_future(client.call(beat("a"), timeout_s=30))
+        await stage.has_begun("a")
+        await tcp.close(grace_s=0.05)
+        response = await call
+        assert isinstance(response, HeartbeatResponse)
+        assert (response.error_code, response.error_message) == (15, "the server is closing")
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_cannot_be_encoded_is_a_server_error() -> None:
+    class Odd(Stage):
+        async def handle(self, request: Request, *, client_host: str) -> Response:
+            return HeartbeatResponse(member_epoch=2**40)
+
+    async with server(Odd()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
+        response = await client.call(beat("a"), timeout_s=10)
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_code == UnknownServerError.code

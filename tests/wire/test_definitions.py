@@ -1,0 +1,170 @@
+"""A definition and its class agree, and where they do not, importing says which field of which message."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from enum import IntEnum
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup import messages, records, wire
+from connectgroup.wire import record_codec
+from connectgroup.wire.codec import compile_codec
+from connectgroup.wire.definition import bind
+
+from .every_message import CASES, Case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    name: str
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    key: str
+    number: int = 7
+    maybe: str | None = None
+    inner: tuple[Inner, ...] = ()
+    colour: Colour = Colour.RED
+    late: int = 0
+
+
+def definition(**changes: Any) -> dict[str, Any]:
+    """The definition of ``Sample``; ``changes`` replace keys of a field, or with None the whole field."""
+    fields: dict[str, dict[str, Any]] = {
+        "Key": {"type": "string", "versions": "0+"},
+        "Number": {"type": "int32", "versions": "0+", "default": "7"},
+        "Maybe": {"type": "string", "versions": "0+", "nullableVersions": "0+", "default": "null"},
+        "Inner": {
+            "type": "[]Inner",
+            "versions": "0+",
+            "fields": [{"name": "Name", "type": "string", "versions": "0+"}],
+        },
+        "Colour": {"type": "int8", "versions": "0+", "default": "1"},
+        "Late": {"type": "int32", "versions": "0+", "taggedVersions": "0+", "tag": 0},
+    }
+    for name, change in changes.items():
+        fields[name] = {**fields.get(name, {}), **change} if change is not None else {}
+    return {
+        "type": "data",
+        "name": "Sample",
+        "validVersions": "0-1",
+        "flexibleVersions": "0+",
+        "fields": [{"name": name, **entry} for name, entry in fields.items() if entry],
+    }
+
+
+def test_the_sample_agrees_with_its_definition() -> None:
+    codec = compile_codec(bind(definition(), Sample), 0)
+    sample = Sample(key="k", maybe="m", inner=(Inner(name="i"),), late=3)
+    assert codec.decode(codec.encode(sample), 0) == sample
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"Number": None}, "Sample.number: in Sample, not in the definition"),
+        ({"Extra": {"type": "int8", "versions": "0+"}}, "Sample.extra: in the definition, not in Sample"),
+        ({"Number": {"default": "8"}}, "Sample.number: default 8 in the definition, 7 in the class"),
+        ({"Number": {"default": None}}, "Sample.number: default 0 in the definition, 7 in the class"),
+        ({"Key": {"default": "x"}}, "Sample.key: has a default in the definition, none in the class"),
+        ({"Key": {"taggedVersions": "0+", "tag": 0}}, "Sample.key: has a default in the definition, none in the class"),
+        ({"Number": {"type": "string"}}, "Sample.number: string in the definition, <class 'int'> in the class"),
+        ({"Number": {"type": "[]int32"}}, "Sample.number: []int32 in the definition, <class 'int'> in the class"),
+        ({"Number": {"type": "float64"}}, "Sample.number: float64 in the definition"),
+        ({"Inner": {"type": "[]string"}}, "Sample.inner: []string in the definition"),
+        ({"Number": {"nullableVersions": "0+"}}, "Sample.number: nullable in one of class and definition only"),
+        ({"Maybe": {"nullableVersions": "none"}}, "Sample.maybe: nullable in one of class and definition only"),
+        ({"Late": {"tag": 1}}, "Sample: tags are [1]; allowed: 0, 1, ... in the order of the fields"),
+        ({"Late": {"taggedVersions": "none"}}, "Sample.late: needs both tag and taggedVersions"),
+        ({"Number": {"taggedVersions": "1+"}}, "Sample.number: needs both tag and taggedVersions"),
+        ({"Number": {"nulableVersions": "0+"}}, "Sample.number: unknown key 'nulableVersions'"),
+        ({"Again": {"attribute": "key", "type": "string", "versions": "0+"}}, "names a field twice"),
+        ({"Inner": {"fields": [{"name": "Nom", "type": "string", "versions": "0+"}]}}, "Sample.inner.nom: in the def"),
+        ({"Colour": {"taggedVersions": "0+", "tag": 0}}, "Sample.colour: the codec has no tagged struct"),
+    ],
+)
+def test_a_definition_that_disagrees_with_its_class_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        bind(definition(**changes), Sample)
+    assert says in str(caught.value)
+
+
+def test_a_class_that_checks_itself_is_refused() -> None:
+    """The decoder never calls ``__init__``: a check there would be passed by."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Checked:
+        key: str = field(default="")
+
+        def __post_init__(self) -> None:
+            raise AssertionError
+
+    sample = {**definition(), "fields": [{"name": "Key", "type": "string", "versions": "0+"}]}
+    with pytest.raises(AssertionError, match="without __post_init__"):
+        bind(sample, Checked)
+
+
+def test_every_message_and_record_class_has_a_definition_and_every_definition_a_class() -> None:
+    served = {cls for api in wire.APIS.values() for cls in (api.request_class, api.response_class)}
+    assert served == set(messages.Request.__args__) | set(messages.Response.__args__)
+    assert set(record_codec.CLASSES.values()) == set(records.Value.__args__)
+    assert set(record_codec.CLASSES) == set(records.Kind)
+    files = {file.name for file in resources.files("connectgroup.wire").joinpath("messages").iterdir()}
+    assert files == {f"{case.definition.name}.json" for case in CASES}
+
+
+def test_the_private_apis_are_numbered_and_versioned_as_designed() -> None:
+    assert {key: (api.name, api.versions) for key, api in wire.APIS.items()} == {
+        10: ("FindCoordinator", range(5)),
+        18: ("ApiVersions", range(4)),
+        20480: ("ConnectGroupHeartbeat", range(1)),
+        20481: ("ConnectGroupPrepareAssignment", range(1)),
+        20482: ("ConnectGroupInstallAssignment", range(1)),
+        20483: ("ConnectGroupDescribe", range(1)),
+        20484: ("ConnectGroupUpdateConnectors", range(1)),
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_the_class_calls_tagged_is_tagged(case: Case) -> None:
+    """``messages.py`` marks them *(tagged)*; ``coordinator_epoch`` and ``session_timeout_ms`` always are."""
+
+    def check(struct: Any) -> None:
+        marked = {
+            line.split(":")[0].strip() for line in (struct.cls.__doc__ or "").splitlines() if ": *(tagged)*" in line
+        }
+        marked |= {"coordinator_epoch", "session_timeout_ms"} & {field.attribute for field in struct.fields}
+        assert marked == {field.attribute for field in struct.fields if field.tag is not None}
+        for inner in struct.fields:
+            if inner.struct is not None:
+                check(inner.struct)
+
+    check(case.definition.body)
+
+
+def test_wire_is_pure_and_comes_only_when_asked_for() -> None:
+    """Standard library and the shared words; and ``import connectgroup`` does not pay for it."""
+    package = Path(str(resources.files("connectgroup.wire")))
+    for file in package.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                assert {alias.name for alias in node.names} <= sys.stdlib_module_names
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert node.module is not None
+                assert node.module.split(".")[0] in sys.stdlib_module_names
+            elif isinstance(node, ast.ImportFrom) and node.level == 2:
+                assert (node.module or "records") in {"names", "errors", "messages", "records"}
+    check = "import connectgroup, sys; sys.exit('connectgroup.wire' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=package.parents[1])

@@ -1,0 +1,146 @@
+"""Other people's codecs say the same bytes.
+
+kafka-python reads a definition in Kafka's JSON form: its own copies of Kafka's for ApiVersions and FindCoordinator,
+where it stands for what Kafka speaks, and ours for the rest, where it stands for the form itself. Both ways: what it
+writes we read, what we write it reads, and the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import random
+from io import BytesIO
+from typing import Any
+
+import pytest
+from kafka.protocol import metadata
+from kafka.protocol.schemas.fields import StructField
+
+from connectgroup import wire
+from connectgroup.messages import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, Response
+from connectgroup.wire.definition import Struct
+
+from .every_message import CASES, Case, made_up, raw_definition
+
+SEEDS = 40
+KAFKA_OWN = {
+    "ApiVersionsRequest": metadata.ApiVersionsRequest,
+    "ApiVersionsResponse": metadata.ApiVersionsResponse,
+    "FindCoordinatorRequest": metadata.FindCoordinatorRequest,
+    "FindCoordinatorResponse": metadata.FindCoordinatorResponse,
+}
+
+
+def in_kafka_words(message: Any, of: Struct, listed: list[dict[str, Any]], version: int) -> dict[str, Any]:
+    """A message of ours as kafka-python takes it: a dict by its names for the definition's fields."""
+    words: dict[str, Any] = {}
+    for field, entry in zip(of.fields, listed, strict=True):
+        if version not in field.versions:
+            continue
+        value = getattr(message, field.attribute)
+        if field.struct is not None and value is not None:
+            inner, entries = field.struct, entry["fields"]
+            if field.array:
+                value = [in_kafka_words(each, inner, entries, version) for each in value]
+            else:
+                value = in_kafka_words(value, inner, entries, version)
+        elif field.array and value is not None:
+            value = list(value)
+        elif field.choices is not None:
+            value = int(value)
+        words[StructField.underscore_name(entry["name"])] = value
+    return words
+
+
+def by_kafka(case: Case) -> tuple[StructField, dict[str, Any], list[dict[str, Any]]]:
+    """kafka-python's codec of the message, the flags it wants for the version, our field list."""
+    raw = raw_definition(case.definition.name)
+    own = KAFKA_OWN.get(case.definition.name)
+    struct = StructField(raw) if own is None else own._struct
+    flexible = case.version in case.definition.flexible
+    return struct, {"version": case.version, "compact": flexible, "tagged": flexible}, raw["fields"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kafka_python_writes_the_same_bytes(case: Case) -> None:
+    struct, flags, listed = by_kafka(case)
+    for seed in range(SEEDS):
+        message = made_up(case.definition.body, case.version, random.Random(seed), full=seed == 0)
+        theirs = struct.encode(in_kafka_words(message, case.definition.body, listed, case.version), **flags)
+        assert theirs == case.codec.encode(message), f"seed {seed}: {message}"
+        assert case.codec.decode(theirs, 0) == message
+
+
+def plain(value: Any) -> Any:
+    """What kafka-python decoded, as nested dicts without the fields that stand at a default."""
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    fields = getattr(value, "fields", None)
+    if fields is None:
+        fields = value if isinstance(value, dict) else None
+    if fields is None:
+        return value
+    return {name: plain(value[name] if isinstance(value, dict) else getattr(value, name)) for name in fields}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.definition.name not in KAFKA_OWN], ids=str)
+def test_kafka_python_reads_what_we_write(case: Case) -> None:
+    struct, flags, listed = by_kafka(case)
+    for seed in range(SEEDS):
+        # Every tagged field set: kafka-python leaves out of its dicts those that are not there.
+        message = made_up(case.definition.body, case.version, random.Random(seed), full=True)
+        data = BytesIO(case.codec.encode(message))
+        theirs = struct.decode(data, **flags)
+        assert data.read() == b""
+        assert plain(theirs) == in_kafka_words(message, case.definition.body, listed, case.version)
+
+
+@pytest.mark.parametrize("client_id", ["client", None, ""])
+@pytest.mark.parametrize("api_key", [10, 18])
+def test_headers_are_those_of_kafka(api_key: int, client_id: str | None) -> None:
+    """Request header v1 or v2; response header v0 or v1, for ApiVersions v0 always (KIP-511)."""
+    api = wire.APIS[api_key]
+    for version in api.versions:
+        name = api.name + "Request"
+        own = KAFKA_OWN[name][version]
+        theirs = own(**{"key": "g"} if api_key == 10 and version < 4 else {})
+        theirs.with_header(correlation_id=77, client_id=client_id)
+        key = "g" if version < 4 else ""
+        ours = FindCoordinatorRequest(key=key) if api_key == 10 else ApiVersionsRequest()
+        sent = wire.encode_request(ours, version=version, correlation_id=77, client_id=client_id)
+        assert sent == theirs.encode(header=True)
+
+        response: Response = ApiVersionsResponse(api_keys=wire.served())
+        if api_key == 10:
+            response = wire.refusal(api_key, 42, "no")
+        answer = wire.encode_response(response, api_key=api_key, version=version, correlation_id=77)
+        read = KAFKA_OWN[api.name + "Response"].decode(answer, version=version, header=True)
+        assert read.header.correlation_id == 77
+        if api_key == 18:
+            assert [(each.api_key, each.min_version, each.max_version) for each in read.api_keys] == [
+                (each.api_key, each.min_version, each.max_version) for each in wire.served()
+            ]
+        else:
+            where = read.coordinators[0] if version >= 4 else read
+            assert (where.error_code, where.host, where.port) == (42, "", -1)
+
+
+def test_a_refusal_of_a_version_too_high_is_understood() -> None:
+    """kafka-python asks in version 4, is answered in version 0, and finds the list it needs to ask again."""
+    answer = wire.error_response(18, 4, 77, 35, "no")
+    assert answer is not None
+    read = KAFKA_OWN["ApiVersionsResponse"].decode(answer, version=4, header=True)
+    assert (read.header.correlation_id, read.error_code) == (77, 35)
+    assert [each.max_version for each in read.api_keys if each.api_key == 18] == [3]
+
+
+def test_the_features_a_broker_lists_are_passed_over() -> None:
+    """A Kafka broker answers ApiVersions v3 with tagged fields that mean nothing here."""
+    theirs = KAFKA_OWN["ApiVersionsResponse"][3](
+        error_code=0, throttle_time_ms=5, finalized_features_epoch=9, zk_migration_ready=True
+    )
+    theirs.api_keys = []
+    theirs.supported_features = []
+    theirs.with_header(correlation_id=3)
+    answer = theirs.encode(header=True)
+    assert len(answer) > 12
+    assert wire.decode_response(answer, api_key=18, version=3)[0] == 3
