@@ -18,6 +18,7 @@ rest. A hundred thousand tasks on a thousand workers take about 10 ms of one cor
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -93,15 +94,16 @@ def _to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
 
     units = np.flatnonzero((home >= 0) & (surplus[home] > 0))
     units = units[np.argsort(home[units], kind="stable")]  # by member, then kind, then task
-    starts = _starts(home[units])
+    whose, what = home[units], kind[units]
+    height, pile = _rank_and_run(whose * len(theirs) + what)
+    here = height * takers + height + 1 - pile  # times takers, and less what of its pile goes before it
     let_go = []
-    for its in np.split(units, starts[1:]):
-        whose, what = home[its[0]], kind[its]
-        height, pile = _rank(what), np.bincount(what)[what]
-        gain = height * takers - (theirs[what] + pile - 1 - height)
-        given = its[np.argsort(-gain, kind="stable")[: surplus[whose]]]
-        theirs += np.bincount(kind[given], minlength=len(theirs))
-        let_go.append(given)
+    bounds = [*_starts(whose).tolist(), len(units)]
+    for begin, end in pairwise(bounds):
+        gain = here[begin:end] - theirs[what[begin:end]]
+        given = begin + np.argsort(-gain, kind="stable")[: surplus[whose[begin]]]
+        theirs += np.bincount(what[given], minlength=len(theirs))
+        let_go.append(units[given])
     return np.concatenate(let_go)
 
 
@@ -183,7 +185,8 @@ def _starts(ascending: NDArray[Any]) -> Integers:
     return np.flatnonzero(np.diff(ascending, prepend=-1))
 
 
-def _rank(ascending: NDArray[Any]) -> Integers:
-    """For each entry of a sorted array, how many equal ones stand before it."""
+def _rank_and_run(ascending: NDArray[Any]) -> tuple[Integers, Integers]:
+    """For each entry of a sorted array, how many equal ones stand before it, and how many there are."""
     starts = _starts(ascending)
-    return np.arange(len(ascending)) - np.repeat(starts, np.diff(starts, append=len(ascending)))
+    runs = np.diff(starts, append=len(ascending))
+    return np.arange(len(ascending)) - np.repeat(starts, runs), np.repeat(runs, runs)

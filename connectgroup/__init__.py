@@ -1,1 +1,1 @@
-"""Worker groups: processes that share out connectors and tasks under epochs, one owner each, nothing lost or doubled."""
+"""Worker groups: processes that share out connectors and tasks under epochs, each run by exactly one of them."""

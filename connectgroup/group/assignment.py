@@ -391,7 +391,8 @@ def _install(draft: Draft, members: Iterable[InstalledMember], assignor: str, co
     shares = {member.member_id: member for member in members}
     for member in draft.members():
         share = shares.get(member.member_id, InstalledMember(member_id=member.member_id))
-        old = group.target(member.member_id)
+        # The draft's: a share forgotten in this very step must be written again, even where it is the same.
+        old = draft.target(member.member_id)
         if (old.units, old.error, old.version, old.metadata) != (
             units_of(share.units),
             share.error,

@@ -21,7 +21,7 @@ from .assignment import settle
 from .draft import Draft
 from .outcome import Outcome
 from .settings import GroupSettings
-from .state import Group
+from .state import Group, runnable_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
         after = replace(after, config=wanted.config, since_epoch=epoch)
         causes.append("added" if before is None else "reconfigured")
     if wanted.wanted_state and wanted.wanted_state != after.wanted_state:
-        after = replace(after, wanted_state=WantedState(wanted.wanted_state))
+        after = _switched(after, WantedState(wanted.wanted_state), epoch)
         causes.append(after.wanted_state.name.lower())
     if wanted.task_configs is not None:
         tasks = _tasks(after, wanted, epoch)
@@ -142,6 +142,25 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     if after != before:
         after = replace(after, version=version + 1)
     return _Change(before, after, f"connector {name} {', '.join(causes)}")
+
+
+def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:
+    """The connector in another wanted state.
+
+    What shall run again counts as new: its holder may have given it back in the meantime, and would else be given it
+    a second time under the same owner epoch where no target was computed between (reliability S6).
+    """
+    ran = {unit for unit, _ in runnable_units(connector)}
+    connector = replace(connector, wanted_state=state)
+    on = {unit for unit, _ in runnable_units(connector)} - ran
+    return replace(
+        connector,
+        since_epoch=epoch if Unit(connector.connector) in on else connector.since_epoch,
+        tasks=tuple(
+            replace(task, since_epoch=epoch) if Unit(connector.connector, number) in on else task
+            for number, task in enumerate(connector.tasks)
+        ),
+    )
 
 
 def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange) -> None:

@@ -101,11 +101,14 @@ def _step(
     group, member_id = draft.group, request.member_id
     before = draft.current(member_id)
     owned = None if request.owned is None else units_of(request.owned)
+    # At its previous epoch a member has not heard our last answer: what its report lacks may be what that answer gave
+    # it, and a late copy of the report may come when it runs that. So it acknowledges nothing (reliability S3).
+    repeats = request.member_epoch != before.epoch
     after = reconcile(
         before,
         target=draft.eligible(member_id),
         target_epoch=draft.target_epoch,
-        owned=owned,
+        owned=None if repeats else owned,
         holder=draft.holder,
         since_epoch=group.runnable,
         member_id=member_id,
@@ -115,11 +118,13 @@ def _step(
         after = replace(after, previous_epoch=request.member_epoch)
         draft.set_current(member_id, after)
 
-    full = request.owned is not None and request.rebalance_timeout_ms != -1
+    full = owned is not None and request.rebalance_timeout_ms != -1
     changed = after.assigned != before.assigned
+    # Given in an answer that was lost, and held back while there was something to stop first.
+    unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
     response = _response(settings, after.epoch)
-    if full or changed:
-        known = owned if owned is not None else frozenset(before.assigned) | before.pending.keys()
+    if full or changed or repeats or unheard:
+        known = owned if owned is not None else frozenset(before.held)
         response = replace(response, assignment=_assignment(draft, member_id, after, known))
     timers = (
         *timers,
@@ -143,9 +148,14 @@ def _response(settings: GroupSettings, member_epoch: int) -> HeartbeatResponse:
 
 
 def _assignment(draft: Draft, member_id: str, current: Current, known: Units) -> MemberAssignment:
-    """The member's whole assignment, with token and configuration of every unit it did not know of."""
+    """The member's whole assignment, with token and configuration of every unit it did not know of.
+
+    While it has something to stop, it is shown only what it is to keep of what it knows: "either revoked or newly
+    assigned, never both" holds for the answer even where a grant before it was lost (CN-13).
+    """
     group, target = draft.group, draft.target(member_id)
-    new = sorted(current.assigned.keys() - known)
+    shown = current.assigned.keys() & known if current.pending else current.assigned.keys()
+    new = sorted(shown - known)
     grants = tuple(
         UnitGrant(
             connector=unit.connector,
@@ -162,7 +172,7 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
     )
     return MemberAssignment(
         error=target.error,
-        units=grouped(current.assigned),
+        units=grouped(shown),
         version=target.version,
         metadata=target.metadata,
         grants=grants,

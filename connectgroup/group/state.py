@@ -186,7 +186,8 @@ class Group:
         """Keep ``holders`` in step, and note when a unit stopped and where it started again."""
         before_held, after_held = before.held, after.held
         for unit in before.assigned:
-            if unit not in after.assigned:
+            # What nobody shall run any more does not stand still.
+            if unit not in after.assigned and unit in self.runnable:
                 self.stopped[unit] = (member_id, at_ms)
         for unit in before_held:
             if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:

@@ -35,7 +35,7 @@ class SqliteLog(Log):
     Args:
         path: the file; made if it does not exist, in a folder that does. ``<path>.lock`` stands beside it.
         max_batch_bytes: largest batch, in plain bytes of keys and values.
-        compact_after: records that may be added before replaced ones are dropped (more if more are live).
+        compact_after: records that one group may add before replaced ones are dropped (more if more are live).
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class SqliteLog(Log):
         try:
             while self._waiting:
                 taken, self._waiting = self._waiting, []
-                compaction_due = False
+                due: list[str] = []
                 try:
-                    compaction_due = await self._run(Store.append, [batch for batch, _ in taken])
+                    due = await self._run(Store.append, [batch for batch, _ in taken])
                 except Exception as error:
                     for _, written in taken:
                         if not written.done():  # done: its caller has gone away
@@ -82,9 +82,9 @@ class SqliteLog(Log):
                     for _, written in taken:
                         if not written.done():
                             written.set_result(None)
-                if compaction_due:
-                    with suppress(LogError):  # the next append meets the same trouble and has somebody to tell
-                        await self._run(Store.compact)
+                with suppress(LogError):  # the next append meets the same trouble and has somebody to tell
+                    for group_id in due:
+                        await self._run(Store.compact, group_id)
         finally:
             self._writer = None
             for _, written in (*taken, *self._waiting):  # none, unless this task was cancelled

@@ -19,6 +19,7 @@ import os
 import sqlite3
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,13 +31,15 @@ from ..records import Key, Kind, Record
 from ..wire.record_codec import decode_record
 from .base import EncodedRecord, Loaded, LogFenced
 from .lock import LockFile
+from .wal import check_wal
 
 APPLICATION_ID: Final = 0x434E4752
 """'CNGR' in the file's header: what tells our file from any other database."""
 
 SCHEMA_VERSION: Final = 1
 
-COMPACT_AFTER: Final = 20_000
+COMPACT_AFTER: Final = 2_000
+"""Rows of one group: its compaction then takes some 50 ms, in which nothing else is written."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE records (
@@ -75,15 +78,17 @@ class Store:
     def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER) -> None:
         self.path = path
         self._compact_after = compact_after
+        self._wal = path.with_name(path.name + "-wal")
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         self._connection: sqlite3.Connection | None = None
         self._epoch = 0
-        self._live = self._added = 0  # rows left by the last compaction, rows added since
+        self._live: Counter[str] = Counter()  # each group's rows after its last compaction
+        self._added: Counter[str] = Counter()  # and those added since
 
-    def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> bool:
-        """Write the batches in one transaction; true if it is time to ``compact``."""
+    def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> list[str]:
+        """Write the batches in one transaction; the groups that it is time to ``compact``."""
         if not any(batches):
-            return False
+            return []
         with self._transaction() as connection:
             # The lock file should make this impossible; somebody may have removed it (D4).
             epoch = self._read_epoch(connection)
@@ -102,9 +107,9 @@ class Store:
                     offset += 1
             connection.executemany(_INSERT, rows)
             connection.executemany(_COUNT, [(group_id, *sums[group_id]) for group_id in sums])
-        self._added += len(rows)
+        self._added.update({group_id: count for group_id, (count, _) in sums.items()})
         # As many again as are live: compaction costs in the mean no more than appending did.
-        return self._added >= max(self._compact_after, self._live)
+        return [group for group in sums if self._added[group] >= max(self._compact_after, self._live[group])]
 
     def load(self, group_id: str | None) -> dict[str, Loaded]:
         """The records of one group or of all; a group that cannot be trusted has an error in place of them."""
@@ -135,8 +140,8 @@ class Store:
                 )
         return {group: broken[group] if group in broken else tuple(records) for group, records in found.items()}
 
-    def compact(self) -> int:
-        """Drop rows that a later one replaces, and tombstones; how many.
+    def compact(self, group_id: str | None = None) -> int:
+        """Drop rows that a later one replaces, and tombstones, of one group or of all; how many.
 
         A group in which anything is wrong is left as it is: what is broken must neither hide nor be hidden.
         """
@@ -144,31 +149,28 @@ class Store:
             newest: dict[Key, int] = {}
             rows: dict[str, list[tuple[int, Key, bool, int]]] = {}
             untouched: set[str] = set()
-            total = 0
-            for row in self._rows(connection, None):
-                total += 1
+            for row in self._rows(connection, group_id):
+                entries = rows.setdefault(row.group_id, [])
                 try:
                     key = row.key()
                 except WireError:
                     untouched.add(row.group_id)
                     continue
                 newest[key] = row.offset
-                rows.setdefault(row.group_id, []).append((row.offset, key, row.value is None, row.crc))
-            expected = self._sums(connection, None)
+                entries.append((row.offset, key, row.value is None, row.crc))
+            expected = self._sums(connection, group_id)
             dropped: list[tuple[int]] = []
             for group, entries in rows.items():
-                before = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
-                if group in untouched or expected.get(group) != before:
-                    continue
                 kept = [crc for offset, key, tombstone, crc in entries if newest[key] == offset and not tombstone]
-                if len(kept) == len(entries):
+                self._live[group], self._added[group] = len(kept), 0
+                sums = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
+                if group in untouched or expected.get(group) != sums or len(kept) == len(entries):
                     continue
                 dropped.extend((offset,) for offset, key, gone, _ in entries if newest[key] != offset or gone)
                 connection.execute("DELETE FROM groups WHERE group_id = ?", (group,))
                 if kept:
                     connection.execute(_COUNT, (group, len(kept), sum(kept) & 0xFFFFFFFF))
             connection.executemany("DELETE FROM records WHERE offset = ?", dropped)
-        self._live, self._added = total - len(dropped), 0
         return len(dropped)
 
     def open(self) -> int:
@@ -205,6 +207,7 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         """A connection to a file that is ours, in WAL mode with nothing left in the WAL."""
         with self._errors():
+            check_wal(self._wal)  # first: SQLite would cut it and write the rest back
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
         try:
             with self._errors():
@@ -325,10 +328,9 @@ class Store:
 
     def _check_wal(self) -> None:
         """A process that died while it wrote has left a WAL; without it, acknowledged records are missing."""
-        wal = self.path.with_name(self.path.name + "-wal")
         holder, _, doing = self._lock.left_by.partition(" ")
-        if doing == "writing" and not (wal.exists() and self.path.exists()):
-            lost = self.path if wal.exists() else wal
+        if doing == "writing" and not (self._wal.exists() and self.path.exists()):
+            lost = self.path if self._wal.exists() else self._wal
             raise LogError(
                 f"{self.path}: {lost.name} is missing though process {printable(holder)} did not end in good order: "
                 f"records may be lost. To go on with what is left, remove {self._lock.path.name}"

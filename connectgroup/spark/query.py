@@ -21,7 +21,7 @@ from ..connector import Task, TaskContext
 from .errors import SparkError, root_cause
 from .files import is_slice_of, ranges_between
 from .offsets import Owner, Range
-from .session import spark_session
+from .session import session_is_alive, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -106,6 +106,8 @@ class SparkTask(Task):
                 # Waits for the thread that runs the batches, so a commit under way is in or refused by now.
                 self._query.stop()
             except Exception as error:
+                # With Java gone the query is, too, and the watcher has seen it or is about to.
+                self._watcher.join(timeout=5)
                 if self._watcher.is_alive():
                     raise root_cause(error) from error
             self._watcher.join()
@@ -122,6 +124,9 @@ class SparkTask(Task):
             error = SparkError(f"Spark query {query.name} was ended from outside; allowed: the worker ends it")
         except BaseException as raised:
             error = raised
+        if not session_is_alive():
+            error = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
+            self._cause = None
         sink.close()
         shutil.rmtree(checkpoint, ignore_errors=True)
         if not self._stopping.is_set():

@@ -8,6 +8,7 @@ group (Ctrl-C, a supervisor's SIGTERM) reaches the worker alone, which then stop
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from .java import cache_directory, ensure_java, make_script
@@ -41,7 +42,10 @@ def spark_session() -> SparkSession:
     """
     global _session
     with _lock:
-        if _session is None or not _is_alive(_session):
+        if _session is not None and not _is_alive(_session):
+            _forget(_session)
+            _session = None
+        if _session is None:
             # On a thread of its own: made on the main thread, SparkContext would take over SIGINT.
             with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
                 _session = pool.submit(_start).result()
@@ -97,6 +101,8 @@ def _start() -> SparkSession:
         raise ConfigError("spark", error.name, "a worker with the extra connectgroup[spark] installed") from error
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_python_launcher())
+    # What ends a query is said once, by the task; py4j would say it before that, with a stack trace.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     conf = SparkConf().setAll(list(settings().items()))
     gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     return SparkSession(SparkContext(conf=conf, gateway=gateway))
@@ -145,19 +151,33 @@ def _python_launcher() -> Path:
     )
 
 
+def session_is_alive() -> bool:
+    """Whether there is a session whose Java process runs."""
+    session = _session
+    return session is not None and _is_alive(session)
+
+
 def _is_alive(session: SparkSession) -> bool:
-    return not session.sparkContext._jsc.sc().isStopped()
+    # The process is asked first: a call into a Java that is gone waits for a connection.
+    return _java_runs(session) and not session.sparkContext._jsc.sc().isStopped()
+
+
+def _java_runs(session: SparkSession) -> bool:
+    gateway: Any = session.sparkContext._gateway
+    return gateway is not None and gateway.proc.poll() is None
 
 
 def _forget(session: SparkSession) -> None:
+    """End a session and its Java, or clear away what pyspark remembers of one whose Java is gone already."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    gateway = SparkContext._gateway
-    session.stop()
-    if gateway is not None:
+    gateway: Any = session.sparkContext._gateway
+    if _java_runs(session):
+        session.stop()
         gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None:
-            process.stdin.close()
-            process.wait(timeout=30)
-    SparkContext._gateway = SparkContext._jvm = None
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=30)
+    with SparkContext._lock:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None

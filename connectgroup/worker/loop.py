@@ -92,7 +92,7 @@ class _TryAgain(Exception):
 class Worker:
     """A member of a worker group, for as long as ``run`` runs.
 
-    Embed it like this: ``await Worker(...).run()`` in a task of your own, ``await worker.stop()`` to leave.
+    Embed it like this: ``await Worker(...).run()`` in a task of your own, ``worker.stop()`` to leave.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Ask ``run`` to stop everything, leave the group and return."""
         self._stopping.set()
 

@@ -15,6 +15,7 @@ from connectgroup.assignor import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
+    ConnectMember,
     ConnectMemberAssignment,
     Metadata,
     PartitionAssignment,
@@ -29,6 +30,7 @@ from connectgroup.assignor_guard import (
     MOST_METADATA_BYTES,
     assignor_info,
     first_offence,
+    members_for_install,
     run_assignor,
     tell_assignor,
 )
@@ -140,6 +142,14 @@ def test_a_legal_answer_passes_in_either_form_and_says_the_same() -> None:
     objects = run_assignor(Scripted(lambda _: shares(("m1", "a a-0"), ("m2", "b b-0"))), QUESTION)
     columns = run_assignor(Scripted(by_column(np.array([0, 0, 1, 1]))), QUESTION)
     assert columns.members == objects.members
+
+
+def test_an_answer_by_column_speaks_to_each_member_in_the_version_it_spoke() -> None:
+    """So that a coordinator's own assignor can answer members that speak a later version of some other one."""
+    question = ConnectGroup(members=[ConnectMember(member_id="m1", version=5)], connectors=QUESTION.connectors)
+    answer = run_assignor(Scripted(by_column(np.zeros(4, int))), question)
+    assert [member.version for member in answer.members] == [5]
+    assert [member.version for member in members_for_install(answer)] == [5]
 
 
 def test_an_assignors_own_error_passes_unlooked_at() -> None:

@@ -110,6 +110,12 @@ def test_new_connectors_are_spread_over_uneven_places_if_that_can_be_done() -> N
     assert [_piles(after)[name][-1] for name in "bcd"] == [1, 1, 1]
 
 
+def test_the_taller_pile_gives_where_all_others_are_full_but_for_one_more() -> None:
+    held = {"m1": "a a-0 b-0 b-1", "m2": "b c c-0", "m3": "d d-0"}
+    after = balanced(group({"a": 1, "b": 2, "c": 1, "d": 1}, held))
+    assert after["m1"] == units("a a-0 b-0")
+
+
 def test_no_more_workers_have_one_more_than_must() -> None:
     """Two of four must; one has already, and both of the next connectors' tasks would like a place for one more."""
     held = {"m0": units("a a-0 c-1 c-3"), "m1": units("b c-0"), "m2": units("c b-1"), "m3": units("a-2 c-2")}

@@ -243,6 +243,41 @@ async def _loaded(path: Path) -> dict[str, Loaded]:
         return await log.load()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_flipped_bit_in_the_write_ahead_log_loses_more_than_the_last_transaction(tmp_path: Path, seed: int) -> None:
+    """F9: SQLite cuts the log at the first bad frame; a cut in the middle must be refused, and again the next time."""
+    dice = random.Random(seed)
+    original = tmp_path / "groups.db"
+    child = _start_appending(original, 0)
+    assert child.stdout is not None
+    last = [int(child.stdout.readline()) for _ in range(30)][-1]
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    size = (tmp_path / "groups.db-wal").stat().st_size
+    refused = 0
+    for turn in range(25):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        for file in ("groups.db", "groups.db-wal", "groups.db.lock"):
+            shutil.copy(tmp_path / file, folder / file)
+        place = dice.randrange(size) if turn else dice.randrange(32)
+        with (folder / "groups.db-wal").open("r+b") as wal:
+            wal.seek(place)
+            byte = wal.read(1)[0]
+            wal.seek(place)
+            wal.write(bytes([byte ^ 1 << dice.randrange(8)]))
+        for _ in range(2):
+            try:
+                parts = asyncio.run(_parts(folder / "groups.db"))
+            except LogError:
+                refused += 1
+                continue
+            lost = set(range(last)) - parts.keys()  # ``last`` may have been the last transaction
+            assert not lost, f"seed {seed}, byte {place} of {size}: lost {sorted(lost)}"
+    assert refused >= 2, "not one flip was noticed"
+
+
 def test_a_write_ahead_log_that_was_taken_away_is_missed(tmp_path: Path) -> None:
     """Bad input 30: the file alone would open well, without the last acknowledged records."""
     path = tmp_path / "groups.db"

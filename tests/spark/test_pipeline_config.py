@@ -56,10 +56,14 @@ def test_a_setting_that_cannot_be_used_is_one_clear_line(change: dict[str, str |
 def test_the_cut_depends_on_nothing_but_settings_and_the_number_of_tasks() -> None:
     """A task whose configuration changed would be stopped and started again."""
     connector = PipelineConnector("c", GOOD)
-    assert connector.task_configs(2) == connector.task_configs(2) == [
-        {**GOOD, "task": "0", "tasks": "2"},
-        {**GOOD, "task": "1", "tasks": "2"},
-    ]
+    assert (
+        connector.task_configs(2)
+        == connector.task_configs(2)
+        == [
+            {**GOOD, "task": "0", "tasks": "2"},
+            {**GOOD, "task": "1", "tasks": "2"},
+        ]
+    )
 
 
 def test_importing_the_connector_does_not_import_spark() -> None:

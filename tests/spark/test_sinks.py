@@ -133,7 +133,9 @@ def _fill(kind: str, root: str, answer: Any) -> None:
     sink.claim(owner(1), every)
     sink.commit(owner(1), one(0, 1), rows(1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-    wide = pa.table({"a": pa.array([2] * 400_000, pa.int32()), "b": [f"{n * 7919 % 400_009:x}" for n in range(400_000)]})
+    wide = pa.table(
+        {"a": pa.array([2] * 400_000, pa.int32()), "b": [f"{n * 7919 % 400_009:x}" for n in range(400_000)]}
+    )
     try:
         sink.commit(owner(1), one(1, 2), wide.cast(to_arrow(COLUMNS)))
         answer.put("no error")
@@ -184,7 +186,7 @@ def test_a_table_that_lacks_a_column_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_parquet_sink_in_no_directory_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match="cannot be written .*; allowed: a directory"):
+    with pytest.raises(SinkError, match=r"cannot be written .*; allowed: a directory"):
         ParquetSink(tmp_path / "missing" / "out")
     with pytest.raises(SinkError, match="does not exist; allowed: the directory of a Parquet sink"):
         read_committed(tmp_path)

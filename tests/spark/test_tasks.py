@@ -21,7 +21,7 @@ from .conftest import Bench, wait
 
 def test_a_successor_goes_on_where_its_predecessor_stood(bench: Bench) -> None:
     """X3, X8: over three grants, files that grow and files that come."""
-    bench.write("one.csv", range(0, 10))
+    bench.write("one.csv", range(10))
     first = bench.start(1)
     first.wait(lambda: bench.seen() == [*range(10)])
     bench.write("one.csv", range(10, 20), mode="a")
@@ -44,7 +44,7 @@ def test_a_successor_goes_on_where_its_predecessor_stood(bench: Bench) -> None:
 
 def test_a_zombie_is_refused_after_its_successors_claim(bench: Bench) -> None:
     """X1: the old owner is alive, connected and busy; only the fence stands between it and the sink."""
-    bench.write("one.csv", range(0, 10))
+    bench.write("one.csv", range(10))
     zombie = bench.start(1)
     zombie.wait(lambda: bench.seen() == [*range(10)])
     successor = bench.start(2)
@@ -91,7 +91,7 @@ def test_a_batch_that_spark_replays_is_written_once(bench: Bench, monkeypatch: p
         handed.append(True)
 
     monkeypatch.setattr(Batches, "__call__", commit_twice)
-    bench.write("one.csv", range(0, 10))
+    bench.write("one.csv", range(10))
     run = bench.start(1)
     run.wait(lambda: bool(handed))
     bench.write("one.csv", range(10, 20), mode="a")
@@ -110,7 +110,7 @@ def test_the_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatc
         return read[-1]
 
     monkeypatch.setattr(Batches, "ranges", listen)
-    table.write("one.csv", range(0, 300))
+    table.write("one.csv", range(300))
     with (table.input / "one.csv").open("a") as file:
         file.write("\n" * 5000)
     size = (table.input / "one.csv").stat().st_size
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_read_fails_the_task_with_one_line(table: Bench) -
 
 
 def test_a_file_that_got_shorter_fails_the_task_with_one_line(table: Bench) -> None:
-    table.write("one.csv", range(0, 100))
+    table.write("one.csv", range(100))
     run = table.start(1)
     run.wait(lambda: len(table.seen()) == 100)
     os.truncate(table.input / "one.csv", 8)
@@ -201,7 +201,7 @@ def test_a_sink_that_is_locked_fails_the_task_and_loses_nothing(bench: Bench) ->
     path = bench.output if bench.sink == "sqlite" else bench.output / "_manifest.sqlite"
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    bench.write("one.csv", range(0, 10))
+    bench.write("one.csv", range(10))
     error = run.failure()
     assert isinstance(error, SinkError)
     assert str(error).startswith(f"{path}: locked by another connection for more than 0.3 s; allowed: ")
@@ -214,20 +214,20 @@ def test_a_sink_that_is_locked_fails_the_task_and_loses_nothing(bench: Bench) ->
 
 
 def test_a_sink_that_is_full_fails_the_task_and_loses_nothing(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connectgroup.spark import sinks
+    from connectgroup.spark.offsets import OffsetStore
 
-    table.write("one.csv", range(0, 10))
+    table.write("one.csv", range(10))
     run = table.start(1)
     run.wait(lambda: table.seen() == [*range(10)])
     run.task.stop()
-    limited = sinks.OffsetStore._prepare
+    limited = OffsetStore._prepare
 
-    def small(self: sinks.OffsetStore) -> None:
+    def small(self: OffsetStore) -> None:
         limited(self)
         pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    monkeypatch.setattr(sinks.OffsetStore, "_prepare", small)
+    monkeypatch.setattr(OffsetStore, "_prepare", small)
     table.write("two.csv", range(10, 20_000))
     full = table.start(1)
     error = full.failure()
@@ -256,7 +256,7 @@ def test_stop_returns_only_when_nothing_is_written_any_more(table: Bench, monkey
         return done
 
     monkeypatch.setattr(SqliteSink, "commit", slow)
-    table.write("one.csv", range(0, 10))
+    table.write("one.csv", range(10))
     run = table.start(1)
     assert inside.wait(60)
     run.task.stop()

@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
 def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     """A worker's process in the middle of its work."""
     made = Bench(tmp_path, "sqlite")
-    made.write("one.csv", range(0, 20_000))
+    made.write("one.csv", range(20_000))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, str(tmp_path)],
@@ -82,7 +82,7 @@ def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     )
     lines: list[str] = []
     assert process.stdout is not None
-    threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")), daemon=True).start()  # type: ignore[union-attr]
+    threading.Thread(target=lines.extend, args=(iter(process.stdout.readline, ""),), daemon=True).start()
     wait(lambda: sum(line.startswith("rows") for line in lines) > 3 or process.poll() is not None)
     assert process.poll() is None, process.stderr and process.stderr.read()
     return process, lines
@@ -110,6 +110,25 @@ def test_a_killed_worker_takes_java_and_every_python_helper_with_it(
     assert successor.seen() == [*range(20_000)]
 
 
+def test_a_worker_whose_java_was_killed_says_so_once_and_goes_on_with_a_new_one(tmp_path: Path, spark: None) -> None:
+    """The out-of-memory killer takes Java and leaves Python."""
+    bench = Bench(tmp_path, "sqlite")
+    bench.write("one.csv", range(10))
+    run = bench.start(1)
+    run.wait(lambda: bench.seen() == [*range(10)])
+    java = [pid for pid, command in descendants(os.getpid()).items() if "deploy.SparkSubmit" in command]
+    assert len(java) == 1
+    os.kill(java[0], signal.SIGKILL)
+    error = run.failure()
+    assert str(error) == "Spark's Java process has ended; allowed: the task starts again, on a new one"
+    run.task.stop()
+    bench.write("one.csv", range(10, 20), mode="a")
+    again = bench.start(1)
+    again.wait(lambda: len(bench.seen()) >= 20)
+    assert bench.seen() == [*range(20)]
+    again.task.stop()
+
+
 def test_an_interrupt_of_the_process_group_stops_the_worker_in_order(
     worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path
 ) -> None:
@@ -117,9 +136,10 @@ def test_an_interrupt_of_the_process_group_stops_the_worker_in_order(
     process, lines = worker
     below = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    _, complaints = process.communicate(timeout=60)
-    assert process.returncode == 0, complaints
-    assert "stopped\n" in lines
+    assert process.stderr is not None
+    complaints = process.stderr.read()
+    assert process.wait(timeout=60) == 0, complaints
+    wait(lambda: "stopped\n" in lines)
     assert not [line for line in lines if line.startswith("failed")]
     assert complaints == "", "a terminal stays quiet from start to end"
     wait(lambda: not any(alive(pid) for pid in below))

@@ -85,6 +85,12 @@ def test_a_length_beyond_the_end_is_refused() -> None:
     refused(HEARTBEAT, BEFORE_TAGS + bytes.fromhex("01 03 02 09 78"), r"cause at byte \d+: got length 8")
 
 
+def test_the_length_of_a_string_in_an_array_is_checked_too() -> None:
+    refused(DESCRIBE, "02 09 78 00", r"group_ids at byte 1: got length 8; allowed: 0 to the 2 bytes that remain")
+    refused(DESCRIBE, "02 00 00", r"group_ids at byte 1: got null")
+    refused(DESCRIBE, "02 ffffffff0f 00", r"group_ids at byte 1: got length 4294967294")
+
+
 def test_a_count_beyond_the_end_is_refused() -> None:
     refused(DESCRIBE, "ff ff ff ff 0f 00", r"group_ids at byte 5: got 4294967294 elements; allowed: 0 to 1: 1 bytes")
     refused(VERSIONS_V0_RESPONSE, "0000 7fffffff 0000 0000 0000", r"api_keys .*: got 2147483647 elements")
@@ -245,6 +251,21 @@ def test_a_request_too_short_to_be_answered_has_no_header() -> None:
         assert caught.value.header is None
 
 
+@pytest.mark.parametrize("head", ["5003 0000 00000007", "0012 0000 00000007", "000a 0001 00000007"])
+def test_the_length_of_the_client_id_is_checked(head: str) -> None:
+    for length, says in (
+        ("fffe", "length -2"),
+        ("8000", "length -32768"),
+        ("0005", "length 5"),
+        ("7fff", "length 327"),
+    ):
+        with pytest.raises(
+            wire.DecodeFailure, match=f"request header: got {says}.*; allowed: -1 to the 4 bytes"
+        ) as caught:
+            wire.decode_request(bytes.fromhex(head + length + "01010100"))
+        assert caught.value.header is not None
+
+
 def test_an_unknown_api_closes_the_connection() -> None:
     """As Kafka does: ``RequestHeader.parse`` throws and the socket server closes."""
     with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: 10, 18, 20480, 20481") as caught:
@@ -273,6 +294,7 @@ def test_api_versions_in_a_version_too_high_is_answered_in_version_0(version: in
     assert caught.value.header is not None
     answer = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
     assert answer is not None
+    assert answer == wire.error_response(18, version, 7, 42, "whatever the code asked for")
     assert answer[:14] == bytes.fromhex("00000007 0023 00000007 000a 0000")  # header v0, error 35, 7 APIs, the first
     assert wire.decode_response(answer, api_key=18, version=version) == (
         7,
@@ -472,6 +494,10 @@ def test_a_string_is_as_long_as_its_length_can_say() -> None:
         wire.decode_request(wire.encode_request(long, version=3, correlation_id=1, client_id="x" * 32767)).request
         == long
     )
+    # ... so a long name beside a bad value is not the one to blame.
+    bad = heartbeat(client_assignors=(AssignorInfo(name="x" * 40000, metadata="text"),))  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="client_assignors.metadata: got a string of 4 bytes; allowed: bytes"):
+        wire.encode_request(bad, version=0, correlation_id=1, client_id=None)
     for client_id in ("x" * 32768, "\ud800"):
         with pytest.raises(WireError, match="request header: got correlation_id 1, client_id"):
             wire.encode_request(long, version=3, correlation_id=1, client_id=client_id)

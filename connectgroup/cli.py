@@ -1,0 +1,384 @@
+"""The command ``connectgroup``. Errors are one line on standard error: what, where, what is allowed; exit code 2.
+
+``argparse`` rather than a richer library: the base install has four packages, and the command belongs to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError, ConnectGroupError, from_code
+from .messages import (
+    ChangedConnector,
+    ConnectorChange,
+    DescribedGroup,
+    DescribeRequest,
+    DescribeResponse,
+    Request,
+    Response,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+    config_of,
+    each_unit,
+    entries,
+)
+from .names import Unit, show
+from .records import WantedState
+
+STATES = {"resume": WantedState.RUNNING, "pause": WantedState.PAUSED, "stop": WantedState.STOPPED}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says how it went: 0 done, 1 ended by an error on the way, 2 refused."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+        stream=sys.stderr,
+    )
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    try:
+        return _run(options.run(options))
+    except ConnectGroupError as error:
+        print(f"connectgroup: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(command: Coroutine[Any, Any, int]) -> int:
+    return asyncio.run(command)
+
+
+# --------------------------------------------------------------------------------------------------
+# Processes
+
+
+async def _up(options: argparse.Namespace) -> int:
+    from .config import CoordinatorConfig, checked, read_connector
+    from .supervisor import Supervisor, explain, summary
+
+    connectors = [read_connector(path) for path in options.connector]
+    data = Path(options.data)
+    _make_directory("--data", data)
+    config = checked(
+        CoordinatorConfig,
+        {
+            "host": options.host,
+            "port": options.port,
+            "data": data / "groups.sqlite",
+            "session_timeout_ms": options.session_timeout_ms,
+            "heartbeat_interval_ms": options.heartbeat_interval_ms,
+        },
+    )
+    supervisor = Supervisor(
+        options.group,
+        workers=options.workers,
+        scratch=data / "scratch",
+        coordinator=config,
+        connectors=connectors,
+        restart=not options.no_restart,
+    )
+    stopping = _stop_event()
+    said, last, rows = 0, "", 0
+    async with supervisor:
+        print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
+        while not stopping.is_set():
+            group = await supervisor.describe()
+            for rebalance in group.rebalances:
+                if rebalance.epoch > said and rebalance.finished_ms >= 0:
+                    said = rebalance.epoch
+                    print(f"rebalance | {explain(rebalance)}", flush=True)
+            line = f"{summary(group)} | {supervisor.rows - rows} rows/s"
+            rows = supervisor.rows
+            if line != last:
+                print(line, flush=True)
+                last = line
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), 1.0)
+        print("stopping the workers ...", flush=True)
+    return 0
+
+
+async def _coordinator(options: argparse.Namespace) -> int:
+    from .config import CoordinatorConfig, checked
+    from .coordinator.server import CoordinatorServer
+
+    values = {
+        "host": options.host,
+        "port": options.port,
+        "session_timeout_ms": options.session_timeout_ms,
+        "heartbeat_interval_ms": options.heartbeat_interval_ms,
+    }
+    if options.data is not None:
+        _make_directory("--data", options.data)
+        values["data"] = options.data / "groups.sqlite"
+    server = CoordinatorServer(checked(CoordinatorConfig, values))
+    stopping = _stop_event()
+    await server.start()
+    print(f"coordinator at {server.address}", flush=True)
+    try:
+        await stopping.wait()
+    finally:
+        await server.close()
+    return 0
+
+
+async def _worker(options: argparse.Namespace) -> int:
+    from .config import WorkerConfig, checked
+    from .worker.process import run_worker
+
+    scratch = options.scratch or Path(tempfile.gettempdir()) / "connectgroup"
+    values: dict[str, Any] = {"coordinator": options.coordinator, "group": options.group, "scratch": scratch}
+    if options.name:
+        values["name"] = options.name
+    if options.assignor:
+        values["assignors"] = tuple(options.assignor)
+    if options.listener:
+        values["listeners"] = tuple(options.listener)
+    _make_directory("--scratch", scratch)
+    await run_worker(checked(WorkerConfig, values), supervised=options.supervised)
+    return 0
+
+
+def _make_directory(option: str, path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(option, path, f"a directory that can be made ({error.strerror})") from error
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+# --------------------------------------------------------------------------------------------------
+# Groups
+
+
+async def _groups_list(options: argparse.Namespace) -> int:
+    for group in await _describe(options, ()):
+        print(f"{group.group_id:<30} {group.state:<12} epoch {group.group_epoch:<6} {len(group.members)} workers")
+    return 0
+
+
+async def _groups_describe(options: argparse.Namespace) -> int:
+    for group in await _describe(options, (options.group,)):
+        print(
+            f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target of epoch {group.assignment_epoch}"
+        )
+        print(f"assignor: {group.assignor_name or 'none yet'}", end="")
+        print(f", being computed by {group.computing_member}" if group.computing_member else "")
+        if group.assignor_error:
+            print(f"last assignor error: {group.assignor_error}")
+        for member in group.members:
+            print(f"worker {member.member_id} ({member.client_host}): {member.state}, epoch {member.member_epoch}")
+            print(f"  runs {show(each_unit(member.assigned), most=20)}")
+            if member.pending_revocation:
+                print(f"  is stopping {show(each_unit(member.pending_revocation), most=20)}")
+        for connector in group.connectors:
+            print(f"connector {connector.connector}: {connector.wanted_state}, version {connector.version}")
+            for unit in connector.units:
+                where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
+                print(f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip())
+                if unit.message:
+                    print(f"    {unit.message}")
+    return 0
+
+
+async def _groups_explain(options: argparse.Namespace) -> int:
+    from .supervisor import explain
+
+    for group in await _describe(options, (options.group,)):
+        for rebalance in group.rebalances[-options.last :]:
+            print(explain(rebalance))
+            for move in rebalance.moves if options.moves else ():
+                stood = f"stood still {move.standstill_ms} ms" if move.source else "started"
+                print(f"  {Unit(move.connector, move.task)}: {move.source or 'nowhere'} -> {move.target}, {stood}")
+    return 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Connectors
+
+
+async def _connectors_list(options: argparse.Namespace) -> int:
+    for group in await _describe(options, (options.group,)):
+        for connector in group.connectors:
+            print(json.dumps({"name": connector.connector, "config": config_of(connector.config)}, indent=2))
+    return 0
+
+
+async def _connectors_put(options: argparse.Namespace) -> int:
+    from .config import read_connector
+    from .plugins import load_connector_class
+
+    connector = read_connector(options.file)
+    # Said here, where somebody reads it, and not only on the worker that would own it.
+    load_connector_class(connector.config["connector.class"])(connector.name, connector.config)
+    return await _change(options, ConnectorChange(connector=connector.name, config=entries(connector.config)))
+
+
+async def _connectors_delete(options: argparse.Namespace) -> int:
+    return await _change(options, ConnectorChange(connector=options.name, delete=True))
+
+
+async def _connectors_state(options: argparse.Namespace) -> int:
+    return await _change(options, ConnectorChange(connector=options.name, wanted_state=STATES[options.action]))
+
+
+async def _change(options: argparse.Namespace, change: ConnectorChange) -> int:
+    response = await _call(options, UpdateConnectorsRequest(group_id=options.group, changes=(change,)))
+    assert isinstance(response, UpdateConnectorsResponse)
+    if response.error_code:
+        raise from_code(response.error_code, response.error_message)
+    changed: ChangedConnector = response.results[0]
+    print(f"connector {changed.connector}: " + (f"version {changed.version}" if changed.version else "removed"))
+    return 0
+
+
+async def _describe(options: argparse.Namespace, group_ids: tuple[str, ...]) -> tuple[DescribedGroup, ...]:
+    response = await _call(options, DescribeRequest(group_ids=group_ids))
+    assert isinstance(response, DescribeResponse)
+    for group in response.groups:
+        if group.error_code:
+            raise from_code(group.error_code, group.error_message)
+    return response.groups
+
+
+async def _call(options: argparse.Namespace, request: Request) -> Response:
+    from .config import parse_address
+    from .transport.tcp_client import TcpClient
+
+    client = TcpClient(*parse_address("--coordinator", options.coordinator), "cli")
+    try:
+        return await client.call(request, timeout_s=10)
+    finally:
+        await client.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# Arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="connectgroup", description="Worker groups that share out connectors and tasks."
+    )
+    parser.add_argument("--verbose", action="store_true", help="log more")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="a coordinator and workers on this machine, until Ctrl-C")
+    up.add_argument("--workers", type=_count, default=3, help="worker processes to start (3)")
+    up.add_argument("--group", default="workers", help="the group's name (workers)")
+    up.add_argument(
+        "--data", type=Path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
+    )
+    up.add_argument(
+        "--connector",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a connector to run; may be repeated",
+    )
+    up.add_argument("--no-restart", action="store_true", help="do not start a worker again that died")
+    _add_server(up)
+    up.set_defaults(run=_up)
+
+    coordinator = commands.add_parser("coordinator", help="a coordinator alone")
+    coordinator.add_argument("--data", type=Path, help="directory of the log; without it all is forgotten at the end")
+    _add_server(coordinator)
+    coordinator.set_defaults(run=_coordinator)
+
+    worker = commands.add_parser("worker", help="one worker")
+    _add_coordinator(worker)
+    worker.add_argument("--group", required=True, help="the group to join")
+    worker.add_argument("--name", help="this worker's name in the group; made up by default")
+    worker.add_argument("--assignor", action="append", help="an assignor to offer; may be repeated (balanced)")
+    worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
+    worker.add_argument("--scratch", type=Path, help="directory for what tasks throw away")
+    worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    worker.set_defaults(run=_worker)
+
+    groups = commands.add_parser("groups", help="look at groups").add_subparsers(required=True, metavar="ACTION")
+    listing = groups.add_parser("list", help="all groups, a line each")
+    _add_coordinator(listing)
+    listing.set_defaults(run=_groups_list)
+    describe = groups.add_parser("describe", help="one group: workers, connectors, tasks")
+    explain = groups.add_parser("explain", help="why a group rebalanced, and what it cost")
+    for command, function in ((describe, _groups_describe), (explain, _groups_explain)):
+        command.add_argument("group")
+        _add_coordinator(command)
+        command.set_defaults(run=function)
+    explain.add_argument("--last", type=_count, default=10, help="how many rebalances (10)")
+    explain.add_argument("--moves", action="store_true", help="every move with its standstill")
+
+    connectors = commands.add_parser("connectors", help="change a group's connectors").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    listing = connectors.add_parser("list", help="connectors with their configurations, as JSON")
+    listing.set_defaults(run=_connectors_list)
+    put = connectors.add_parser("put", help="create a connector, or change it, from a JSON file")
+    put.add_argument("file", type=Path)
+    put.set_defaults(run=_connectors_put)
+    delete = connectors.add_parser("delete", help="remove a connector and its tasks")
+    delete.set_defaults(run=_connectors_delete)
+    states = {
+        name: connectors.add_parser(name, help=help_)
+        for name, help_ in (
+            ("pause", "stop its tasks, keep watching its source"),
+            ("resume", "run it again"),
+            ("stop", "stop all of it"),
+        )
+    }
+    for name, command in states.items():
+        command.set_defaults(run=_connectors_state, action=name)
+    for command in (delete, *states.values()):
+        command.add_argument("name")
+    for command in (listing, put, delete, *states.values()):
+        command.add_argument("--group", default="workers", help="the group's name (workers)")
+        _add_coordinator(command)
+    return parser
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    from .config import DEFAULT_PORT
+
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; this machine's own only (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})")
+    parser.add_argument("--session-timeout-ms", type=int, default=10_000, help="silence that removes a worker (10000)")
+    parser.add_argument("--heartbeat-interval-ms", type=int, default=3_000, help="how often workers speak (3000)")
+
+
+def _add_coordinator(parser: argparse.ArgumentParser) -> None:
+    from .config import DEFAULT_PORT
+
+    default = f"127.0.0.1:{DEFAULT_PORT}"
+    parser.add_argument("--coordinator", default=default, metavar="HOST:PORT", help=f"where it listens ({default})")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 10_000:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 to 10000")
+    return int(text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,181 @@
+"""Settings as people write them, checked once at the edge and turned into what the inside uses.
+
+Every model refuses unknown keys and names the nearest known one. ``checked`` turns pydantic's report into one
+``ConfigError`` line: field, value, what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import ConfigError
+from .group.settings import GroupSettings, ServerAssign
+from .member.machine import MemberSettings
+
+Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
+Name = Annotated[str, Field(min_length=1, max_length=249)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+DEFAULT_PORT = 8474
+"""Where a coordinator listens unless told otherwise; chosen free of well-known neighbours."""
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CoordinatorConfig(Settings):
+    """One coordinator.
+
+    Attributes:
+        data: the log's file; null keeps everything in memory, which a restart forgets.
+        assignor: ``group.remote.assignor``: used where members list none, and after failures.
+    """
+
+    host: str = "127.0.0.1"
+    port: Port = DEFAULT_PORT
+    data: Path | None = None
+    session_timeout_ms: Milliseconds = 10_000
+    heartbeat_interval_ms: Milliseconds = 3_000
+    assignor: Name = "balanced"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CoordinatorConfig:
+        if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
+            raise ConfigError(
+                "heartbeat_interval_ms",
+                self.heartbeat_interval_ms,
+                f"at most a third of session_timeout_ms ({self.session_timeout_ms})",
+            )
+        if not is_loopback(self.host):
+            raise ConfigError("host", self.host, "an address of this machine's own (127.0.0.1, ::1, localhost)")
+        return self
+
+    def group_settings(self, server_assignors: Mapping[str, ServerAssign]) -> GroupSettings:
+        """What the group rules need of it."""
+        return GroupSettings(
+            session_timeout_ms=self.session_timeout_ms,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            server_assignor=self.assignor,
+            server_assignors=server_assignors,
+        )
+
+
+class WorkerConfig(Settings):
+    """One worker process.
+
+    Attributes:
+        coordinator: ``host:port``.
+        name: the member id; made from host, process and chance where it is not given.
+        assignors: entry-point names in order of preference; empty leaves assigning to the coordinator.
+        listeners: entry-point names.
+        scratch: where tasks get a directory each, on local disk.
+        rebalance_timeout_ms: how long stopping tasks may take.
+    """
+
+    coordinator: str = f"127.0.0.1:{DEFAULT_PORT}"
+    group: Name
+    name: Name = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    assignors: tuple[Name, ...] = ("balanced",)
+    listeners: tuple[Name, ...] = ()
+    scratch: Path
+    rebalance_timeout_ms: Milliseconds = 60_000
+    refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the coordinator."""
+        return parse_address("coordinator", self.coordinator)
+
+    def member_settings(self) -> MemberSettings:
+        """What the member machine needs of it."""
+        return MemberSettings(group_id=self.group, member_id=self.name, rebalance_timeout_ms=self.rebalance_timeout_ms)
+
+
+class ConnectorFile(Settings):
+    """A connector in Kafka Connect's own form: ``{"name": ..., "config": {...}}``."""
+
+    name: Name
+    config: dict[str, str]
+
+
+def parse_address(field: str, text: str) -> tuple[str, int]:
+    """``host:port`` taken apart.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
+        raise ConfigError(field, text, "host:port, port 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody outside this machine can reach it: there is no authentication yet."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def read_connector(path: Path) -> ConnectorFile:
+    """A connector out of its JSON file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not JSON, or says something that is not allowed. Names the file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), error, 'JSON: {"name": ..., "config": {...}}') from error
+    if not isinstance(content, dict):
+        raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
+    connector = checked(ConnectorFile, content, where=f"{path}: ")
+    if not connector.config.get("connector.class"):
+        raise ConfigError(f"{path}: config.connector.class", "nothing", "the name of a connector class")
+    return connector
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON objects with every key once: the last of two would win without a word otherwise."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice")
+        found[key] = value
+    return found
+
+
+M = TypeVar("M", bound=Settings)
+
+
+def checked(model: type[M], values: Mapping[str, Any], *, where: str = "") -> M:
+    """The settings, or the first thing wrong with them.
+
+    Raises:
+        ConfigError: field, value, what is allowed.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = sorted(model.model_fields)
+            near = difflib.get_close_matches(field, known, n=1)
+            allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(known)
+            raise ConfigError(where + field, "an unknown setting", allowed) from error
+        allowed = first["msg"][0].lower() + first["msg"][1:]
+        value = "nothing" if first["type"] == "missing" else first["input"]
+        raise ConfigError(where + field, value, allowed) from error

@@ -1,0 +1,133 @@
+"""A worker as a process: two connections, the installed plug-ins, signals, and a word now and then to its supervisor.
+
+SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends it at once. A supervised
+worker also ends when its supervisor does (its standard input closes), so that no worker is left over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+
+from ..config import WorkerConfig
+from ..errors import ConnectGroupError, TransportError
+from ..messages import DescribeRequest, DescribeResponse, config_of
+from ..plugins import load_assignor, load_connector_class, load_listener
+from ..transport.tcp_client import TcpClient
+from .loop import Worker
+from .offload import off_loop
+from .runner import RunnerSettings, TaskRunner
+
+logger = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 0.5
+
+
+async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
+    """Be one worker until told to stop.
+
+    Args:
+        supervised: write one JSON line ``{"rows": .., "units": .., "epoch": ..}`` to standard output twice a
+            second, and end when standard input closes.
+
+    Raises:
+        ConnectGroupError: it could not start, or the group will not have it; one line.
+    """
+    host, port = config.address
+    heartbeats, control = TcpClient(host, port, config.name), TcpClient(host, port, config.name)
+    worker = Worker(
+        config.member_settings(),
+        heartbeats=heartbeats,
+        control=control,
+        assignors=[load_assignor(name) for name in config.assignors],
+        listeners=[load_listener(name) for name in config.listeners],
+    )
+    runner = TaskRunner(
+        config.name,
+        RunnerSettings(scratch=config.scratch, refresh_s=config.refresh_s),
+        load_class=load_connector_class,
+        publish=worker.publish_tasks,
+        report=worker.report,
+    )
+    worker.set_runner(runner)
+    _stop_on_signals(worker)
+    if supervised:
+        _stop_with_supervisor(worker)
+    telling = asyncio.create_task(_tell_supervisor(worker, runner)) if supervised else None
+    try:
+        await _warm_up(config, control)
+        logger.info("joining group %s at %s", config.group, config.coordinator)
+        await worker.run()
+    finally:
+        if telling is not None:
+            telling.cancel()
+        await heartbeats.close()
+        await control.close()
+
+
+async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
+    """Make what is slow before joining: a worker that has been given tasks should start them at once (design 5.2)."""
+    try:
+        described = await control.call(DescribeRequest(group_ids=(config.group,)), timeout_s=10)
+    except TransportError as error:
+        logger.warning("cannot ask which connectors there are, so nothing is warmed up: %s", error)
+        return
+    assert isinstance(described, DescribeResponse)
+    classes = {
+        config_of(connector.config).get("connector.class", "")
+        for group in described.groups
+        for connector in group.connectors
+    }
+    for name in sorted(classes):
+        try:
+            cls = load_connector_class(name)
+            await off_loop(f"warm up {name}", cls.warm_up)
+        except Exception as error:
+            # Not fatal here: the tasks of that class will say what is wrong, the others run.
+            kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
+            logger.error("connector.class %s cannot be warmed up: %s%s", name, kind, error)
+
+
+def _stop_on_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        if told:
+            logger.warning("told twice: ending at once")
+            os._exit(1)
+        told = True
+        worker.stop()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+
+
+def _stop_with_supervisor(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        # Not sys.stdin: its lock, held by this thread for ever, would be waited for at the end of the process.
+        with contextlib.suppress(OSError):
+            while os.read(0, 1):
+                pass
+        with contextlib.suppress(RuntimeError):  # the loop has closed: the worker has ended already
+            loop.call_soon_threadsafe(worker.stop)
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+
+async def _tell_supervisor(worker: Worker, runner: TaskRunner) -> None:
+    with contextlib.suppress(BrokenPipeError, ValueError):
+        while True:
+            word = {"rows": runner.rows, "units": len(runner.running), "epoch": worker.member.epoch}
+            sys.stdout.write(json.dumps(word) + "\n")
+            sys.stdout.flush()
+            await asyncio.sleep(REPORT_EVERY_S)

@@ -1,0 +1,225 @@
+"""Which assignor serves the group, and which member runs it: CN-01, CN-02, CN-10 and "Worker Selection"."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import ComputeAssignment, UnsupportedAssignor
+from connectgroup.group.assignment import able_to_compute, select_assignor
+from connectgroup.group.timing import TimerKind
+from connectgroup.messages import AssignorInfo, InstalledMember, grouped
+from connectgroup.names import Units
+from connectgroup.records import MemberRecord
+
+from .builders import GROUP, NOBODY, Scene, info, settings, tasks
+
+FOO: Units = tasks(foo=[-1, 0])
+
+
+def member(member_id: str, *assignors: AssignorInfo) -> MemberRecord:
+    return MemberRecord(group_id=GROUP, member_id=member_id, assignors=assignors)
+
+
+def ranges(**versions: tuple[int, int]) -> list[MemberRecord]:
+    return [member(member_id, info("a", low, high)) for member_id, (low, high) in versions.items()]
+
+
+# ---- which assignor
+
+
+@pytest.mark.parametrize(
+    ("listed", "chosen"),
+    [
+        pytest.param({"A": ["x"], "B": ["x"]}, "x", id="the only one"),
+        pytest.param({"A": ["x", "y"], "B": ["y", "x"], "C": ["y"]}, "y", id="the one all list"),
+        pytest.param({"A": ["x", "y"], "B": ["x", "y"], "C": ["y", "x"]}, "x", id="most put it first"),
+        pytest.param({"A": ["y", "x"], "B": ["x", "y"]}, "x", id="as many put either first: by name"),
+        pytest.param({"A": ["z", "y", "x"], "B": ["y", "x"], "C": ["z", "x", "y"]}, "y", id="first of what is common"),
+        pytest.param({"A": ["x"], "B": []}, None, id="somebody lists none"),
+        pytest.param({}, None, id="nobody is there"),
+    ],
+)
+def test_the_assignor_that_all_list_and_most_prefer(listed: dict[str, list[str]], chosen: str | None) -> None:
+    """Design 3.6: the one all members list; among several the one most members put first."""
+    members = [member(member_id, *(info(name) for name in some)) for member_id, some in listed.items()]
+    assert select_assignor(members) == chosen
+    assert select_assignor(list(reversed(members))) == chosen
+
+
+def test_an_assignor_whose_versions_do_not_overlap_is_passed_over() -> None:
+    """Preferred by both, usable by neither."""
+    members = [member("A", info("x", 1, 2), info("y", 0, 1)), member("B", info("x", 3, 4), info("y", 1, 5))]
+    assert select_assignor(members) == "y"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param(ranges(A=(1, 2), B=(3, 4)), id="apart"),
+        pytest.param(ranges(A=(1, 5), B=(1, 2), C=(3, 5)), id="B and C apart, both within A"),
+        pytest.param([member("A", info("x")), member("B", info("y"))], id="nothing in common"),
+        pytest.param([member("A", info("x", 1, 1)), member("B", info("x", 2, 2), info("y"))], id="versions or names"),
+    ],
+)
+def test_cn_02_no_version_in_common(members: list[MemberRecord]) -> None:
+    """CN-02: "ClientAssignors' version range must overlap with the other members in the group." """
+    with pytest.raises(UnsupportedAssignor):
+        select_assignor(members)
+
+
+# ---- which member
+
+
+@pytest.mark.parametrize(
+    ("members", "able"),
+    [
+        pytest.param(ranges(A=(1, 5), B=(3, 4), C=(2, 4)), ["A"], id="CN-01 and the source: A supports all the others"),
+        pytest.param(ranges(B=(3, 4), C=(2, 4), A=(1, 5)), ["A"], id="in another order"),
+        pytest.param(ranges(A=(1, 5), B=(1, 5), C=(2, 4)), ["A", "B"], id="either of two"),
+        pytest.param(ranges(A=(2, 2), B=(2, 2)), ["A", "B"], id="all alike"),
+        pytest.param(ranges(A=(1, 4), B=(2, 5)), ["B"], id="none covers all: who reads everybody's metadata (4, 5)"),
+        pytest.param(
+            [member("A", info("a", 1, 3, 2)), member("B", info("a", 2, 5, 3)), member("C", info("a", 0, 3, 2))],
+            ["A", "B", "C"],
+            id="none covers all, all read everybody's",
+        ),
+        pytest.param(
+            [member("A", info("a", 1, 4, 1)), member("B", info("a", 2, 5, 5))], [], id="nobody can read everybody's"
+        ),
+    ],
+)
+def test_cn_01_who_can_compute(members: list[MemberRecord], able: list[str]) -> None:
+    """Source, "Worker Selection": "must select a worker which is able to handle all the supported versions"."""
+    assert able_to_compute(members, "a") == able
+
+
+def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each() -> None:
+    """CN-01 in a group; an install that hands B a version it cannot read is refused."""
+    scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
+    for member_id, low, high in (("B", 3, 4), ("C", 2, 4), ("A", 1, 5)):
+        scene.join(member_id, info("a", low, high))
+    assert scene.group.computation is not None
+    assert scene.group.computation.member_id == "A"
+    assert scene.heartbeat("A", 0, NOBODY, full=True).error_code == ComputeAssignment.code
+    epoch = scene.group.epoch
+    prepared = scene.prepare("A", 0)
+    assert {shown.member_id: shown.assignor.version for shown in prepared.members} == {"A": 5, "B": 4, "C": 4}
+
+    def install(version: int) -> int:
+        return scene.install_members(
+            "A", 0, epoch, *(
+                InstalledMember(member_id=who, units=grouped(FOO if who == "B" else NOBODY), version=version)
+                for who in "ABC"
+            )
+        ).error_code
+
+    assert install(2) != 0
+    assert install(4) == 0
+    assert scene.group.target("B").version == 4
+
+
+def test_cn_02_a_joiner_that_nobody_could_work_with_is_refused() -> None:
+    """CN-02: the joiner gets UNSUPPORTED_ASSIGNOR; the group is as before."""
+    scene = Scene(settings=settings())
+    scene.join("A", info("a", 1, 2))
+    assert scene.join("B", info("a", 3, 4)).error_code == UnsupportedAssignor.code
+    assert scene.join("B", info("b", 1, 2)).error_code == UnsupportedAssignor.code
+    assert list(scene.group.members) == ["A"]
+    assert scene.join("B", info("a", 2, 4)).error_code == 0
+    assert scene.heartbeat("B", 0, (), full=True).error_code in (0, ComputeAssignment.code)  # type: ignore[arg-type]
+
+
+def test_cn_02_a_member_that_lists_none_does_not_let_two_in_that_cannot_work_together() -> None:
+    """They would be left alone with each other when it goes, and its leaving, or its death, could not be handled."""
+    scene = Scene(settings=settings())
+    scene.join("A", info("x"))
+    scene.join("C")
+    refused = scene.join("B", info("y"))
+    assert refused.error_code == UnsupportedAssignor.code
+    scene.expire(TimerKind.SESSION, "C")
+    assert list(scene.group.members) == ["A"]
+
+
+def test_cn_02_an_update_that_nobody_could_work_with_is_refused() -> None:
+    """The same for a member that is in already."""
+    scene = Scene(settings=settings())
+    scene.join("A", info("a", 1, 2))
+    scene.join("B", info("a", 2, 4))
+    before = scene.group.members["B"]
+    epoch = scene.current("B").epoch
+    assert scene.heartbeat("B", epoch, assignors=(info("a", 3, 4),)).error_code in (UnsupportedAssignor.code, 42)
+    assert scene.group.members["B"] == before
+
+
+def test_somebody_lists_none_so_the_coordinator_computes() -> None:
+    """Design 3.6: "or when a member lists none, the coordinator runs its own"."""
+    scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
+    scene.join("A", info("a"))
+    assert scene.group.target_epoch < scene.group.epoch
+    scene.join("B")
+    assert scene.group.target_epoch == scene.group.epoch
+    assert scene.group.computed_by == "coordinator"
+
+
+def test_whoever_computed_last_is_asked_again() -> None:
+    """Its assignor is known to work; the choice is the same on every replay."""
+    scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
+    scene.join("B", info("a"))
+    scene.prepare("B", 0)
+    assert scene.install("B", 0, scene.group.epoch, {"B": FOO}).error_code == 0
+    scene.join("A", info("a"))
+    assert scene.group.computation is not None
+    assert scene.group.computation.member_id == "B"
+    scene.leave("B")
+    assert scene.group.computation.member_id == "A"
+
+
+# ---- what makes a new target necessary
+
+
+def test_cn_10_a_reason_or_metadata_asks_for_a_rebalance() -> None:
+    """CN-10, causes 2 and 3 of the source; what is null, or the same again, is no change."""
+    scene = Scene.at_rest(settings(), epoch=1, connectors={}, members={})
+    scene.join("A", info("a", 0, 2))
+    scene.prepare("A", 0)
+    scene.install_members("A", 0, 2, InstalledMember(member_id="A"))
+    assert scene.heartbeat("A", 0, NOBODY, full=True, assignors=(info("a", 0, 2),)).member_epoch == 2
+    said: list[tuple[AssignorInfo, ...] | None] = [
+        None,
+        (info("a", 0, 2),),
+        (info("a", 0, 2, reason=1),),
+        (info("a", 0, 2, reason=1),),
+        None,
+        (info("a", 0, 2, reason=1, metadata=b"load 3"),),
+        (info("a", 0, 2, 1, reason=1, metadata=b"load 3"),),
+        (info("a", 0, 3, 1, reason=1, metadata=b"load 3"),),
+        (info("b"), info("a", 0, 3, 1, reason=1, metadata=b"load 3")),
+        (info("a", 0, 3, 1, reason=1, metadata=b"load 3"), info("b")),
+    ]
+    epochs = []
+    for assignors in said:
+        scene.heartbeat("A", 2, assignors=assignors)
+        epochs.append(scene.group.epoch)
+    assert epochs == [2, 2, 3, 3, 3, 4, 5, 6, 7, 8]
+    last = scene.group.latest_rebalance
+    assert last is not None
+    assert last.causes[:2] == ("A: a asks for a rebalance (reason 1)", "A changed its assignors' metadata")
+    assert "A changed its assignors" in last.causes
+
+
+def test_a_timeout_or_an_address_is_no_reason_to_rebalance() -> None:
+    """The record is written; the epoch stays."""
+    scene = Scene.at_rest(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO}, rebalance_timeout_ms=7)
+    scene.heartbeat("m1", 5, full=True)
+    assert scene.group.members["m1"].rebalance_timeout_ms == 10_000
+    assert scene.group.epoch == 5
+
+
+def test_changing_from_client_side_to_server_side_and_back() -> None:
+    """Naming one kind ends the other, and is a change of assignors (cause 2)."""
+    scene = Scene.at_rest(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO})
+    scene.heartbeat("m1", 5, assignors=(info("a"),))
+    assert (scene.group.epoch, scene.group.target_epoch) == (6, 5)
+    scene.heartbeat("m1", 5, server_assignor="round-robin")
+    assert scene.group.members["m1"].assignors == ()
+    assert (scene.group.epoch, scene.group.target_epoch) == (7, 7)

@@ -1,0 +1,445 @@
+"""Epochs, lost answers, repeated requests and silence: rows HB-01..HB-19 and TO-01..TO-05 of the scenarios.
+
+Not here: HB-14 and HB-16 do not exist in the list; HB-17 (a failed write) is the runtime's; HB-18 (an assignor that
+raises) is in test_computing.py. Static membership (-2, KAFKA-20747) does not exist yet: epoch -2 is refused.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import (
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    UnknownMemberId,
+)
+from connectgroup.group.state import Group
+from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.names import Unit, Units
+from connectgroup.records import CurrentRecord, GroupRecord, Key, Kind, MemberState, TargetRecord, Tombstone, held
+
+from .builders import GROUP, NOBODY, FixedAssignor, Scene, given, names, settings, tasks, told
+
+FOO = Unit("foo")
+STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
+
+
+def foo(*numbers: int) -> Units:
+    return tasks(foo=numbers)
+
+
+@pytest.fixture
+def fixed() -> FixedAssignor:
+    return FixedAssignor()
+
+
+@pytest.fixture
+def rest(fixed: FixedAssignor) -> Scene:
+    """m1 at epoch 100, previous 99, with foo and its tasks 1, 2, 3 (0 is m0's)."""
+    fixed.shares = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
+    return Scene.at_rest(settings(fixed), epoch=100, connectors={"foo": 4}, members={"m0": foo(-1, 0), "m1": foo(1, 2, 3)})
+
+
+# ---- which epoch may speak
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owned"),
+    [
+        pytest.param(200, None, id="HB-01 an epoch from the future"),
+        pytest.param(101, None, id="HB-01 the very next epoch"),
+        pytest.param(50, None, id="HB-02 an epoch long gone"),
+        pytest.param(98, foo(1, 2), id="HB-02 the one before the previous, whatever it owns"),
+        pytest.param(99, None, id="HB-03 the previous epoch, saying nothing of what it owns"),
+        pytest.param(99, foo(1, 0), id="the previous epoch with a unit that is another's"),
+        pytest.param(99, tasks(foo=[1], bar=[0]), id="the previous epoch with a unit nobody knows"),
+    ],
+)
+def test_a_wrong_epoch_is_fenced_and_the_member_removed(rest: Scene, epoch: int, owned: Units | None) -> None:
+    """ "FENCED_MEMBER_EPOCH is returned otherwise. The member is also removed from the group." """
+    response = rest.heartbeat("m1", epoch, owned)
+    assert response.error_code == FencedMemberEpoch.code
+    assert "m1" not in rest.group.members
+    assert rest.group.epoch == 101
+    assert rest.heartbeat("m1", 100).error_code == UnknownMemberId.code
+    assert told(rest.join("m1")) == (102, ["foo-1", "foo-2", "foo-3"])  # KAFKA-19233: it may always come back
+
+
+@pytest.mark.parametrize("owned", [foo(1, 2), foo(1, 2, 3), foo()], ids=["a part", "all", "nothing"])
+def test_hb_04_a_lost_answer_repeats(rest: Scene, owned: Units) -> None:
+    """HB-04: the previous epoch with a subset of what it was given: the answer is the same again, and complete.
+
+    S17 (KAFKA-16367): the member is told a new epoch, so it must be told the assignment that goes with it.
+    """
+    response = rest.heartbeat("m1", 99, owned)
+    assert told(response) == (100, ["foo-1", "foo-2", "foo-3"])
+    assert rest.records == ()
+    assert response.assignment is not None
+    assert [grant.task for grant in response.assignment.grants] == sorted({1, 2, 3} - {unit.task for unit in owned})
+
+
+@pytest.mark.parametrize("state", [STABLE, UNREVOKED, UNRELEASED])
+def test_hb_05_epoch_zero_is_always_a_rejoin(fixed: FixedAssignor, state: MemberState) -> None:
+    """HB-05, KAFKA-19233: UNREVOKED e100 with foo-1 pending, target@101: it comes back at e101 with its share."""
+    pending = {Unit("foo", 1): 100} if state is UNREVOKED else {}
+    scene = Scene.at_rest(
+        settings(fixed), epoch=101, connectors={"foo": 2}, members={"m1": dict.fromkeys(foo(-1, 0, 1), 100)}
+    )
+    scene.put(
+        CurrentRecord(
+            group_id=GROUP,
+            member_id="m1",
+            epoch=100,
+            previous_epoch=100,
+            state=state,
+            assigned=held(dict.fromkeys(foo(0) if state is UNREVOKED else foo(0, 1), 100)),
+            pending=held(pending),
+        )
+    )
+    assert told(scene.join("m1")) == (101, ["foo", "foo-0", "foo-1"])
+    assert scene.current("m1").assigned == dict.fromkeys(foo(-1, 0, 1), 101)
+    assert scene.current("m1").pending == {}
+
+
+def test_hb_06_the_same_request_again_gets_the_same_answer_and_costs_no_record(rest: Scene, fixed: FixedAssignor) -> None:
+    """HB-06: the acknowledgement that freed foo-3, sent again with the epoch it was first sent with."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m9")
+    assert told(rest.heartbeat("m1", 100)) == (100, ["foo-1", "foo-2"])
+    first = rest.heartbeat("m1", 100, foo(1, 2), full=True)
+    assert told(first) == (101, ["foo-1", "foo-2"])
+    assert rest.heartbeat("m1", 100, foo(1, 2), full=True) == first
+    assert rest.records == ()
+
+
+def test_hb_07_hb_08_who_is_not_there_cannot_stay(rest: Scene) -> None:
+    """HB-07 unknown member; HB-08 no such group, and only epoch 0 makes one."""
+    assert rest.heartbeat("stranger", 100).error_code == UnknownMemberId.code
+    assert rest.leave("stranger").error_code == UnknownMemberId.code
+    empty = Scene(settings=rest.settings)
+    assert empty.heartbeat("m1", 3).error_code == GroupIdNotFound.code
+    assert empty.leave("m1").error_code == GroupIdNotFound.code
+    assert not empty.group.exists
+    empty.join("m1")
+    assert empty.group.exists
+
+
+def test_hb_10_hb_11_an_assignment_is_sent_when_it_is_asked_for(rest: Scene) -> None:
+    """HB-10 a partial heartbeat gets none; HB-11 (S17) a full one always does."""
+    assert told(rest.heartbeat("m1", 100)) == (100, None)
+    assert rest.last is not None
+    assert rest.last.parks
+    assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (100, ["foo-1", "foo-2", "foo-3"])
+    assert rest.last is not None
+    assert not rest.last.parks
+    assert rest.records == ()
+
+
+def test_hb_12_a_full_group_turns_newcomers_away(fixed: FixedAssignor) -> None:
+    """HB-12: the third is refused; those that are in may join again."""
+    scene = Scene(settings=settings(fixed, most_members=2))
+    scene.join("m1")
+    scene.join("m2")
+    assert scene.join("m3").error_code == GroupMaxSizeReached.code
+    assert scene.join("m1").error_code == 0
+    scene.leave("m2")
+    assert scene.join("m3").error_code == 0
+
+
+def test_hb_13_hb_19_the_last_one_to_leave_turns_off_the_light(fixed: FixedAssignor) -> None:
+    """HB-19: tombstones current, target, member in this order; HB-13 (KAFKA-20442): both epochs go up together."""
+    scene = Scene.at_rest(settings(fixed), epoch=7, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
+    assert scene.leave("m1").member_epoch == -1
+    keys = [(record.key.kind, record.key.name) for record in scene.records if isinstance(record, Tombstone)]
+    assert keys == [(Kind.CURRENT, "m1"), (Kind.TARGET_MEMBER, "m1"), (Kind.MEMBER, "m1")]
+    assert (scene.group.epoch, scene.group.target_epoch) == (8, 8)
+    assert [type(record) for record in scene.records if isinstance(record, GroupRecord | TargetRecord)] == [
+        GroupRecord,
+        TargetRecord,
+    ]
+    assert scene.group.holders == {}
+
+
+def test_a_member_that_leaves_costs_the_epoch_and_names_its_cause(rest: Scene) -> None:
+    """HB-19: group epoch + 1; the explanation says why."""
+    rest.leave("m1")
+    assert rest.group.epoch == 101
+    assert rest.group.latest_rebalance is not None
+    assert rest.group.latest_rebalance.causes == ("m1 left",)
+
+
+def test_hb_15_a_compacted_log_may_show_the_new_owner_first() -> None:
+    """HB-15, KAFKA-19862: m1 has foo-1@10, then m2 has it @11; the later grant counts, in both orders.
+
+    Kafka fails the load where a third record claims an *older* grant. Here reading never fails (D2): it does not count.
+    """
+    unit = Unit("foo", 1)
+
+    def has(member_id: str, *epochs: int) -> CurrentRecord:
+        units = {unit: epochs[0]} if epochs else {}
+        return CurrentRecord(group_id=GROUP, member_id=member_id, epoch=11, previous_epoch=10, assigned=held(units))
+
+    group = Group(GROUP)
+    for record in (has("m1", 10), has("m2", 11), has("m3", 10)):
+        group.apply(record)
+    assert group.holders[unit] == ("m2", 11)
+    group.apply(has("m1"))
+    group.apply(has("m3"))
+    assert group.holders[unit] == ("m2", 11)
+    group.apply(has("m2"))
+    assert group.holders == {}
+
+
+def test_tombstones_of_the_unknown_are_no_ops() -> None:
+    """KAFKA-17306."""
+    group = Group(GROUP)
+    for kind in Kind:
+        group.apply(Tombstone(Key(kind, GROUP, {Kind.STATUS: "foo\n0", Kind.REBALANCE: "3"}.get(kind, "nobody"))))
+    assert not group.exists
+    assert (group.members, group.currents, group.targets, group.holders) == ({}, {}, {}, {})
+
+
+# ---- lost answers in chains
+
+
+def test_a_chain_of_lost_answers_is_walked_by_the_same_request_again(rest: Scene, fixed: FixedAssignor) -> None:
+    """S16: three answers in a row are lost while the target moves on; the honest member is never fenced."""
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    rest.join("m8")
+    rest.heartbeat("m0", 100)
+    rest.heartbeat("m0", 100, foo(-1))
+    rest.heartbeat("m1", 100, lost=True)  # e101 with foo-0
+    rest.join("m9")
+    rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # e102
+    rest.leave("m9")
+    rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # e103
+    answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)
+    assert told(answer) == (103, ["foo-0", "foo-1", "foo-2", "foo-3"])
+    assert told(rest.heartbeat("m1", 103)) == (103, None)
+
+
+def test_what_was_given_in_a_lost_answer_is_taken_back_before_anybody_else_gets_it(
+    rest: Scene, fixed: FixedAssignor
+) -> None:
+    """S3: a unit is freed only by a heartbeat of the *current* epoch whose list omits it.
+
+    A report at the previous epoch may have been written before its sender was given foo-0, so it cannot acknowledge
+    that foo-0 has stopped; a late copy of it must not free what the member runs by now.
+    """
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    rest.join("m8")
+    rest.heartbeat("m0", 100)
+    rest.heartbeat("m0", 100, foo(-1))
+    assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (101, ["foo-0", "foo-1", "foo-2", "foo-3"])
+    request = rest_request(rest, "m1", 100, foo(1, 2, 3))
+    fixed.shares = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
+    rest.join("m9")
+    for _ in range(3):
+        rest.act(request, copy=True)
+        assert rest.group.holders[Unit("foo", 0)] == ("m1", 101)
+        assert told(rest.heartbeat("m0", 101 if rest.current("m0").epoch == 101 else 102))[1] is None
+
+
+def rest_request(scene: Scene, member_id: str, epoch: int, owned: Units) -> object:
+    """The full heartbeat a worker sends after an error."""
+    from connectgroup.messages import HeartbeatRequest, grouped
+
+    return HeartbeatRequest(
+        group_id=scene.group.group_id,
+        member_id=member_id,
+        member_epoch=epoch,
+        rebalance_timeout_ms=10_000,
+        owned=grouped(owned),
+    )
+
+
+def test_an_order_to_stop_and_a_grant_lost_before_it_come_one_after_the_other(
+    fixed: FixedAssignor,
+) -> None:
+    """CN-13 after a lost answer: the member has not heard of foo-2 yet and is to stop foo-1. First stop, then start."""
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1), "m1": foo(0, 1)})
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2)}
+    scene.leave("m0")
+    fixed.shares = {"m1": foo(-1, 0, 1, 2)}
+    scene.join("m1b")
+    scene.heartbeat("m1", 10, lost=True)
+    assert scene.current("m1").assigned.keys() == foo(-1, 0, 1, 2)
+    fixed.shares = {"m1": foo(-1, 0, 2), "m1b": foo(1)}
+    scene.join("m2")
+    stop = scene.heartbeat("m1", 10, foo(0, 1), full=True)
+    assert names(given(stop) or ()) == ["foo-0"]
+    start = scene.heartbeat("m1", stop.member_epoch, foo(0))
+    assert names(given(start) or ()) == ["foo", "foo-0", "foo-2"]
+    assert start.member_epoch == scene.group.epoch
+
+
+def test_a_lost_order_to_stop_is_given_again(rest: Scene, fixed: FixedAssignor) -> None:
+    """UNREVOKED without a change of epoch: the full heartbeat after the error hears what it is to keep."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m9")
+    rest.heartbeat("m1", 100, lost=True)
+    assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (100, ["foo-1", "foo-2"])
+    assert rest.state("m1") is UNREVOKED
+
+
+# ---- S6: a token is given once
+
+
+def test_s6_a_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> None:
+    """Its former self may still be writing with the token of the grant before."""
+    rest.heartbeat("m1", 100)
+    assert told(rest.join("m1")) == (101, ["foo-1", "foo-2", "foo-3"])
+    assert rest.current("m1").assigned == dict.fromkeys(foo(1, 2, 3), 101)
+    assert told(rest.join("m1")) == (102, ["foo-1", "foo-2", "foo-3"])
+    assert told(rest.heartbeat("m0", 100)) == (102, None)  # it stops nothing
+
+
+def test_s6_a_rejoin_that_also_changes_what_it_lists_is_still_given_its_share(fixed: FixedAssignor) -> None:
+    """A rejoin that bumps the epoch by itself, where the new target is the old one: nothing may get lost between."""
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0), "m2": foo(1)})
+    fixed.shares = {"m1": foo(-1, 0), "m2": foo(1)}
+    assert told(scene.join("m1", server_assignor="fixed")) == (11, ["foo", "foo-0"])
+    assert scene.current("m1").assigned == dict.fromkeys(foo(-1, 0), 11)
+
+
+def test_s6_paused_and_resumed_before_a_target_was_computed(fixed: FixedAssignor) -> None:
+    """The unit goes and comes back to the same member; its token is a new one all the same."""
+    from connectgroup.errors import PluginError
+    from connectgroup.messages import ConnectorChange
+
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
+    fixed.error = PluginError("not today")
+    scene.update(ConnectorChange(connector="foo", wanted_state=2))
+    assert told(scene.heartbeat("m1", 10)) == (10, ["foo"])
+    assert told(scene.heartbeat("m1", 10, foo(-1))) == (10, None)
+    scene.update(ConnectorChange(connector="foo", wanted_state=1))
+    scene.heartbeat("m1", 10)  # the scene's ledger fails if foo-0 comes back @10
+    fixed.error = None
+    fixed.shares = {"m1": foo(-1, 0)}
+    scene.expire(TimerKind.COMPUTE)
+    assert told(scene.heartbeat("m1", 10)) == (12, ["foo", "foo-0"])
+    assert scene.current("m1").assigned == {FOO: 10, Unit("foo", 0): 12}
+
+
+def test_s6_a_rejoin_while_the_target_is_stale_gets_nothing_until_the_next_one(fixed: FixedAssignor) -> None:
+    """The old target would hand out its units under the epoch at which it already has had them."""
+    from connectgroup.errors import PluginError
+
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
+    fixed.error = PluginError("not today")
+    scene.join("m2")
+    assert told(scene.join("m1")) == (10, [])
+    fixed.error = None
+    fixed.shares = {"m1": foo(-1, 0)}
+    scene.expire(TimerKind.COMPUTE)
+    assert told(scene.heartbeat("m1", 10)) == (11, ["foo", "foo-0"])
+
+
+# ---- timers
+
+
+def test_to_01_silence_removes_a_member(rest: Scene) -> None:
+    """TO-01: three tombstones and a new group epoch."""
+    rest.expire(TimerKind.SESSION, "m1")
+    gone = [record.key.kind for record in rest.records if isinstance(record, Tombstone)]
+    assert gone == [Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER]
+    assert rest.group.epoch == 101
+    assert rest.group.latest_rebalance is not None
+    assert rest.group.latest_rebalance.causes == ("m1 was silent for 10000 ms",)
+    assert rest.last is not None
+    assert CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1")) in rest.last.timers
+
+
+@pytest.mark.parametrize("kind", [TimerKind.SESSION, TimerKind.REBALANCE])
+def test_kafka_8896_a_timer_of_a_member_that_is_gone_does_nothing(rest: Scene, kind: TimerKind) -> None:
+    """KAFKA-8896: an expiry that fires after the removal crashed the coordinator."""
+    rest.leave("m1")
+    outcome = rest.expire(kind, "m1")
+    assert (outcome.records, outcome.timers) == ((), ())
+    assert Scene(settings=rest.settings).expire(kind, "m1").records == ()
+    assert Scene(settings=rest.settings).expire(TimerKind.COMPUTE).records == ()
+
+
+def rebalance_timers(scene: Scene) -> list[object]:
+    """What the last step did to rebalance timers."""
+    assert scene.last is not None
+    return [timer for timer in scene.last.timers if timer.key.kind is TimerKind.REBALANCE]
+
+
+def test_to_02_a_revocation_that_takes_too_long_is_fenced(rest: Scene, fixed: FixedAssignor) -> None:
+    """TO-02, S14: heartbeats without an acknowledgement do not help, nor do they put the deadline off."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m9")
+    key = TimerKey(TimerKind.REBALANCE, GROUP, "m1")
+    rest.heartbeat("m1", 100)
+    assert rebalance_timers(rest) == [SetTimer(key, 10_000)]
+    for owned in (None, foo(1, 2, 3), None):
+        rest.heartbeat("m1", 100, owned)
+        assert rebalance_timers(rest) == []
+    rest.expire(TimerKind.REBALANCE, "m1")
+    assert "m1" not in rest.group.members
+    assert rest.group.epoch == 102
+    assert rest.group.latest_rebalance is not None
+    assert "m1 did not stop foo-3 within 10000 ms" in rest.group.latest_rebalance.causes
+    assert rest.heartbeat("m1", 100, foo(1, 2)).error_code == UnknownMemberId.code
+
+
+def test_to_03_an_acknowledgement_in_time_ends_the_wait(rest: Scene, fixed: FixedAssignor) -> None:
+    """TO-03: cancelled, and should it fire all the same it does nothing; UNRELEASED never arms it."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m9")
+    rest.heartbeat("m0", 100)
+    assert rest.state("m0") is UNRELEASED
+    assert rebalance_timers(rest) == []
+    rest.heartbeat("m1", 100)
+    rest.heartbeat("m1", 100, foo(1, 2))
+    assert rebalance_timers(rest) == [CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"))]
+    assert rest.expire(TimerKind.REBALANCE, "m1").records == ()
+    assert rest.expire(TimerKind.REBALANCE, "m0").records == ()
+
+
+def test_a_second_revocation_has_a_deadline_of_its_own(rest: Scene, fixed: FixedAssignor) -> None:
+    """Straight from one revocation to the next (CA-08): the timer starts anew for what is newly to be stopped."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m8")
+    rest.heartbeat("m1", 100)
+    fixed.shares = {"m0": foo(-1, 0, 3, 2), "m1": foo(1)}
+    rest.join("m9")
+    rest.heartbeat("m1", 100, foo(1, 2))
+    assert rest.state("m1") is UNREVOKED
+    assert rebalance_timers(rest) == [SetTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"), 10_000)]
+
+
+def test_every_answered_heartbeat_restarts_the_session(rest: Scene) -> None:
+    """A member that is heard lives."""
+    rest.heartbeat("m1", 100)
+    assert rest.last is not None
+    assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000) in rest.last.timers
+    rest.join("m1")
+    assert rest.last is not None
+    assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000) in rest.last.timers
+
+
+def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
+    """TO-05, D5: sessions for all from now on; a rebalance timer for UNREVOKED only."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m9")
+    rest.heartbeat("m0", 100)
+    rest.heartbeat("m1", 100)
+    assert [rest.state(member_id) for member_id in ("m0", "m1", "m9")] == [UNRELEASED, UNREVOKED, STABLE]
+    assert on_load(rest.group, rest.settings) == (
+        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m0"), 10_000),
+        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000),
+        SetTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"), 10_000),
+        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m9"), 10_000),
+    )
+
+
+def test_what_an_expelled_member_had_waits_for_nobody(rest: Scene, fixed: FixedAssignor) -> None:
+    """S3(c): expiry frees, by a durable record, and the others get it at their next heartbeat."""
+    fixed.shares = {"m0": foo(-1, 0, 1, 2, 3)}
+    rest.expire(TimerKind.SESSION, "m1")
+    assert told(rest.heartbeat("m0", 100)) == (101, ["foo", "foo-0", "foo-1", "foo-2", "foo-3"])
+    assert given(rest.heartbeat("m0", 101, foo(-1, 0, 1, 2, 3))) is None
+    assert rest.current("m1").held == {} and NOBODY == frozenset()

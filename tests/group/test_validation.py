@@ -1,0 +1,293 @@
+"""Every sentence under "Request Validation" of the source, for each of the requests, and our own for connectors.
+
+Each test quotes the sentence it checks. A refused request costs no record and changes nothing; the scene asserts that
+after every step. Rows RV-01..RV-06, RV-09, RV-10 of the scenarios; RV-07 and RV-11..RV-13 are about topics and Streams,
+RV-08 about static members, RV-14 is the runtime's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import GroupError, InvalidRequest, UnsupportedAssignor
+from connectgroup.group.handle import GroupRequest
+from connectgroup.messages import (
+    AssignorInfo,
+    ConnectorChange,
+    ConnectorTasks,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InstallRequest,
+    PrepareRequest,
+    TaskConfig,
+    TaskStatus,
+    UpdateConnectorsRequest,
+    entries,
+)
+
+from .builders import GROUP, Scene, info, settings, tasks
+
+BAD_NAMES = ["", " ", " padded", "padded ", "tab\there", "line\nbreak", "nul\0", ".", "..", "x" * 250]
+
+HEARTBEAT = HeartbeatRequest(group_id=GROUP, member_id="m1", member_epoch=5)
+JOIN = HeartbeatRequest(group_id=GROUP, member_id="new", member_epoch=0, rebalance_timeout_ms=10_000, owned=())
+LEAVE = HeartbeatRequest(group_id=GROUP, member_id="m1", member_epoch=-1)
+PREPARE = PrepareRequest(group_id=GROUP, member_id="m1", member_epoch=5)
+INSTALL = InstallRequest(group_id=GROUP, member_id="m1", member_epoch=5, group_epoch=6)
+UPDATE = UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="foo", wanted_state=2),))
+ALL_FIVE = [HEARTBEAT, JOIN, LEAVE, PREPARE, INSTALL]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """m1 with foo and foo-0 at epoch 5."""
+    return Scene.at_rest(settings(), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
+
+
+def refused(scene: Scene, request: GroupRequest, *words: str, by: type[GroupError] = InvalidRequest) -> None:
+    """The request is turned down on one line that names field, value and what is allowed."""
+    outcome = scene.act(request)
+    response: Any = outcome.response
+    assert response.error_code == by.code, response
+    assert response.error_message is not None
+    assert "\n" not in response.error_message
+    assert response.error_message.isprintable()
+    assert len(response.error_message) < 400
+    for word in words:
+        assert word in response.error_message
+    assert outcome.records == ()
+    assert outcome.timers == ()
+
+
+def taken(scene: Scene, request: GroupRequest) -> None:
+    """The request is not turned down by a rule of validation."""
+    response: Any = scene.act(request).response
+    assert response.error_code not in (InvalidRequest.code, UnsupportedAssignor.code), response.error_message
+
+
+# ---- all requests
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+@pytest.mark.parametrize("request_", ALL_FIVE, ids=lambda request: f"{type(request).__name__} {request.member_epoch}")
+def test_group_and_member_ids(scene: Scene, request_: Any, name: str) -> None:
+    """ "GroupId must be non-empty." "MemberId must be non-empty." RV-01, RV-02."""
+    refused(scene, replace(request_, group_id=name), "GroupId: got ", "allowed: ")
+    refused(scene, replace(request_, member_id=name), "MemberId: got ", "allowed: ")
+
+
+@pytest.mark.parametrize("epoch", [-2, -3, -(2**31)])
+def test_member_epoch_of_a_heartbeat(scene: Scene, epoch: int) -> None:
+    """ "MemberEpoch must be >= -1." RV-09. Epoch -2 stays refused until there are static members."""
+    refused(scene, replace(HEARTBEAT, member_epoch=epoch), "MemberEpoch", str(epoch), ">= -1")
+
+
+@pytest.mark.parametrize("request_", [PREPARE, INSTALL], ids=["Prepare", "Install"])
+@pytest.mark.parametrize("epoch", [-1, -2, -(2**31)])
+def test_member_epoch_of_prepare_and_install(scene: Scene, request_: Any, epoch: int) -> None:
+    """ "MemberEpoch must be >= 0." """
+    refused(scene, replace(request_, member_epoch=epoch), "MemberEpoch", str(epoch), ">= 0")
+
+
+@pytest.mark.parametrize("epoch", [-1, -(2**31)])
+def test_group_epoch_of_install(scene: Scene, epoch: int) -> None:
+    """ "GroupEpoch must be >= 0." (KIP-848, ConsumerGroupInstallAssignment)"""
+    refused(scene, replace(INSTALL, group_epoch=epoch), "GroupEpoch", str(epoch), ">= 0")
+
+
+# ---- heartbeat
+
+
+@pytest.mark.parametrize("request_", [HEARTBEAT, JOIN], ids=["stay", "join"])
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_instance_id(scene: Scene, request_: HeartbeatRequest, name: str) -> None:
+    """ "InstanceId, if provided, must be non-empty." RV-03."""
+    refused(scene, replace(request_, instance_id=name), "InstanceId")
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, -2, -(2**31)])
+def test_rebalance_timeout_of_a_join(scene: Scene, timeout_ms: int) -> None:
+    """ "RebalanceTimeoutMs must be larger than zero in the first heartbeat request." RV-05."""
+    refused(scene, replace(JOIN, rebalance_timeout_ms=timeout_ms), "RebalanceTimeoutMs", str(timeout_ms), "> 0")
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -2, 3_600_001, 2**31 - 1])
+def test_rebalance_timeout_of_any_heartbeat(scene: Scene, timeout_ms: int) -> None:
+    """-1 is "didn't change"; all else must be a time that somebody would wait (bad input 13)."""
+    refused(scene, replace(HEARTBEAT, rebalance_timeout_ms=timeout_ms), "RebalanceTimeoutMs", str(timeout_ms))
+    taken(scene, replace(HEARTBEAT, rebalance_timeout_ms=3_600_000))
+    taken(scene, replace(HEARTBEAT, rebalance_timeout_ms=1))
+
+
+@pytest.mark.parametrize("request_", [HEARTBEAT, JOIN], ids=["stay", "join"])
+def test_cn_16_two_kinds_of_assignor(scene: Scene, request_: HeartbeatRequest) -> None:
+    """ "ServerAssignor and ClientAssignors cannot be used together." CN-16. An empty list is "used" too."""
+    both = replace(request_, server_assignor="round-robin", client_assignors=(info(),))
+    refused(scene, both, "ServerAssignor", "not both")
+    refused(scene, replace(both, client_assignors=()), "ServerAssignor", "not both")
+
+
+BAD_ASSIGNORS: list[tuple[AssignorInfo, str]] = [
+    *((info(name), "Assignor.Name") for name in BAD_NAMES),
+    (info("a", low=-2, high=3), "Assignor.MinimumVersion"),
+    (info("a", low=-(2**15), high=3), "Assignor.MinimumVersion"),
+    (info("a", low=-1, high=-1), "Assignor.MaximumVersion"),
+    (info("a", low=3, high=2, version=2), "Assignor.MaximumVersion"),
+    (info("a", low=3, high=2, version=3), "Assignor.MaximumVersion"),
+    (info("a", low=1, high=3, version=0), "Assignor.Version"),
+    (info("a", low=1, high=3, version=4), "Assignor.Version"),
+    (info("a", metadata=b"x" * 65_537), "Assignor.Metadata"),
+]
+
+
+@pytest.mark.parametrize("request_", [HEARTBEAT, JOIN], ids=["stay", "join"])
+@pytest.mark.parametrize(("bad", "field"), BAD_ASSIGNORS, ids=lambda value: repr(value)[:60])
+def test_cn_17_a_client_assignor(scene: Scene, request_: HeartbeatRequest, bad: AssignorInfo, field: str) -> None:
+    """CN-17. "Assignor.Name must be non-empty." "Assignor.MinimumVersion must be >= -1." "Assignor.MaximumVersion must
+    be >= 0 and >= Assignor.MinimumVersion." "Assignor.Version must be in the >= Assignor.MinimumVersion and <=
+    Assignor.MaximumVersion."
+    """
+    refused(scene, replace(request_, client_assignors=(bad,)), field, "allowed: ")
+    refused(scene, replace(request_, client_assignors=(info("good"), bad)), field)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [info("a", low=-1, high=0, version=-1), info("a", low=0, high=0), info("a", low=2, high=2), info("a", metadata=b"x" * 65_536)],
+    ids=repr,
+)
+def test_client_assignors_at_the_limits_are_taken(scene: Scene, good: AssignorInfo) -> None:
+    """The same sentences from their other side."""
+    taken(scene, replace(JOIN, client_assignors=(good,)))
+
+
+def test_an_assignor_listed_twice(scene: Scene) -> None:
+    """A list of preferences names each once."""
+    refused(scene, replace(JOIN, client_assignors=(info("a"), info("a", high=2))), "ClientAssignors", "each assignor once")
+
+
+@pytest.mark.parametrize("name", ["unheard-of", "Round-Robin", "round-robin2"])
+def test_server_assignor(scene: Scene, name: str) -> None:
+    """UNSUPPORTED_ASSIGNOR: "ServerAssignor must be supported by the server." RV-10."""
+    refused(scene, replace(JOIN, server_assignor=name), name, "round-robin", by=UnsupportedAssignor)
+    refused(scene, replace(HEARTBEAT, server_assignor=name), name, by=UnsupportedAssignor)
+    taken(scene, replace(JOIN, server_assignor="round-robin"))
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_server_assignor_is_a_name(scene: Scene, name: str) -> None:
+    """What is not a name cannot be the name of an assignor."""
+    refused(scene, replace(JOIN, server_assignor=name), "ServerAssignor")
+
+
+@pytest.mark.parametrize("owned", [None, (ConnectorTasks(connector="foo", tasks=(0,)),)], ids=["null", "something"])
+def test_owned_of_a_join(scene: Scene, owned: tuple[ConnectorTasks, ...] | None) -> None:
+    """RV-06, design 3.4: epoch 0 means "I run nothing"."""
+    refused(scene, replace(JOIN, owned=owned), "ConnectorsAndTasks", "empty list")
+
+
+BAD_REPORTS = [
+    (ConnectorTasks(connector="", tasks=(0,)),),
+    (ConnectorTasks(connector="a\nb", tasks=(0,)),),
+    (ConnectorTasks(connector="foo", tasks=(-1,)),),
+    (ConnectorTasks(connector="foo", tasks=(0, -7)),),
+    (ConnectorTasks(connector="foo", tasks=(0, 0)),),
+    (ConnectorTasks(connector="foo", tasks=(0,)), ConnectorTasks(connector="foo", tasks=(0,))),
+    (ConnectorTasks(connector="foo", owns_connector=True), ConnectorTasks(connector="foo", owns_connector=True)),
+]
+
+
+@pytest.mark.parametrize("owned", BAD_REPORTS, ids=repr)
+def test_owned_units_are_named_once_and_for_real(scene: Scene, owned: tuple[ConnectorTasks, ...]) -> None:
+    """Bad input 12: duplicates and numbers that cannot be a task's."""
+    refused(scene, replace(HEARTBEAT, owned=owned), "ConnectorsAndTasks")
+
+
+def test_max_wait_ms(scene: Scene) -> None:
+    """Tagged MaxWaitMs is a time."""
+    refused(scene, replace(HEARTBEAT, max_wait_ms=-1), "MaxWaitMs", "-1")
+    taken(scene, replace(HEARTBEAT, max_wait_ms=2**31 - 1))
+
+
+@pytest.mark.parametrize("state", [0, 3, -1, 127])
+def test_a_status_is_running_or_failed(scene: Scene, state: int) -> None:
+    """Tagged Statuses: the whole heartbeat is turned down, with nothing of it kept."""
+    statuses = (
+        TaskStatus(connector="foo", task=0, owner_epoch=5, state=1),
+        TaskStatus(connector="foo", task=-1, owner_epoch=5, state=state),
+    )
+    refused(scene, replace(HEARTBEAT, statuses=statuses), "Statuses.State", str(state))
+
+
+def test_a_turned_down_update_of_a_member_leaves_what_it_said_before(scene: Scene) -> None:
+    """Good and bad fields in one heartbeat: none is taken."""
+    before = scene.group.members["m1"]
+    refused(scene, replace(HEARTBEAT, rebalance_timeout_ms=77, client_assignors=(info(""),)), "Assignor.Name")
+    assert scene.group.members["m1"] == before
+
+
+# ---- connectors
+
+
+def change(**changes: Any) -> Callable[[], UpdateConnectorsRequest]:
+    return lambda: replace(UPDATE, changes=(replace(UPDATE.changes[0], **changes),))
+
+
+BAD_UPDATES: dict[str, tuple[Callable[[], UpdateConnectorsRequest], str]] = {
+    "group id": (lambda: replace(UPDATE, group_id=""), "GroupId"),
+    "member id": (lambda: replace(UPDATE, member_id=""), "MemberId"),
+    "no change": (lambda: replace(UPDATE, changes=()), "Changes"),
+    "a connector twice": (lambda: replace(UPDATE, changes=UPDATE.changes * 2), "each connector once"),
+    "wanted state 4": (change(wanted_state=4), "Changes.WantedState"),
+    "wanted state -1": (change(wanted_state=-1), "Changes.WantedState"),
+    "version -2": (change(expected_version=-2), "Changes.ExpectedVersion"),
+    "a task list from an operator": (change(task_configs=()), "Changes.TaskConfigs"),
+    "delete and configure": (change(delete=True, config=entries({"a": "b"})), "Changes.Delete"),
+    "delete and give tasks": (
+        lambda: replace(change(delete=True, task_configs=(TaskConfig(),))(), member_id="m1"),
+        "Changes.Delete",
+    ),
+    **{f"connector {name!r}": (change(connector=name), "Changes.Connector") for name in BAD_NAMES},
+    "a connector that is not there": (change(connector="bar"), "it does not exist"),
+    "too many units": (
+        lambda: replace(UPDATE, changes=tuple(added_connector(number) for number in range(3))),
+        "at most 4",
+    ),
+}
+
+
+def added_connector(number: int) -> ConnectorChange:
+    return ConnectorChange(connector=f"c{number}", config=())
+
+
+@pytest.mark.parametrize("what", BAD_UPDATES)
+def test_changes_of_connectors(what: str) -> None:
+    """ConnectGroupUpdateConnectors, ours: the response names the offender, and nothing of the request is done."""
+    scene = Scene.at_rest(
+        settings(most_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])}
+    )
+    make, words = BAD_UPDATES[what]
+    refused(scene, make(), words)
+
+
+def test_a_refusal_never_repeats_control_characters_or_novels(scene: Scene) -> None:
+    """Bad input, the rule: received value cut to 80 characters, control characters escaped, one line."""
+    evil = "\x1b[31mred\x07\r\n" + "y" * 10_000
+    refused(scene, replace(HEARTBEAT, group_id=evil))
+    refused(scene, replace(HEARTBEAT, member_id=evil))
+    refused(scene, replace(JOIN, client_assignors=(info(evil),)))
+    refused(scene, replace(HEARTBEAT, owned=(ConnectorTasks(connector=evil, tasks=(1,)),)))
+    refused(scene, replace(UPDATE, changes=(ConnectorChange(connector=evil, wanted_state=1),)))
+
+
+def test_a_heartbeat_that_obeys_all_rules_is_answered(scene: Scene) -> None:
+    """The negative tests above would also pass if everything were refused."""
+    response = scene.act(HEARTBEAT).response
+    assert isinstance(response, HeartbeatResponse)
+    assert response.error_code == 0
+    for request in ALL_FIVE:
+        taken(scene, request)
