@@ -180,9 +180,7 @@ async def _groups_list(options: argparse.Namespace) -> int:
 
 async def _groups_describe(options: argparse.Namespace) -> int:
     for group in await _describe(options, (options.group,)):
-        print(
-            f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target of epoch {group.assignment_epoch}"
-        )
+        print(f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}")
         print(f"assignor: {group.assignor_name or 'none yet'}", end="")
         print(f", being computed by {group.computing_member}" if group.computing_member else "")
         if group.assignor_error:

@@ -87,7 +87,7 @@ class Connector(ABC):
     def task(self, config: Config, context: TaskContext) -> Task:
         """A new, not yet started task for one of the configurations that ``task_configs`` gave."""
 
-    @classmethod
+    @classmethod  # noqa: B027 (to do nothing is the usual case)
     def warm_up(cls) -> None:
         """Whatever is slow and the same for every task of this class (a Spark session).
 

@@ -50,7 +50,7 @@ from . import validate
 from .draft import Draft
 from .outcome import Outcome
 from .settings import GroupSettings
-from .state import Group
+from .state import NO_TARGET, Group, Target
 from .timing import CancelTimer, Timer, TimerKey, TimerKind, compute
 
 COORDINATOR = "coordinator"
@@ -131,7 +131,9 @@ def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) ->
         if member.server_assignor is not None and member.server_assignor not in settings.server_assignors:
             allowed = ", ".join(sorted(settings.server_assignors)) or "none on this coordinator"
             raise UnsupportedAssignor(f"ServerAssignor: got {printable(member.server_assignor)!r}; allowed: {allowed}")
-    select_assignor(members)
+    # Those that list none are left out: when they go, the rest must be able to work together, for nobody can be told
+    # UNSUPPORTED_ASSIGNOR then.
+    select_assignor([member for member in members if member.assignors])
 
 
 def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
@@ -181,24 +183,27 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
     members = list(draft.members())
     asked = {member.server_assignor for member in members if member.server_assignor}
     name = asked.pop() if len(asked) == 1 else settings.server_assignor
-    timer = CancelTimer(TimerKey(TimerKind.COMPUTE, draft.group.group_id))
-    try:
-        if name not in settings.server_assignors:
-            raise InvalidAssignment(
-                f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
-            )
-        installed = settings.server_assignors[name](group_state(draft, name))
-        offence = first_offence(draft, name, installed)
-        if offence:
-            raise InvalidAssignment(f"server-side assignor {name}: {offence}")
-    except ConnectGroupError as error:
+    installed: tuple[InstalledMember, ...] = ()
+    if name not in settings.server_assignors:
+        failure: str | None = f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
+    else:
+        question = group_state(draft, name)
+        try:
+            installed = settings.server_assignors[name](question)
+        except Exception as error:  # somebody else's code: whatever it raises, the group goes on
+            reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
+            failure = f"server-side assignor {name}: {reason}"
+        else:
+            offence = first_offence(draft, name, installed)
+            failure = f"server-side assignor {name}: {offence}" if offence else None
+    if failure:
         # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
-        draft.write(replace(computation, member_id="", error=printable(error, most=500)))
+        draft.write(replace(computation, member_id="", error=printable(failure, most=500)))
         return (compute(draft.group.group_id, settings.session_timeout_ms),)
     if computation.error:
         draft.write(replace(computation, member_id=""))
     _install(draft, installed, name, COORDINATOR)
-    return (timer,)
+    return (CancelTimer(TimerKey(TimerKind.COMPUTE, draft.group.group_id)),)
 
 
 def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
@@ -381,29 +386,27 @@ def _is_repeat(group: Group, request: InstallRequest) -> bool:
     """The same install once more, after a lost response (CN-08)."""
     if request.error or request.group_epoch != group.target_epoch or group.computed_by != request.member_id:
         return False
-    said = {member.member_id: units_of(member.units) for member in request.members}
-    return all(group.target(member_id).units == said.get(member_id, frozenset()) for member_id in group.members)
+    said = {member.member_id: _share(member) for member in request.members}
+    return all(group.target(member_id) == said.get(member_id, NO_TARGET) for member_id in group.members)
+
+
+def _share(member: InstalledMember) -> Target:
+    return Target(units=units_of(member.units), error=member.error, version=member.version, metadata=member.metadata)
 
 
 def _install(draft: Draft, members: Iterable[InstalledMember], assignor: str, computed_by: str) -> None:
     """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02)."""
     group = draft.group
-    shares = {member.member_id: member for member in members}
+    shares = {member.member_id: _share(member) for member in members}
     for member in draft.members():
-        share = shares.get(member.member_id, InstalledMember(member_id=member.member_id))
+        share = shares.get(member.member_id, NO_TARGET)
         # The draft's: a share forgotten in this very step must be written again, even where it is the same.
-        old = draft.target(member.member_id)
-        if (old.units, old.error, old.version, old.metadata) != (
-            units_of(share.units),
-            share.error,
-            share.version,
-            share.metadata,
-        ):
+        if share != draft.target(member.member_id):
             draft.write(
                 TargetMemberRecord(
                     group_id=group.group_id,
                     member_id=member.member_id,
-                    units=grouped(units_of(share.units)),
+                    units=grouped(share.units),
                     error=share.error,
                     version=share.version,
                     metadata=share.metadata,

@@ -1,8 +1,8 @@
 """Connectors live in the group: their configurations, task lists and wanted states are records of its log.
 
 Every change carries the version it was made against (compare and set), so two operators cannot overwrite each
-other unseen, and a task list carries the grant under which its author owns the connector, so a former owner cannot
-write one. A unit whose configuration changes keeps its name, but its grants must be newer than the change
+other unseen, and a task list carries the grant under which its author owns the connector, so a former owner, or
+one that runs a former configuration, cannot write one. A unit whose configuration changes keeps its name, but its grants must be newer than the change
 (``since_epoch``): it is stopped where it runs and given out anew, and what did not change is left alone.
 
 Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from ..errors import GroupError, InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from ..messages import ChangedConnector, ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
-from ..names import Unit, printable
-from ..records import ConnectorRecord, Kind, TaskEntry, WantedState
+from ..names import NO_UNITS, Unit, Units, printable
+from ..records import ConnectorRecord, Kind, TaskEntry, Tombstone, WantedState
 from . import validate
 from .assignment import settle
 from .draft import Draft
@@ -68,6 +68,10 @@ def update_connectors(
             draft.write(change.after)
         elif change.before is not None:
             draft.forget(Kind.CONNECTOR, change.before.connector)
+        # By records of their own: in a compacted log nothing else would tell that they are gone.
+        for unit in sorted(_runnable(change.before) - _runnable(change.after)):
+            if unit in group.statuses:
+                draft.write(Tombstone(group.statuses[unit].key))
     results = tuple(
         ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
         for wanted, change in zip(request.changes, changes, strict=True)
@@ -87,6 +91,10 @@ def after_connectors(group: Group, now_ms: int, settings: GroupSettings) -> Outc
 
 def _size(connector: ConnectorRecord | None) -> int:
     return 1 + len(connector.tasks) if connector else 0
+
+
+def _runnable(connector: ConnectorRecord | None) -> Units:
+    return frozenset(unit for unit, _ in runnable_units(connector)) if connector else NO_UNITS
 
 
 def _refused(
@@ -150,9 +158,9 @@ def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> Con
     What shall run again counts as new: its holder may have given it back in the meantime, and would else be given it
     a second time under the same owner epoch where no target was computed between (reliability S6).
     """
-    ran = {unit for unit, _ in runnable_units(connector)}
+    ran = _runnable(connector)
     connector = replace(connector, wanted_state=state)
-    on = {unit for unit, _ in runnable_units(connector)} - ran
+    on = _runnable(connector) - ran
     return replace(
         connector,
         since_epoch=epoch if Unit(connector.connector) in on else connector.since_epoch,
@@ -170,6 +178,10 @@ def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange) -
     if granted is None or granted != wanted.owner_epoch:
         raise StaleMemberEpoch(
             f"connector {printable(wanted.connector)}: {member_id} does not own it at epoch {wanted.owner_epoch}"
+        )
+    if granted < group.connectors[wanted.connector].since_epoch:
+        raise StaleMemberEpoch(
+            f"connector {printable(wanted.connector)}: {member_id} owns it under a configuration that has been replaced"
         )
 
 

@@ -80,6 +80,7 @@ def heartbeat(
         and draft.epoch > draft.target_epoch
         and computation.member_id == request.member_id
         and not computation.prepared
+        and not _acknowledges(draft.current(request.member_id), request)
     )
     if asked:
         # Its own reconciliation waits for its next heartbeat, which is a full one, as after every error.
@@ -92,6 +93,18 @@ def heartbeat(
         timers += (timing.session(group.group_id, request.member_id, settings),)
         return Outcome(response=response, records=tuple(draft.records), timers=timers)
     return _step(draft, request, settings, timers)
+
+
+def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
+    """Whether a revocation ends here. It is taken in before its sender is asked to compute: one that never comes to
+    prepare would else miss its rebalance timeout with nothing left to stop (reliability S14).
+    """
+    return (
+        current.state == MemberState.UNREVOKED
+        and request.owned is not None
+        and request.member_epoch == current.epoch
+        and not units_of(request.owned) & current.pending.keys()
+    )
 
 
 def _step(
@@ -309,7 +322,10 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
 
 
 def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) -> None:
-    """ "Updates the members informations if any. The group epoch is incremented if there is any change." Null: as before."""
+    """ "Updates the members informations if any. The group epoch is incremented if there is any change."
+
+    Null means "as before".
+    """
     known = draft.group.members[request.member_id]
     member = known
     if request.rebalance_timeout_ms != -1:
@@ -339,7 +355,8 @@ def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus])
             message=printable(status.message, most=500),
         )
         if (
-            draft.current(member_id).assigned.get(unit) == status.owner_epoch
+            unit in draft.group.runnable
+            and draft.current(member_id).assigned.get(unit) == status.owner_epoch
             and draft.group.statuses.get(unit) != record
         ):
             draft.write(record)

@@ -47,7 +47,8 @@ def reconcile(
         The same object where nothing changes.
 
     Raises:
-        FencedMemberEpoch: the stored state is of a version this code does not know, and the member still runs something.
+        FencedMemberEpoch: the stored state is of a version this code does not know, and the member still runs
+            something.
     """
     match current.state:
         case MemberState.STABLE | MemberState.UNRELEASED:

@@ -226,7 +226,6 @@ class Group:
         for unit in before:
             if unit not in after:
                 del self.runnable[unit]
-                self.statuses.pop(unit, None)
                 self.stopped.pop(unit, None)
         self.runnable.update(after)
         changed = (unit for unit in before if after.get(unit) != before[unit])

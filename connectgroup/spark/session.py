@@ -158,26 +158,27 @@ def session_is_alive() -> bool:
 
 
 def _is_alive(session: SparkSession) -> bool:
-    # The process is asked first: a call into a Java that is gone waits for a connection.
-    return _java_runs(session) and not session.sparkContext._jsc.sc().isStopped()
-
-
-def _java_runs(session: SparkSession) -> bool:
     gateway: Any = session.sparkContext._gateway
-    return gateway is not None and gateway.proc.poll() is None
+    if gateway is None or gateway.proc.poll() is not None:
+        return False
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except Exception:  # py4j has many words for a Java that is on its way out, and not all are its own
+        return False
 
 
 def _forget(session: SparkSession) -> None:
-    """End a session and its Java, or clear away what pyspark remembers of one whose Java is gone already."""
+    """End a session and its Java, and clear away what pyspark remembers of them, also of a Java that is gone."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     gateway: Any = session.sparkContext._gateway
-    if _java_runs(session):
+    if _is_alive(session):
         session.stop()
         gateway.shutdown()
+    if gateway is not None:
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout=30)
     with SparkContext._lock:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -55,6 +55,7 @@ from ..messages import (
     entries,
 )
 from ..names import printable, show
+from ..tracing import span
 from ..transport.base import Client
 from .callbacks import tell_chosen_assignor, tell_listeners
 from .offload import off_loop
@@ -182,6 +183,10 @@ class Worker:
         """Ask ``run`` to stop everything, leave the group and return."""
         self._stopping.set()
 
+    async def wait_stopped(self) -> None:
+        """Until ``stop`` has been called."""
+        await self._stopping.wait()
+
     async def _let_go(self) -> None:
         """Stop what runs, by the same road as any revocation: heartbeats go on meanwhile."""
         self.member.retire()
@@ -224,15 +229,17 @@ class Worker:
             return
         sent_ms = _now_ms()
         call = asyncio.create_task(self._heartbeats.call(request, timeout_s=self._patience_s(request)))
-        while not call.done():
-            # Whatever has to be said makes the parked heartbeat one that is given up.
-            await self._wait_for(call)
-            self._check_lease()
-            if not call.done() and (self.member.has_something_to_say or self.member.phase is Phase.LOSING):
+        try:
+            while not call.done():
+                await self._wait_for(call)
+                self._check_lease()
+                if not call.done() and (self.member.has_something_to_say or self.member.phase is Phase.LOSING):
+                    # Whatever has to be said makes the parked heartbeat one that is given up.
+                    return
+        finally:
+            if not call.done():
                 call.cancel()
-                with contextlib.suppress(asyncio.CancelledError, TransportError):
-                    await call
-                return
+                await asyncio.gather(call, return_exceptions=True)
         try:
             response = call.result()
         except TransportError as error:
@@ -320,7 +327,9 @@ class Worker:
             await self._has_actions.wait()
             self._has_actions.clear()
             while self._actions:
-                await self._perform(self._actions.popleft())
+                action = self._actions.popleft()
+                with span(type(action).__name__.lower(), {"member": self.member_id, "epoch": self.member.epoch}):
+                    await self._perform(action)
 
     async def _perform(self, action: Action) -> None:
         match action:

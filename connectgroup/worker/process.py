@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 from ..config import WorkerConfig
 from ..errors import ConnectGroupError, TransportError
@@ -61,14 +63,27 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
         _stop_with_supervisor(worker)
     telling = asyncio.create_task(_tell_supervisor(worker, runner)) if supervised else None
     try:
-        await _warm_up(config, control)
-        logger.info("joining group %s at %s", config.group, config.coordinator)
-        await worker.run()
+        if await _unless_stopped(worker, _warm_up(config, control)):
+            logger.info("joining group %s at %s", config.group, config.coordinator)
+            await worker.run()
     finally:
         if telling is not None:
             telling.cancel()
         await heartbeats.close()
         await control.close()
+
+
+async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bool:
+    """Do it, unless the worker is told to stop meanwhile: false then, and what runs in threads is left to itself."""
+    task = asyncio.create_task(work)
+    stopping = asyncio.create_task(worker.wait_stopped())
+    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not task.done():
+        task.cancel()
+        return False
+    task.result()
+    return True
 
 
 async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:

