@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import platform
@@ -22,12 +21,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.task_log import Death, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
+from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
 from connectgroup.config import ConnectorFile, CoordinatorConfig
 from connectgroup.messages import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.supervisor import HERE, Supervisor
@@ -55,22 +53,13 @@ CONNECT = {
     "kill silent": 11.6,
     "add": 0.56,
     "roll": 17.9,
+    "roll stops": 300,
     "roll sum": 1464.0,
 }
 
 
 class Unsettled(Exception):
     """The tasks did not get to where they belong in time; says which."""
-
-
-@dataclass(slots=True)
-class Row:
-    """One line of the table: what was measured, and each of its samples."""
-
-    key: str
-    title: str
-    unit: str = "s"
-    samples: list[float] = field(default_factory=list)
 
 
 TITLES = {
@@ -84,7 +73,7 @@ TITLES = {
     "stop": "a worker stops cleanly: SIGTERM -> all running",
     "stop longest": "   standstill, longest",
     "kill": "a worker is killed, its supervisor says so: SIGKILL -> all running",
-    "kill silent": "a worker is killed, nobody says so (session 10 s): SIGKILL -> all running",
+    "kill silent": "a worker is killed, nobody says so (session {session:g} s): SIGKILL -> all running",
     "add": "10 tasks added in a second connector: PUT -> all running",
     "add others": "   other tasks interrupted",
     "grow": "tasks.max raised by 10: PUT -> all running",
@@ -100,15 +89,22 @@ UNITS |= {"join sum": "task-s", "roll sum": "task-s"}
 class Bench:
     """A group under measurement, and what has been found."""
 
-    def __init__(self, directory: Path, *, tasks: int, workers: int) -> None:
-        self.tasks, self.workers = tasks, workers
+    def __init__(
+        self, directory: Path, *, tasks: int, workers: int, session_s: float = 10.0, verbose: bool = False
+    ) -> None:
+        self.tasks, self.workers, self.session_s, self.verbose = tasks, workers, session_s, verbose
         self.log = TaskLog(directory / "tasks.log")
         self.scratch = directory / "scratch"
         self.supervisor = Supervisor(
             GROUP,
             workers=workers,
             scratch=self.scratch,
-            coordinator=CoordinatorConfig(port=0, data=directory / "groups.sqlite"),
+            coordinator=CoordinatorConfig(
+                port=0,
+                data=directory / "groups.sqlite",
+                session_timeout_ms=int(session_s * 1000),
+                heartbeat_interval_ms=int(session_s * 300),
+            ),
             restart=False,
             worker_log=self._hear,
         )
@@ -116,15 +112,18 @@ class Bench:
         self.live: set[str] = {f"worker-{number}" for number in range(1, workers + 1)}
         self.joined_ns: dict[str, int] = {}
         self.samples: dict[str, list[float]] = {}
-        self.faults: list[str] = []
+        self._heard = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
 
     # ----------------------------------------------------------------------------------------------
     # Scenarios
 
     async def create(self, key: str, name: str, tasks: int) -> None:
-        """A connector where there was none; put -> all of its tasks run."""
+        """A connector where there was none; put -> all of its tasks run. It is removed again."""
         began_ns = await self.put(name, tasks)
         self.note(key, began_ns, await self.settled(began_ns))
+        await self.delete(name, tasks)
+        await self.settled(time.time_ns())
 
     async def join(self, name: str, *, watched: bool = True) -> asyncio.subprocess.Process | None:
         """One worker more. An unwatched one has no supervisor to say that it died; it is returned."""
@@ -190,12 +189,11 @@ class Bench:
             self.live.discard(name)
             stopped_ns = time.time_ns()
             await self.supervisor.stop_worker(name)
-            await self.settled(stopped_ns, quiet_s=0.0)
             await self.supervisor.add_worker(name)
             self.live.add(name)
-            last_ns = await self.settled(stopped_ns, quiet_s=0.0)
-        last_ns = await self.settled(began_ns)
-        self.note("roll", began_ns, last_ns)
+            # In short order: an operator's script goes on as soon as all is well.
+            await self.settled(stopped_ns, quiet_s=0.1)
+        self.note("roll", began_ns, await self.settled(began_ns))
         self.add("roll stops", sum(not event.starts for event in self.since(began_ns)))
         self.add("roll sum", total(self.stood(began_ns)))
 
@@ -217,6 +215,20 @@ class Bench:
         request = UpdateConnectorsRequest(group_id=GROUP, changes=(change,))
         await self.supervisor.server.coordinator.handle(request, client_host=HERE)
 
+    async def all_joined(self) -> None:
+        """Until the first workers are there.
+
+        Raises:
+            Unsettled: one is not.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not self.live.issubset(self.joined_ns):
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            raise Unsettled(f"{', '.join(sorted(self.live - self.joined_ns.keys()))} did not join") from None
+
     async def start_unwatched(self, name: str) -> asyncio.subprocess.Process:
         """A worker process of nobody's: its death is for the session timeout to find."""
         process = await asyncio.create_subprocess_exec(
@@ -228,20 +240,25 @@ class Bench:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        self._unwatched = asyncio.create_task(self._listen(name, process))
+        self._listening = asyncio.create_task(self._listen(name, process))
         return process
 
     async def _listen(self, name: str, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        async for line in process.stderr:
-            self._hear(name, line.decode(errors="replace").rstrip())
+        try:
+            async for line in process.stderr:
+                self._hear(name, line.decode(errors="replace").rstrip())
+        except asyncio.CancelledError:  # the measurement has been broken off
+            process.kill()
+            raise
 
     def _hear(self, name: str, line: str) -> None:
         """One line of a worker's log: the one before its first heartbeat has its time in front."""
         if found := JOINING.match(line):
             clock = datetime.strptime(found[1], "%H:%M:%S.%f").time()
             self.joined_ns[name] = int(datetime.combine(datetime.now().date(), clock).timestamp() * 1e3) * 1_000_000
-        elif " ERROR " in line or VERBOSE:
+            self._heard.set()
+        elif self.verbose or " ERROR " in line:
             print(f"{name} | {line}", file=sys.stderr, flush=True)
 
     # ----------------------------------------------------------------------------------------------
@@ -299,3 +316,140 @@ class Bench:
     def add(self, key: str, value: float) -> None:
         """One more sample."""
         self.samples.setdefault(key, []).append(value)
+
+
+def names(connector: str, tasks: int) -> set[str]:
+    """The tasks of a connector as the log calls them."""
+    return {f"{connector}-{number}" for number in range(tasks)}
+
+
+def tenth(tasks: int) -> int:
+    """The size of the small connector."""
+    return max(1, tasks // 10)
+
+
+def longest(stood: Sequence[Standstill]) -> float:
+    """Seconds of the longest one."""
+    return max((still.seconds for still in stood), default=0.0)
+
+
+def total(stood: Sequence[Standstill]) -> float:
+    """Task-seconds of all."""
+    return sum(still.seconds for still in stood)
+
+
+async def measure(bench: Bench, rounds: int) -> None:
+    """All scenarios, each ``rounds`` times (a join goes before each end of a worker, so there are three a round).
+
+    Raises:
+        Unsettled: a task is missing, or is where it should not be, and stays so.
+    """
+    newcomer = f"worker-{bench.workers + 1}"
+    async with bench.supervisor:
+        await bench.all_joined()
+        for _ in range(rounds):
+            await bench.create("create small", "small", tenth(bench.tasks))
+            await bench.create("create", "big", bench.tasks)
+        await bench.put(MAIN, bench.tasks)
+        await bench.settled(time.time_ns())
+        for _ in range(rounds):
+            await bench.join(newcomer)
+            await bench.stop(newcomer)
+            await bench.join(newcomer)
+            await bench.kill(newcomer)
+            silent = await bench.join(newcomer, watched=False)
+            await bench.kill(newcomer, silent)
+            await bench.add_tasks()
+            await bench.roll()
+
+
+def table(bench: Bench, rounds: int) -> str:
+    """The figures, a line each, beside Connect's where it was measured at the same size."""
+    comparable = (bench.tasks, bench.workers, bench.session_s) == (300, 3, 10.0)
+    words = {
+        "tasks": bench.tasks,
+        "small": tenth(bench.tasks),
+        "workers": bench.workers,
+        "session": bench.session_s,
+        "minimum": bench.tasks // (bench.workers + 1),
+    }
+    rows: list[tuple[str, ...]] = [("scenario", "median (range, n)", "unit", "Connect", "ratio")]
+    for key, title in TITLES.items():
+        samples = bench.samples.get(key)
+        if not samples:
+            continue
+        middle = statistics.median(samples)
+        ours = f"{figure(middle)} ({figure(min(samples))}-{figure(max(samples))}, {len(samples)})"
+        theirs = CONNECT.get(key) if comparable else None
+        ratio = f"{theirs / middle:.3g}x" if theirs and middle else ""
+        beside = figure(theirs) if theirs is not None else ""
+        rows.append((title.format(**words), ours, UNITS.get(key, "s"), beside, ratio))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, tuple("-" * width for width in widths))
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    head = f"{bench.tasks} idle tasks, {bench.workers} workers, {rounds} rounds; {os.cpu_count()} CPUs, Python "
+    head += platform.python_version()
+    return "\n".join([head, "", *lines, *(["", CONNECT_SOURCE] if comparable else [])])
+
+
+def figure(value: float) -> str:
+    """Three digits that count."""
+    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Measure, check, print; the exit code."""
+    with tempfile.TemporaryDirectory(prefix="rebalance-") as directory:
+        bench = Bench(
+            Path(directory),
+            tasks=options.tasks,
+            workers=options.workers,
+            session_s=options.session,
+            verbose=options.verbose,
+        )
+        faults = []
+        try:
+            await measure(bench, options.rounds)
+        except Unsettled as error:
+            faults.append(f"not settled within {PATIENCE_S:g} s: {error}")
+        bench.log.poll()
+    print(table(bench, options.rounds))
+    return verdict(bench.log, faults)
+
+
+def verdict(log: TaskLog, faults: Sequence[str]) -> int:
+    """Say what must never be, if it was; the exit code."""
+    found = [*faults, *overlaps(log.runs)]
+    for fault in found:
+        print(f"FAULT: {fault}")
+    starts = sum(event.starts for event in log.events)
+    print(f"\n{starts} starts, {len(found)} faults (a task on two workers at once, missing, or where it should not be)")
+    return 1 if found else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Time rebalances of idle tasks.")
+    parser.add_argument("--tasks", type=at_least(1), default=300, help="of the one connector (default 300)")
+    parser.add_argument("--workers", type=at_least(2), default=3, help="before one joins (default 3)")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="how often each scenario is run (default 3)")
+    parser.add_argument("--session", type=at_least(3), default=10, help="session timeout in seconds (default 10)")
+    parser.add_argument("--verbose", action="store_true", help="show the workers' logs")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL)
+    return asyncio.run(run(options))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type for argparse."""
+
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text[:6]) <= 10_000:
+            raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {least} to 10000")
+        return int(text)
+
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

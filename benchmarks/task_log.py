@@ -7,8 +7,9 @@ A killed process writes no STOP, so whoever killed it says when.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,7 +108,9 @@ def overlaps(runs: Iterable[Run]) -> list[str]:
         for index, later in enumerate(its):
             for earlier in its[:index]:
                 if earlier.end_ns is None or earlier.end_ns > later.begin_ns:
-                    until = "for good" if earlier.end_ns is None else f"{(earlier.end_ns - later.begin_ns) / 1e6:.3f} ms"
+                    until = (
+                        "for good" if earlier.end_ns is None else f"{(earlier.end_ns - later.begin_ns) / 1e6:.3f} ms"
+                    )
                     found.append(
                         f"{unit}: started on {later.member_id} (epoch {later.owner_epoch}) while it ran on "
                         f"{earlier.member_id} (epoch {earlier.owner_epoch}), {until}"
@@ -128,12 +131,10 @@ def standstills(runs: Iterable[Run], *, since_ns: int) -> list[Standstill]:
     """Each stop at or after a moment that was followed by a start of the same task, wherever that was."""
     found = []
     for unit, its in sorted(by_unit(runs).items()):
-        for earlier, later in zip(its, its[1:], strict=False):
+        for earlier, later in itertools.pairwise(its):
             if earlier.end_ns is not None and earlier.end_ns >= since_ns:
                 seconds = (later.begin_ns - earlier.end_ns) / 1e9
-                found.append(
-                    Standstill(unit=unit, source=earlier.member_id, target=later.member_id, seconds=seconds)
-                )
+                found.append(Standstill(unit=unit, source=earlier.member_id, target=later.member_id, seconds=seconds))
     return found
 
 
@@ -189,6 +190,6 @@ class TaskLog:
         return bool(new)
 
     @property
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> list[Run]:
         """All that has been read, as runs."""
         return runs_of(self.events, self.deaths)

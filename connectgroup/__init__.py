@@ -1,1 +1,85 @@
-"""Worker groups: processes that share out connectors and tasks under epochs, each run by exactly one of them."""
+"""Worker groups: processes that share out connectors and tasks under epochs, each run by exactly one of them.
+
+The public names, loaded when they are first used: ``import connectgroup`` itself imports nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .assignor import (
+        Assignor as Assignor,
+        ConnectAssignment as ConnectAssignment,
+        ConnectAssignor as ConnectAssignor,
+        ConnectGroup as ConnectGroup,
+        ConnectMemberAssignment as ConnectMemberAssignment,
+        PartitionAssignor as PartitionAssignor,
+    )
+    from .config import (
+        ConnectorFile as ConnectorFile,
+        CoordinatorConfig as CoordinatorConfig,
+        WorkerConfig as WorkerConfig,
+    )
+    from .connector import Connector as Connector, Task as Task, TaskContext as TaskContext
+    from .coordinator.runtime import Coordinator as Coordinator
+    from .coordinator.server import CoordinatorServer as CoordinatorServer
+    from .errors import ConnectGroupError as ConnectGroupError
+    from .group.settings import GroupSettings as GroupSettings
+    from .listener import WorkerRebalanceListener as WorkerRebalanceListener
+    from .log.memory import MemoryLog as MemoryLog
+    from .log.sqlite import SqliteLog as SqliteLog
+    from .member.actions import Grant as Grant
+    from .member.machine import MemberSettings as MemberSettings
+    from .names import Unit as Unit
+    from .supervisor import Supervisor as Supervisor
+    from .transport.local import LocalClient as LocalClient
+    from .transport.tcp_client import TcpClient as TcpClient
+    from .worker.loop import Worker as Worker, WorkerSettings as WorkerSettings
+    from .worker.runner import Runner as Runner, RunnerSettings as RunnerSettings, TaskRunner as TaskRunner
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "assignor": (
+        "Assignor",
+        "ConnectAssignment",
+        "ConnectAssignor",
+        "ConnectGroup",
+        "ConnectMemberAssignment",
+        "PartitionAssignor",
+    ),
+    "config": ("ConnectorFile", "CoordinatorConfig", "WorkerConfig"),
+    "connector": ("Connector", "Task", "TaskContext"),
+    "coordinator.runtime": ("Coordinator",),
+    "coordinator.server": ("CoordinatorServer",),
+    "errors": ("ConnectGroupError",),
+    "group.settings": ("GroupSettings",),
+    "listener": ("WorkerRebalanceListener",),
+    "log.memory": ("MemoryLog",),
+    "log.sqlite": ("SqliteLog",),
+    "member.actions": ("Grant",),
+    "member.machine": ("MemberSettings",),
+    "names": ("Unit",),
+    "supervisor": ("Supervisor",),
+    "transport.local": ("LocalClient",),
+    "transport.tcp_client": ("TcpClient",),
+    "worker.loop": ("Worker", "WorkerSettings"),
+    "worker.runner": ("Runner", "RunnerSettings", "TaskRunner"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -11,8 +11,7 @@ thread with a time limit. ``os._exit`` in a plug-in cannot be held back by anyth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .assignor import (

@@ -15,9 +15,9 @@ import sys
 import tempfile
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from .errors import ConfigError, ConnectGroupError, from_code
+from .errors import ConfigError, ConnectGroupError, TransportError, from_code
 from .messages import (
     ChangedConnector,
     ConnectorChange,
@@ -267,6 +267,8 @@ async def _call(options: argparse.Namespace, request: Request) -> Response:
     client = TcpClient(*parse_address("--coordinator", options.coordinator), "cli")
     try:
         return await client.call(request, timeout_s=10)
+    except TransportError as error:
+        raise TransportError(f"{error}; allowed: --coordinator names a coordinator that runs") from error
     finally:
         await client.close()
 
@@ -275,10 +277,15 @@ async def _call(options: argparse.Namespace, request: Request) -> Response:
 # Arguments
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong on one line, like every other error here; the usage is what ``--help`` is for."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="connectgroup", description="Worker groups that share out connectors and tasks."
-    )
+    parser = _Parser(prog="connectgroup", description="Worker groups that share out connectors and tasks.")
     parser.add_argument("--verbose", action="store_true", help="log more")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -360,9 +367,13 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     from .config import DEFAULT_PORT
 
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; this machine's own only (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})")
-    parser.add_argument("--session-timeout-ms", type=int, default=10_000, help="silence that removes a worker (10000)")
-    parser.add_argument("--heartbeat-interval-ms", type=int, default=3_000, help="how often workers speak (3000)")
+    parser.add_argument(
+        "--port", type=_number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"
+    )
+    parser.add_argument(
+        "--session-timeout-ms", type=_number, default=10_000, help="silence that removes a worker (10000)"
+    )
+    parser.add_argument("--heartbeat-interval-ms", type=_number, default=3_000, help="how often workers speak (3000)")
 
 
 def _add_coordinator(parser: argparse.ArgumentParser) -> None:
@@ -370,6 +381,12 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
 
     default = f"127.0.0.1:{DEFAULT_PORT}"
     parser.add_argument("--coordinator", default=default, metavar="HOST:PORT", help=f"where it listens ({default})")
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number")
+    return int(text)
 
 
 def _count(text: str) -> int:

@@ -145,23 +145,26 @@ class Supervisor:
         """
         worker = self.workers[name]
         worker.wanted = False
-        process = worker.process
-        assert process is not None
-        if process.returncode is None:
-            # Where it has been paused, it must run on to be able to stop.
-            for number in (signal.SIGTERM, signal.SIGCONT):
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(number)
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            logger.error("%s did not end within %g s and is killed", name, STOP_TIMEOUT_S)
-            process.kill()
-            await process.wait()
-        if worker.watch is not None:
-            await worker.watch
-        assert process.returncode is not None
-        return process.returncode
+        while True:
+            process, watch = worker.process, worker.watch
+            assert process is not None
+            assert watch is not None
+            if process.returncode is None:
+                # Where it has been paused, it must run on to be able to stop.
+                for number in (signal.SIGTERM, signal.SIGCONT):
+                    with contextlib.suppress(ProcessLookupError):
+                        process.send_signal(number)
+            try:
+                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            except TimeoutError:
+                logger.error("%s did not end within %g s and is killed", name, STOP_TIMEOUT_S)
+                process.kill()
+                await process.wait()
+            await watch
+            # Another one, if it was just being started again when it was told to stop.
+            if worker.process is process:
+                assert process.returncode is not None
+                return process.returncode
 
     async def put_connector(self, connector: ConnectorFile) -> None:
         """Create a connector, or change it to this configuration.

@@ -29,6 +29,7 @@ from ..errors import (
     GroupError,
     InvalidRequest,
     LogError,
+    NotCoordinator,
     StaleMemberEpoch,
     UnknownServerError,
 )
@@ -36,7 +37,7 @@ from ..group.handle import GroupRequest, refusal, step
 from ..group.settings import GroupSettings
 from ..group.state import Group, replay
 from ..group.timing import SetTimer, Timer, TimerKey, TimerKind, on_load
-from ..log.base import AppendRefused, Log
+from ..log.base import AppendRefused, Log, LogFenced
 from ..messages import (
     DescribeRequest,
     DescribeResponse,
@@ -72,6 +73,7 @@ class _Command:
     answer: asyncio.Future[Response] | None = None
     arrived: bool = False
     parked_response: HeartbeatResponse | None = None
+    answer_by_s: float = 0.0
     parked_until: asyncio.TimerHandle | None = None
 
     def resolve(self, response: Response) -> None:
@@ -99,11 +101,14 @@ class Coordinator:
         self._broken: dict[str, LogError] = {}
         self._loading: set[str] = set()
         self._queue: asyncio.Queue[_Command] = asyncio.Queue()
+        self._asked: set[_Command] = set()
         self._parked: dict[tuple[str, str], _Command] = {}
-        self._heard: dict[tuple[str, str], int] = {}
+        self._heard: dict[tuple[str, str], tuple[int, float]] = {}
+        self._most_heard = 1_000
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._not_serving: GroupError | None = None
         self.turns = 0
 
     # ----------------------------------------------------------------------------------------------
@@ -128,16 +133,25 @@ class Coordinator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stop_serving(CoordinatorNotAvailable("the coordinator is closing"))
+        await self._log.close()
+
+    def _stop_serving(self, error: GroupError) -> None:
+        """Answer whoever waits, wherever in the works it is, and everybody from now on; no timer fires any more."""
+        self._not_serving = error
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        waiting = list(self._parked.values())
-        while not self._queue.empty():
-            waiting.append(self._queue.get_nowait())
-        for command in waiting:
-            self._refuse(command, CoordinatorNotAvailable("the coordinator is closing"))
+        self._groups.clear()
         self._parked.clear()
-        await self._log.close()
+        for command in list(self._asked):
+            self._refuse(command, error)
+
+    def _step_down(self, error: LogFenced) -> None:
+        """Another process owns the log: what is in memory here may be out of date, so no read is served either (D5)."""
+        if self._not_serving is None:
+            logger.error("no longer the coordinator: %s", error)
+            self._stop_serving(NotCoordinator(f"another coordinator has taken over: {error}"))
 
     async def handle(self, request: Request, *, client_host: str) -> Response:
         """Answer one request; see ``messages.Handler``."""
@@ -156,11 +170,15 @@ class Coordinator:
     async def _ask(self, request: GroupRequest, group_id: str, client_host: str) -> Response:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         command = _Command(request, group_id, client_host, answer)
-        if self._closed:
-            self._refuse(command, CoordinatorNotAvailable("the coordinator is closing"))
+        if self._not_serving is not None:
+            self._refuse(command, self._not_serving)
         else:
             self._queue.put_nowait(command)
-        return await answer
+        self._asked.add(command)
+        try:
+            return await answer
+        finally:
+            self._asked.discard(command)
 
     # ----------------------------------------------------------------------------------------------
     # The loop
@@ -175,6 +193,7 @@ class Coordinator:
     async def _turn(self, commands: list[_Command]) -> None:
         """Decide all, append once, answer all."""
         self.turns += 1
+        parked: list[_Command] = []
         records: list[Record] = []
         timers: list[Timer] = []
         answers: list[tuple[_Command, Response]] = []
@@ -186,7 +205,7 @@ class Coordinator:
             if group is None:
                 continue
             try:
-                made = self._decide(command, group, timers, answers)
+                made = self._decide(command, group, timers, answers, parked)
             except Exception:
                 # A fault in the rules: nobody is told anything of this turn that the log does not have, and the
                 # other groups go on (D8).
@@ -195,29 +214,39 @@ class Coordinator:
                 self._drop(command.group_id)
                 touched.discard(command.group_id)
                 records = [record for record in records if record.group_id != command.group_id]
+                timers = [timer for timer in timers if timer.key.group_id != command.group_id]
                 answers = self._turned_away(answers, {command.group_id})
                 continue
             if made:
                 records += made
                 touched.add(command.group_id)
-            waiting.extend(self._with_news(group))
+            # They came before all that is still in line: decided after a later heartbeat of the same member, one of them
+            # would look like a member from the past, and a healthy member would be fenced.
+            waiting.extendleft(reversed(self._with_news(group)))
         try:
             if records:
                 await self._log.append(records)
         except AppendRefused as error:
             await self._on_refused(error, commands, answers, touched)
+            self._arm(parked)
             return
-        except LogError as error:
-            logger.error("append failed, loading again: %s", error)
+        except LogFenced as error:
+            self._step_down(error)
+            return
+        except Exception as error:
+            # Whatever it is: the outcome is unknown, and a loop that ends here would answer nobody any more.
+            logger.error("append failed, loading again: %s", error, exc_info=not isinstance(error, LogError))
             for group_id in sorted(touched):
                 self._drop(group_id)
             for command, _ in answers:
                 self._refuse(command, CoordinatorNotAvailable(f"the log cannot be written: {error}"))
-            return
+            timers = [timer for timer in timers if timer.key.group_id not in touched]
+            answers = []
         for timer in timers:
             self._set(timer)
         for command, response in answers:
             command.resolve(self._signed(response))
+        self._arm(parked)
 
     async def _on_refused(
         self,
@@ -232,8 +261,12 @@ class Coordinator:
             await self._reload(group_id)
         if len(commands) == 1:
             logger.error("refused by the log: %s", error)
-            for command, _ in answers:
-                self._refuse(command, InvalidRequest(f"the change cannot be stored: {error}"))
+            self._refuse(commands[0], InvalidRequest(f"the change cannot be stored: {error}"))
+        for command, _ in answers:
+            # Parked heartbeats that this turn woke: not theirs is the fault, and they would not come again.
+            if command not in commands:
+                self._refuse(command, CoordinatorLoadInProgress("the group was loaded again"))
+        if len(commands) == 1:
             return
         for command in commands:
             command.parked_response = None
@@ -255,15 +288,34 @@ class Coordinator:
             command.arrived = True
             who = (request.group_id, request.member_id)
             if request.sequence >= 0:
-                if request.sequence <= self._heard.get(who, -1):
+                if request.sequence <= self._last_heard(who, group):
                     error = StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
                     answers.append((command, refusal(request, error)))
                     return None
-                self._heard[who] = request.sequence
+                self._heard[who] = request.sequence, asyncio.get_running_loop().time()
             earlier = self._parked.pop(who, None)
             if earlier is not None and earlier.parked_response is not None:
                 answers.append((earlier, earlier.parked_response))
         return group
+
+    def _last_heard(self, who: tuple[str, str], group: Group) -> int:
+        """The highest sequence heard of a member id; for a while also of one that is gone.
+
+        A join that was on its way when its sender left must not make a ghost of it (KAFKA-16639), and a message is
+        not on its way for longer than twice the session timeout.
+        """
+        now_s = asyncio.get_running_loop().time()
+        kept_s = 2 * self._settings.session_timeout_ms / 1000
+        if len(self._heard) >= self._most_heard:
+            self._heard = {
+                (group_id, member_id): (sequence, at_s)
+                for (group_id, member_id), (sequence, at_s) in self._heard.items()
+                if now_s - at_s < kept_s
+                or ((known := self._groups.get(group_id)) is not None and member_id in known.members)
+            }
+            self._most_heard = 2 * len(self._heard) + 1_000
+        sequence, at_s = self._heard.get(who, (-1, now_s))
+        return sequence if who[1] in group.members or now_s - at_s < kept_s else -1
 
     def _decide(
         self,
@@ -271,6 +323,7 @@ class Coordinator:
         group: Group,
         timers: list[Timer],
         answers: list[tuple[_Command, Response]],
+        parked: list[_Command],
     ) -> tuple[Record, ...]:
         repeated = command.parked_response is not None
         outcome = step(group, command.what, self._wall_clock_ms(), self._settings, client_host=command.client_host)
@@ -287,7 +340,8 @@ class Coordinator:
         request = command.what
         if outcome.parks and isinstance(request, HeartbeatRequest) and request.max_wait_ms > 0:
             assert isinstance(outcome.response, HeartbeatResponse)
-            self._park(command, request, outcome.response, repeated)
+            self._park(command, request, outcome.response)
+            parked.append(command)
         else:
             answers.append((command, outcome.response))
         return outcome.records
@@ -295,13 +349,21 @@ class Coordinator:
     # ----------------------------------------------------------------------------------------------
     # Parked heartbeats
 
-    def _park(self, command: _Command, request: HeartbeatRequest, response: HeartbeatResponse, repeated: bool) -> None:
+    def _park(self, command: _Command, request: HeartbeatRequest, response: HeartbeatResponse) -> None:
+        if command.parked_response is None:
+            wait_ms = min(request.max_wait_ms, self._settings.longest_wait_ms)
+            command.answer_by_s = asyncio.get_running_loop().time() + wait_ms / 1000
         command.parked_response = response
         self._parked[(request.group_id, request.member_id)] = command
-        if not repeated:
-            wait_ms = min(request.max_wait_ms, self._settings.longest_wait_ms)
-            loop = asyncio.get_running_loop()
-            command.parked_until = loop.call_later(wait_ms / 1000, self._time_is_up, command)
+
+    def _arm(self, parked: list[_Command]) -> None:
+        """Have those answered on time that this turn has parked: not before its records are durable (D1)."""
+        loop = asyncio.get_running_loop()
+        for command in parked:
+            if command.parked_until is not None:
+                command.parked_until.cancel()
+            if command.answer is not None and not command.answer.done():
+                command.parked_until = loop.call_at(command.answer_by_s, self._time_is_up, command)
 
     def _time_is_up(self, command: _Command) -> None:
         """Nothing to say after all. What the sender would hear is what it was parked with."""
@@ -316,10 +378,10 @@ class Coordinator:
         """Take the parked heartbeats of members that may have something to hear: they are decided once more."""
         woken = []
         for member_id in sorted(group.news):
-            if member_id not in group.members:
-                self._heard.pop((group.group_id, member_id), None)
             command = self._parked.pop((group.group_id, member_id), None)
             if command is not None:
+                if command.parked_until is not None:
+                    command.parked_until.cancel()
                 woken.append(command)
         group.news.clear()
         return woken
@@ -337,7 +399,7 @@ class Coordinator:
 
     def _expire(self, key: TimerKey) -> None:
         self._timers.pop(key, None)
-        if not self._closed:
+        if self._not_serving is None:
             self._queue.put_nowait(_Command(key, key.group_id))
 
     # ----------------------------------------------------------------------------------------------
@@ -374,6 +436,9 @@ class Coordinator:
         while True:
             try:
                 loaded = await self._log.load(group_id)
+            except LogFenced as error:
+                self._step_down(error)
+                return
             except LogError as error:
                 logger.error("group %s cannot be loaded, trying again: %s", printable(group_id), error)
                 await asyncio.sleep(RELOAD_WAIT_S)

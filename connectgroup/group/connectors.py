@@ -1,9 +1,10 @@
 """Connectors live in the group: their configurations, task lists and wanted states are records of its log.
 
 Every change carries the version it was made against (compare and set), so two operators cannot overwrite each
-other unseen, and a task list carries the grant under which its author owns the connector, so a former owner, or
-one that runs a former configuration, cannot write one. A unit whose configuration changes keeps its name, but its grants must be newer than the change
-(``since_epoch``): it is stopped where it runs and given out anew, and what did not change is left alone.
+other unseen, and a task list carries the grant under which its author owns the connector, so a former owner, or one
+that still runs a former configuration, cannot write one. A unit whose configuration changes keeps its name, but its
+grants must be newer than the change (``since_epoch``): it is stopped where it runs and given out anew, and what did
+not change is left alone.
 
 Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
 """
@@ -130,7 +131,7 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
             f"connector {name}: it does not exist; allowed: {', '.join(sorted(group.connectors)) or 'none yet'}"
         )
     if wanted.task_configs is not None:
-        _check_owner(group, member_id, wanted)
+        _check_owner(group, member_id, wanted, before.since_epoch if before else epoch)
     if wanted.delete:
         return _Change(before, None, f"connector {name} removed")
 
@@ -171,7 +172,7 @@ def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> Con
     )
 
 
-def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange) -> None:
+def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange, since_epoch: int) -> None:
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
     granted = group.current(str(member_id)).assigned.get(Unit(wanted.connector))
@@ -179,7 +180,7 @@ def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange) -
         raise StaleMemberEpoch(
             f"connector {printable(wanted.connector)}: {member_id} does not own it at epoch {wanted.owner_epoch}"
         )
-    if granted < group.connectors[wanted.connector].since_epoch:
+    if granted < since_epoch:
         raise StaleMemberEpoch(
             f"connector {printable(wanted.connector)}: {member_id} owns it under a configuration that has been replaced"
         )

@@ -119,6 +119,19 @@ class Draft:
             return self._currents[member_id] or NOTHING
         return self.group.current(member_id)
 
+    def is_settled(self, member_id: str) -> bool:
+        """Whether a member has all of the newest target and nothing has changed since: its step is to stay.
+
+        A short cut for the usual heartbeat, which must not cost more the more its sender holds; every cause of
+        a change raises the group's epoch above the target's first.
+        """
+        return (
+            self.epoch == self.target_epoch == self.group.target_epoch
+            and member_id not in self._currents
+            and member_id in self.group.members
+            and member_id not in self.group.behind
+        )
+
     def target(self, member_id: str) -> Target:
         """A member's share of the target."""
         return self._targets.get(member_id) or self.group.target(member_id)

@@ -123,12 +123,16 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
     last = group.latest_rebalance
     if last is None or last.finished_ms >= 0 or group.behind or group.epoch > group.target_epoch:
         return ()
+    # A unit has moved if its grant is newer than the last rebalance that ended: read back from a compacted log, a grant
+    # of long ago looks as if it had landed just now.
+    before = max((past.epoch for past in group.rebalances.values() if past.finished_ms >= 0), default=0)
+    moved = (unit for unit in sorted(group.landed) if group.holders.get(unit, ("", 0))[1] > before)
     ended = Rebalance(
         epoch=last.epoch,
         causes=last.causes,
         started_ms=last.started_ms,
         finished_ms=max(now_ms, last.started_ms),
         computed_by=group.computed_by,
-        moves=tuple(group.landed[unit] for unit in sorted(group.landed)),
+        moves=tuple(group.landed[unit] for unit in moved),
     )
     return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

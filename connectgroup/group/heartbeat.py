@@ -114,18 +114,26 @@ def _step(
     group, member_id = draft.group, request.member_id
     before = draft.current(member_id)
     owned = None if request.owned is None else units_of(request.owned)
-    # At its previous epoch a member has not heard our last answer: what its report lacks may be what that answer gave
-    # it, and a late copy of the report may come when it runs that. So it acknowledges nothing (reliability S3).
     repeats = request.member_epoch != before.epoch
-    after = reconcile(
-        before,
-        target=draft.eligible(member_id),
-        target_epoch=draft.target_epoch,
-        owned=None if repeats else owned,
-        holder=draft.holder,
-        since_epoch=group.runnable,
-        member_id=member_id,
-    )
+    if repeats and owned is not None and _can_be_told_again(group, before, owned):
+        # At its previous epoch a member has not heard our last answer: what its report lacks is what that answer gave
+        # it, and a late copy of the report may come when it runs that. So it acknowledges nothing (reliability S3): the
+        # answer is the same again, and the next step waits for a report of the epoch it names.
+        after = before
+    else:
+        after = (
+            before
+            if draft.is_settled(member_id)
+            else reconcile(
+                before,
+                target=draft.eligible(member_id),
+                target_epoch=draft.target_epoch,
+                owned=owned,
+                holder=draft.holder,
+                since_epoch=group.runnable,
+                member_id=member_id,
+            )
+        )
     if after is not before:
         # "previous" is the epoch the member has shown it knows; a chain of lost answers never fences it (S16).
         after = replace(after, previous_epoch=request.member_epoch)
@@ -149,6 +157,18 @@ def _step(
         records=tuple(draft.records),
         timers=timers,
         parks=response.assignment is None and after.epoch == request.member_epoch,
+    )
+
+
+def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
+    """Whether all that a lost answer gave can still be given under the same epoch.
+
+    It cannot where a unit was deleted or reconfigured since. A member that was never told of such a unit would not
+    acknowledge that it has stopped either, so there its report counts; that it is not a late copy is for the runtime
+    to see to (``sequence``).
+    """
+    return all(
+        group.runnable.get(unit, epoch + 1) <= epoch for unit, epoch in current.assigned.items() if unit not in owned
     )
 
 

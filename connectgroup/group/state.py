@@ -185,9 +185,10 @@ class Group:
     def _rehold(self, member_id: str, before: Current, after: Current, at_ms: int) -> None:
         """Keep ``holders`` in step, and note when a unit stopped and where it started again."""
         before_held, after_held = before.held, after.held
-        for unit in before.assigned:
+        # Pending is looked at too: in a compacted log the record before, with the unit still assigned, is gone.
+        for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
             # What nobody shall run any more does not stand still.
-            if unit not in after.assigned and unit in self.runnable:
+            if unit in self.runnable:
                 self.stopped[unit] = (member_id, at_ms)
         for unit in before_held:
             if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:

@@ -16,7 +16,7 @@ from ..names import printable
 
 
 class LockFile:
-    """A lock file. ``left_by`` is what the previous holder had last written, empty if it ended in good order."""
+    """A lock file. ``left_by`` is what the previous holder had last written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,15 +45,13 @@ class LockFile:
         self.left_by = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
 
     def write(self, doing: str) -> None:
-        """Say what the holder is doing; empty when it has ended in good order.
+        """Say what the holder is doing.
 
         Raises:
             OSError: the file cannot be written.
         """
-        text = f"{os.getpid()} {doing}\n".encode() if doing else b""
-        # Written over before it is cut, so that a full disk cannot leave a holder without a name.
-        os.pwrite(self._descriptor, text, 0)
-        os.ftruncate(self._descriptor, len(text))
+        # Always as long, so that it is written over in one piece and no full disk can be in the way.
+        os.pwrite(self._descriptor, f"{os.getpid()} {doing}".ljust(63).encode() + b"\n", 0)
 
     def release(self) -> None:
         """Let go. A second call does nothing."""

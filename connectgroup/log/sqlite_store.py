@@ -148,14 +148,12 @@ class Store:
         with self._transaction() as connection:
             newest: dict[Key, int] = {}
             rows: dict[str, list[tuple[int, Key, bool, int]]] = {}
-            untouched: set[str] = set()
             for row in self._rows(connection, group_id):
                 entries = rows.setdefault(row.group_id, [])
                 try:
                     key = row.key()
                 except WireError:
-                    untouched.add(row.group_id)
-                    continue
+                    continue  # then the sums do not agree
                 newest[key] = row.offset
                 entries.append((row.offset, key, row.value is None, row.crc))
             expected = self._sums(connection, group_id)
@@ -164,7 +162,7 @@ class Store:
                 kept = [crc for offset, key, tombstone, crc in entries if newest[key] == offset and not tombstone]
                 self._live[group], self._added[group] = len(kept), 0
                 sums = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
-                if group in untouched or expected.get(group) != sums or len(kept) == len(entries):
+                if expected.get(group) != sums or len(kept) == len(entries):
                     continue
                 dropped.extend((offset,) for offset, key, gone, _ in entries if newest[key] != offset or gone)
                 connection.execute("DELETE FROM groups WHERE group_id = ?", (group,))
@@ -197,8 +195,6 @@ class Store:
         try:
             if self._connection is not None:
                 self._drop_connection()
-                with suppress(OSError):
-                    self._lock.write("")
         finally:
             self._lock.release()
 
@@ -208,7 +204,7 @@ class Store:
         """A connection to a file that is ours, in WAL mode with nothing left in the WAL."""
         with self._errors():
             check_wal(self._wal)  # first: SQLite would cut it and write the rest back
-            connection = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
         try:
             with self._errors():
                 # Text comes as bytes: a row with broken text must not fail the rows after it.
@@ -281,7 +277,7 @@ class Store:
         """What the file system or SQLite says becomes a ``LogError`` that names the file."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite's message quotes what is damaged
             name = getattr(error, "sqlite_errorname", "")
             raise LogError(f"{self.path}: {printable(error, most=200)}{name and f' ({name})'}") from error
         except OSError as error:

@@ -110,6 +110,7 @@ class Member:
         self._full = True
         self._acknowledge = False
         self._impatient = False
+        self._missed = False
         self._retiring = False
         self._statuses: dict[Unit, TaskStatus] = {}
         self._confirmed_ms: int | None = None
@@ -138,9 +139,14 @@ class Member:
         """They have waited long enough."""
         self._impatient = self.has_statuses
 
-    def retire(self) -> None:
-        """Take nothing new and do not join again: this worker is about to leave."""
+    def retire(self) -> list[Action]:
+        """Take nothing new and do not join again: this worker is about to leave. Let go of what it has."""
         self._retiring = True
+        units = frozenset(self.owned) - self.revoking
+        if not units or self.phase is Phase.LOSING:
+            return []
+        self.revoking |= units
+        return [Revoke(units=units, epoch=self.epoch)]
 
     def next_request(self, now_ms: int) -> HeartbeatRequest | None:
         """The heartbeat to send now; the one before, if unanswered, is given up.
@@ -191,8 +197,10 @@ class Member:
             self._full = True
 
     def report(self, status: TaskStatus) -> None:
-        """Have a unit's status go out with the next heartbeat."""
-        self._statuses[Unit(status.connector, status.task)] = status
+        """Have a unit's status go out with the next heartbeat, unless it speaks of an earlier grant."""
+        unit = Unit(status.connector, status.task)
+        if self.owned.get(unit) == status.owner_epoch:
+            self._statuses[unit] = status
 
     def set_assignors(self, assignors: Sequence[AssignorInfo]) -> None:
         """Offer other assignors, or the same with other metadata or reason: said at once."""
@@ -249,6 +257,9 @@ class Member:
             case _ if error.retriable:
                 return []
             case _:
+                # Nothing more is said until everything has been stopped, and then only the leave.
+                self._retiring = True
+                self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
     def _take(self, assignment: MemberAssignment) -> list[Action]:
@@ -262,8 +273,8 @@ class Member:
         if not new or self._retiring:
             return []
         if self.revoking:
-            # While something is still being stopped the group gives nothing new; it will say this again.
-            self._full = True
+            # While something is still being stopped the group gives nothing new; ask again when it has stopped.
+            self._missed = True
             return []
         given = {Unit(grant.connector, grant.task): grant for grant in assignment.grants}
         configs = {config.connector: config_of(config.config) for config in assignment.configs}
@@ -301,6 +312,8 @@ class Member:
             self._statuses.pop(unit, None)
         self.revoking -= frozenset(units)
         self._acknowledge = True
+        if self._missed:
+            self._full, self._missed = True, False
 
     def lease_ends_ms(self) -> int | None:
         """When this worker must stop everything unless it is answered before; ``None`` if nothing is at stake."""
@@ -329,7 +342,7 @@ class Member:
         self._statuses.clear()
         self.epoch = JOIN_EPOCH
         self._confirmed_ms = None
-        self._full, self._acknowledge = True, False
+        self._full, self._acknowledge, self._missed = True, False, False
         if self.phase is Phase.LOSING:
             self.phase = Phase.JOINING
 

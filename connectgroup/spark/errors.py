@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from .. import errors
 from ..errors import ConnectGroupError
 from ..names import printable
 
@@ -35,7 +36,7 @@ class DataPlaneError(ConnectGroupError):
     """Base of the errors of the data plane."""
 
 
-class Fenced(DataPlaneError):
+class Fenced(errors.Fenced, DataPlaneError):
     """Somebody else owns this work now: a sink has seen a higher owner epoch.
 
     What the task must do: stop. Nothing it holds can be written any more.

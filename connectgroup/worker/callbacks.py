@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,28 +21,66 @@ logger = logging.getLogger(__name__)
 Event = Literal["on_assigned", "on_revoked", "on_lost"]
 
 
-async def tell_listeners(
-    listeners: Sequence[WorkerRebalanceListener], event: Event, units: Units, epoch: int
-) -> PluginError | None:
-    """Tell each listener in turn; one that raises does not keep it from the others.
+class Listeners:
+    """A worker's listeners. Their calls never overlap, not even when one has been given up (reliability S12)."""
 
-    Returns:
-        The first failure, already logged as one line, or ``None``.
-    """
-    first: PluginError | None = None
-    if not units:
-        return None
-    for listener in listeners:
+    def __init__(self, listeners: Sequence[WorkerRebalanceListener]) -> None:
+        self._listeners = tuple(listeners)
+        self._calls: dict[int, asyncio.Task[None]] = {}
+
+    async def tell(self, event: Event, units: Units, epoch: int) -> PluginError | None:
+        """Tell each listener in turn; one that raises does not keep it from the others.
+
+        Who gives up waiting (a cancellation) leaves the call to itself; until it has returned its listener is
+        told nothing more.
+
+        Returns:
+            The first failure, already logged as one line, or ``None``.
+        """
+        first: PluginError | None = None
+        if not units:
+            return None
+        for index in range(len(self._listeners)):
+            try:
+                await self._tell_one(index, event, units, epoch)
+            except PluginError as error:
+                logger.error("%s", error)
+                first = first or error
+        return first
+
+    async def _tell_one(self, index: int, event: Event, units: Units, epoch: int) -> None:
+        listener = self._listeners[index]
+        who = f"listener {type(listener).__name__}"
+        before = self._calls.get(index)
+        if before is not None and not before.done():
+            raise PluginError(f"{who}: not told {event} of {show(units)}: {before.get_name()} has not returned")
+        call = asyncio.create_task(_call(listener, event, units, epoch), name=event)
+        self._calls[index] = call
         try:
-            call: Callable[[Units, int], Awaitable[None] | None] = getattr(listener, event)
-            result = await off_loop(event, call, units, epoch)
-            if inspect.isawaitable(result):
-                await result
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if not call.cancelled():
+                raise
+            # Not we have been cancelled: the listener was, or says so.
+            raise PluginError(f"{who}: {event} of {show(units)} was cancelled") from None
         except Exception as error:
-            told = PluginError(f"listener {type(listener).__name__}: {event} of {show(units)} raised {describe(error)}")
-            logger.error("%s", told)
-            first = first or told
-    return first
+            raise PluginError(f"{who}: {event} of {show(units)} raised {describe(error)}") from error
+
+    def close(self) -> None:
+        """Wait no longer for calls that have been given up."""
+        for call in self._calls.values():
+            call.cancel()
+
+
+async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:
+    call: Callable[[Units, int], Awaitable[None] | None] = getattr(listener, event)
+    result = await off_loop(event, call, units, epoch)
+    if inspect.isawaitable(result):
+        try:
+            await result
+        except SystemExit as error:
+            # On the event loop it would end the loop, and every worker in it.
+            raise PluginError(describe(error)) from error
 
 
 async def tell_chosen_assignor(

@@ -4,8 +4,8 @@ Three activities share one ``Member``:
 
 - *beat*: one heartbeat at a time, parked at the coordinator. Before anything else it looks at the lease, so a worker
   that wakes from a pause finds out that it has lost everything before it says a word.
-- *perform*: takes the actions the member decided on, one after the other: stop, tell the listeners, acknowledge;
-  tell the listeners, start. Stopping may take long; heartbeats go on meanwhile.
+- *perform*: does what the member decided on, one thing after the other (``perform.Performer``). Stopping may take
+  long; heartbeats go on meanwhile.
 - *compute*: when this member is chosen: Prepare, run the assignor in a thread, Install; on a connection of its own,
   because answers on one connection come in order and a parked heartbeat would hold them up.
 
@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,16 +26,15 @@ from tenacity import (
     AsyncRetrying,
     RetryCallState,
     retry_if_exception_type,
-    stop_after_delay,
     wait_random_exponential,
 )
 
 from ..assignor import Assignor
 from ..assignor_guard import assignor_info, group_from_prepare, members_for_install, run_assignor
 from ..connector import Config
-from ..errors import GroupError, PluginError, TransportError, from_code
+from ..errors import ComputeAssignment, GroupError, PluginError, StaleGroupEpoch, TransportError, from_code
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Action, Assign, Compute, Fail, Lose, Revoke
+from ..member.actions import Action, Compute
 from ..member.machine import Member, MemberSettings, Phase
 from ..messages import (
     ConnectorChange,
@@ -54,11 +52,10 @@ from ..messages import (
     UpdateConnectorsResponse,
     entries,
 )
-from ..names import printable, show
-from ..tracing import span
+from ..names import NO_UNITS, Units, printable, show
 from ..transport.base import Client
-from .callbacks import tell_chosen_assignor, tell_listeners
 from .offload import off_loop
+from .perform import Performer
 from .runner import Runner
 
 logger = logging.getLogger(__name__)
@@ -84,6 +81,10 @@ class WorkerSettings:
     retry_most_s: float = 2.0
     status_wait_s: float = 0.05
     lose_timeout_s: float = 30.0
+
+
+LEAST_PATIENCE_S = 0.2
+"""An answer is given at least this long, however little is left of the lease."""
 
 
 class _TryAgain(Exception):
@@ -120,30 +121,38 @@ class Worker:
         """
         self._heartbeats, self._control = heartbeats, control
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._listeners = tuple(listeners)
-        self._runner = runner
         self._times = times or WorkerSettings()
         infos = [assignor_info(assignor) for assignor in assignors]
         sequence = time.time_ns() // 1000 if first_sequence is None else first_sequence
         self.member = Member(settings, infos, first_sequence=sequence)
         self._wake = asyncio.Event()
-        self._actions: deque[Action] = deque()
-        self._has_actions = asyncio.Event()
+        self._performer = Performer(
+            self.member,
+            runner=runner,
+            assignors=assignors,
+            listeners=listeners,
+            lose_timeout_s=self._times.lose_timeout_s,
+            on_change=self._on_change,
+        )
         self._computing: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._emptied = asyncio.Event()
-        self._fatal: GroupError | None = None
+        self._abandoned: Units = NO_UNITS
         self._speak_at: asyncio.TimerHandle | None = None
-        self.lost = 0
 
     @property
     def member_id(self) -> str:
         """This worker's name in the group."""
         return self.member.settings.member_id
 
+    @property
+    def lost(self) -> int:
+        """How often it has lost everything: fenced, or cut off for the length of its lease."""
+        return self._performer.lost
+
     def set_runner(self, runner: Runner) -> None:
         """Give the worker what runs its work; before ``run``."""
-        self._runner = runner
+        self._performer.runner = runner
 
     # ----------------------------------------------------------------------------------------------
     # Life
@@ -154,7 +163,7 @@ class Worker:
         Raises:
             GroupError: the coordinator will not have this worker, and says why; everything has been stopped.
         """
-        performer = asyncio.create_task(self._perform_all(), name="perform")
+        performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._beat_all(), name="beat")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
@@ -162,16 +171,18 @@ class Worker:
             for task in (performer, beater):
                 if task.done():
                     task.result()
-            if self._fatal is not None:
-                raise self._fatal
-            await self._let_go()
+            if self._performer.fatal is None:
+                await self._let_go()
             beater.cancel()
             await self._leave()
+            if self._performer.fatal is not None:
+                raise self._performer.fatal
         finally:
-            if self.member.owned:
-                # Not the orderly way out: still, nothing may go on writing once this has returned.
+            left = frozenset(self.member.owned) | self._abandoned
+            if left:
+                # Not the orderly way out: still, nothing should go on writing once this has returned.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop_units(frozenset(self.member.owned)), self._times.lose_timeout_s)
+                    await asyncio.wait_for(self._performer.stop(left), self._times.lose_timeout_s)
             tasks: list[asyncio.Task[Any]] = [performer, beater, stopping]
             if self._computing is not None:
                 tasks.append(self._computing)
@@ -189,14 +200,14 @@ class Worker:
 
     async def _let_go(self) -> None:
         """Stop what runs, by the same road as any revocation: heartbeats go on meanwhile."""
-        self.member.retire()
-        if self.member.phase is not Phase.LOSING and self.member.owned:
-            # What was given and has not begun need not begin; what is being lost is stopped already.
-            self._do([Revoke(units=frozenset(self.member.owned), epoch=self.member.epoch)])
+        self._do(self.member.retire())
         self._emptied.clear()
         if self.member.owned:
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(self._emptied.wait(), self._times.lose_timeout_s)
+            except TimeoutError:
+                logger.error("%s did not stop within %g s", show(self.member.owned), self._times.lose_timeout_s)
+                self._abandoned = frozenset(self.member.owned)
 
     async def _leave(self) -> None:
         """Say that we go, once, without waiting long: the session timeout tells the group otherwise."""
@@ -231,34 +242,48 @@ class Worker:
         call = asyncio.create_task(self._heartbeats.call(request, timeout_s=self._patience_s(request)))
         try:
             while not call.done():
+                # Whatever has to be said makes the parked heartbeat one that is given up.
                 await self._wait_for(call)
                 self._check_lease()
                 if not call.done() and (self.member.has_something_to_say or self.member.phase is Phase.LOSING):
-                    # Whatever has to be said makes the parked heartbeat one that is given up.
                     return
         finally:
-            if not call.done():
-                call.cancel()
-                await asyncio.gather(call, return_exceptions=True)
+            call.cancel()
         try:
             response = call.result()
         except TransportError as error:
             self.member.on_no_answer(request)
             raise _TryAgain(str(error)) from error
         assert isinstance(response, HeartbeatResponse)
-        self._do(self.member.on_response(request, response))
+        actions = self.member.on_response(request, response)
+        self._do(actions)
         if response.error_code:
-            refused = from_code(response.error_code, response.error_message)
-            if refused.retriable:
-                raise _TryAgain(str(refused)) from refused
+            await self._on_refused(from_code(response.error_code, response.error_message), actions)
             return
-        unchanged = response.assignment is None and response.member_epoch == request.member_epoch
-        if unchanged and not self.member.has_something_to_say:
+        if response.coordinator_epoch < self.member.coordinator_epoch:
+            raise _TryAgain(f"answered by a coordinator of epoch {response.coordinator_epoch}, which has been replaced")
+        if actions or response.member_epoch != request.member_epoch or self.member.has_something_to_say:
+            return
+        if request.max_wait_ms or not self.member.settings.max_wait_ms:
             # Nothing new: the next one is due an interval after this one was sent, which has passed if it was parked.
+            # One that could not be parked is followed at once by one that can.
             await self._rest((sent_ms + self.member.heartbeat_interval_ms - _now_ms()) / 1000)
 
+    async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
+        """However often the same is answered, it must not be asked for at full speed (KAFKA-20253)."""
+        if isinstance(refused, ComputeAssignment) and actions:
+            # The coordinator says so until our Prepare has arrived; ``_compute`` wakes us when it has.
+            await self._rest(self.member.heartbeat_interval_ms / 1000)
+        elif not actions:
+            raise _TryAgain(str(refused)) from refused
+
     def _patience_s(self, request: HeartbeatRequest) -> float:
-        return request.max_wait_ms / 1000 + self._times.call_timeout_s
+        """How long to wait for an answer: half of what is left of the lease is kept for asking again."""
+        parked_s, lease_s = request.max_wait_ms / 1000, self._lease_s()
+        slack_s = self._times.call_timeout_s
+        if lease_s is not None:
+            slack_s = min(slack_s, max(LEAST_PATIENCE_S, (lease_s - parked_s) / 2))
+        return parked_s + slack_s
 
     async def _wait_for(self, call: asyncio.Task[Response]) -> None:
         """Until the call is done, there is something to say, or the lease ends."""
@@ -308,85 +333,18 @@ class Worker:
     # Perform
 
     def _do(self, actions: Sequence[Action]) -> None:
-        """Queue what is to be done, in order; a loss makes what was queued before it void (KAFKA-16375)."""
+        """Have it done, in order; computing goes on beside the rest."""
         for action in actions:
-            match action:
-                case Compute():
-                    if self._computing is None or self._computing.done():
-                        self._computing = asyncio.create_task(self._compute(action), name="compute")
-                    continue
-                case Lose():
-                    self._actions.clear()
-                case _:
-                    pass
-            self._actions.append(action)
-            self._has_actions.set()
+            if not isinstance(action, Compute):
+                self._performer.do(action)
+            elif self._computing is None or self._computing.done():
+                self._computing = asyncio.create_task(self._compute(action), name="compute")
 
-    async def _perform_all(self) -> None:
-        while self._fatal is None:
-            await self._has_actions.wait()
-            self._has_actions.clear()
-            while self._actions:
-                action = self._actions.popleft()
-                with span(type(action).__name__.lower(), {"member": self.member_id, "epoch": self.member.epoch}):
-                    await self._perform(action)
-
-    async def _perform(self, action: Action) -> None:
-        match action:
-            case Revoke(units=units, epoch=epoch):
-                logger.info("epoch %d: stopping %s", epoch, show(units))
-                # Stop first: a listener that commits offsets must see the last one written.
-                await self._stop_units(units)
-                failure = await tell_listeners(self._listeners, "on_revoked", units, epoch)
-                if failure is None:
-                    self.member.mark_revoked(units)
-                    self._tell_beat()
-            case Assign(grants=grants, epoch=epoch):
-                units = frozenset(grant.unit for grant in grants)
-                logger.info("epoch %d: given %s", epoch, show(units))
-                await tell_chosen_assignor(
-                    list(self._assignors.values()), self.member_id, frozenset(self.member.owned), action
-                )
-                await tell_listeners(self._listeners, "on_assigned", units, epoch)
-                if self._runner is not None:
-                    await self._runner.start(grants)
-            case Lose():
-                await self._lose(action)
-            case Fail(error=error):
-                logger.error("the group does not take this worker: %s", error)
-                self._fatal = error
-                if self.member.owned:
-                    await self._lose(Lose(units=frozenset(self.member.owned), epoch=self.member.epoch, why=str(error)))
-            case Compute():
-                raise AssertionError("computing does not wait for other actions")
-
-    async def _lose(self, action: Lose) -> None:
-        self.lost += 1
-        if action.units:
-            logger.warning("epoch %d: lost %s: %s", action.epoch, show(action.units), action.why)
-        else:
-            logger.info("epoch %d: joining again: %s", action.epoch, action.why)
-        try:
-            await asyncio.wait_for(self._stop_units(action.units), self._times.lose_timeout_s)
-        except TimeoutError:
-            logger.error(
-                "%s did not stop within %g s; its writes are refused from now on",
-                show(action.units),
-                self._times.lose_timeout_s,
-            )
-        await tell_listeners(self._listeners, "on_lost", action.units, action.epoch)
-        self.member.mark_lost()
-        self._tell_beat()
-
-    def _tell_beat(self) -> None:
+    def _on_change(self) -> None:
         """Something has ended: the group should hear of it at once."""
         self._wake.set()
         if not self.member.owned:
             self._emptied.set()
-
-    async def _stop_units(self, units: frozenset[Any]) -> None:
-        if self._runner is not None and units:
-            await self._runner.stop(units)
 
     # ----------------------------------------------------------------------------------------------
     # Compute
@@ -399,6 +357,7 @@ class Worker:
                 PrepareRequest(group_id=group_id, member_id=self.member_id, member_epoch=action.member_epoch)
             )
             assert isinstance(prepared, PrepareResponse)
+            self._wake.set()
             install = InstallRequest(
                 group_id=group_id,
                 member_id=self.member_id,
@@ -408,8 +367,13 @@ class Worker:
             install = await self._assign(prepared, install)
             answer = await self._ask(install)
             assert isinstance(answer, InstallResponse)
+            self._wake.set()
+        except StaleGroupEpoch as error:
+            # The group changed meanwhile and wants another one; this member could not be asked so far.
+            logger.info("assignment not installed: %s", error)
+            self._wake.set()
         except (GroupError, TransportError) as error:
-            # Fenced, replaced or overtaken meanwhile: the next heartbeat says what is wanted now.
+            # Fenced or replaced meanwhile: the next heartbeat, when it is due, says what is wanted now.
             logger.info("assignment not installed: %s", error)
 
     async def _assign(self, prepared: PrepareResponse, install: InstallRequest) -> InstallRequest:
@@ -459,10 +423,12 @@ class Worker:
 
     async def _ask(self, request: Request) -> Response:
         """A call other than a heartbeat, repeated while nobody answers; an error code becomes its exception."""
+        loop = asyncio.get_running_loop()
+        gives_up_at = loop.time() + self._times.assignor_timeout_s
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_TryAgain),
             wait=wait_random_exponential(multiplier=self._times.retry_first_s, max=self._times.retry_most_s),
-            stop=stop_after_delay(self._times.assignor_timeout_s),
+            stop=lambda _: loop.time() >= gives_up_at,
             reraise=True,
         )
 

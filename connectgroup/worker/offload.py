@@ -22,7 +22,7 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
         name: of the thread, for whoever reads a stack dump.
 
     Raises:
-        Exception: whatever the function raised. ``SystemExit`` too comes back here, instead of ending nothing.
+        Exception: whatever the function raised; ``SystemExit`` and its like come back as ``RuntimeError``.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
@@ -40,10 +40,11 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
         error: BaseException | None = None
         try:
             value = function(*args, **kwargs)
-        except (SystemExit, KeyboardInterrupt, StopIteration) as raised:
-            error = RuntimeError(f"{type(raised).__name__}: {raised}")
         except BaseException as raised:
             error = raised
+            if isinstance(raised, StopIteration) or not isinstance(raised, Exception):
+                # Raised on the loop these would end it, or look like a cancellation of whoever waits.
+                error = RuntimeError(f"{type(raised).__name__}: {raised}")
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, value, error)
 

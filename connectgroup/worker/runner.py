@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from ..connector import Config, Connector, TaskContext
+from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, StaleMemberEpoch
 from ..member.actions import Grant
 from ..messages import TaskStatus
@@ -103,6 +103,8 @@ class TaskRunner:
         self._publish = publish
         self._report = report
         self._runs: dict[Unit, _Run] = {}
+        self._ending: dict[asyncio.Task[None], Unit] = {}
+        self._classes: dict[str, asyncio.Task[type[Connector]]] = {}
         self.rows = 0
 
     @property
@@ -119,10 +121,22 @@ class TaskRunner:
 
     async def stop(self, units: Units) -> None:
         """See ``Runner.stop``."""
-        runs = [run for unit in sorted(units) if (run := self._runs.pop(unit, None)) is not None]
-        for run in runs:
-            run.stopping.set()
-        await asyncio.gather(*(run.supervisor for run in runs if run.supervisor is not None))
+        for unit in units:
+            run = self._runs.pop(unit, None)
+            if run is not None and run.supervisor is not None:
+                run.stopping.set()
+                self._ending[run.supervisor] = unit
+                run.supervisor.add_done_callback(self._ended)
+        # Those that somebody else has asked to stop are waited for as well. And they are waited for, not gathered:
+        # who gives up waiting must not cancel a stop half-way.
+        ending = {supervisor for supervisor, unit in self._ending.items() if unit in units}
+        if ending:
+            await asyncio.wait(ending)
+
+    def _ended(self, supervisor: asyncio.Task[None]) -> None:
+        unit = self._ending.pop(supervisor, None)
+        if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+            logger.error("%s: its supervisor failed: %s", unit, one_line(error), exc_info=error)
 
     # ----------------------------------------------------------------------------------------------
 
@@ -162,8 +176,7 @@ class TaskRunner:
             return
         work = self._run_connector if run.grant.unit.is_connector else self._run_task
         try:
-            connector = await self._make(run.grant)
-            await work(run, connector)
+            await work(run, await self._class(run.grant.connector_config.get("connector.class", "")))
         except Fenced as error:
             self._say(run, UnitState.FAILED, error)
             await run.stopping.wait()
@@ -173,13 +186,18 @@ class TaskRunner:
         except Exception as error:
             raise _Failed from error
 
-    async def _make(self, grant: Grant) -> Connector:
-        name = grant.connector_config.get("connector.class", "")
-        cls = await off_loop(f"load {name}", self._load_class, name)
-        return await off_loop(f"make {grant.unit}", cls, grant.unit.connector, grant.connector_config)
+    async def _class(self, name: str) -> type[Connector]:
+        """The class of that name. Looked up once for all tasks: a look through what is installed takes milliseconds,
+        and a hundred tasks may start together. A failure is not kept: the next one to ask looks again."""
+        found = self._classes.get(name)
+        if found is None or (found.done() and (found.cancelled() or found.exception() is not None)):
+            found = self._classes[name] = asyncio.create_task(off_loop(f"load {name}", self._load_class, name))
+        return await asyncio.shield(found)
 
-    async def _run_connector(self, run: _Run, connector: Connector) -> None:
+    async def _run_connector(self, run: _Run, cls: type[Connector]) -> None:
         """Own a connector: keep the group's task list in step with what the connector wants."""
+        grant = run.grant
+        connector = await off_loop(f"make {grant.unit}", cls, grant.unit.connector, grant.connector_config)
         most = most_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
         while not run.stopping.is_set():
@@ -192,10 +210,10 @@ class TaskRunner:
                 self._say(run, UnitState.RUNNING, None)
             await _pause(run, self._settings.refresh_s)
 
-    async def _run_task(self, run: _Run, connector: Connector) -> None:
+    async def _run_task(self, run: _Run, cls: type[Connector]) -> None:
         """Hold a task: start it, wait until it fails or is to stop, stop it."""
         loop = asyncio.get_running_loop()
-        unit, epoch = run.grant.unit, run.grant.owner_epoch
+        grant, unit, epoch = run.grant, run.grant.unit, run.grant.owner_epoch
         failure: asyncio.Future[BaseException] = loop.create_future()
 
         def keep(error: BaseException) -> None:
@@ -210,7 +228,6 @@ class TaskRunner:
             self.rows += rows
 
         scratch = self._settings.scratch / f"{self._member_id}-{unit}-{epoch}"
-        scratch.mkdir(parents=True, exist_ok=True)
         context = TaskContext(
             unit=unit,
             owner_epoch=epoch,
@@ -219,20 +236,42 @@ class TaskRunner:
             progress=on_progress,
             failed=on_failed,
         )
-        task = await off_loop(f"make {unit}", connector.task, run.grant.config, context)
+
+        # All of a start, and all of a stop, in one thread each: a thread costs a fraction of a millisecond, and where
+        # a hundred tasks move together it is those that they stand still for.
+        def begin() -> Task:
+            connector = cls(unit.connector, grant.connector_config)
+            scratch.mkdir(parents=True, exist_ok=True)
+            task = connector.task(grant.config, context)
+            try:
+                task.start()
+            except BaseException:
+                # What a start that failed half-way left behind must not go on writing. Why it failed says more than
+                # how its stop failed then, and may forbid another try.
+                with contextlib.suppress(Exception):
+                    end(task)
+                raise
+            return task
+
+        def end(task: Task) -> None:
+            try:
+                task.stop()
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+        task = await off_loop(f"start {unit}", begin)
         stopping: asyncio.Future[Any] = asyncio.ensure_future(run.stopping.wait())
         ended: set[asyncio.Future[Any]] = {failure, stopping}
         try:
-            try:
-                await off_loop(f"start {unit}", task.start)
-                self._say(run, UnitState.RUNNING, None)
-                await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                # Also after a start that failed half-way: what it left behind must not go on writing.
-                await off_loop(f"stop {unit}", task.stop)
+            self._say(run, UnitState.RUNNING, None)
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            await off_loop(f"clean {unit}", shutil.rmtree, scratch, ignore_errors=True)
+            try:
+                await off_loop(f"stop {unit}", end, task)
+            except Exception as error:
+                logger.error("%s: stop raised: %s", unit, one_line(error))
+                keep(error)
         if failure.done():
             raise failure.result()
 

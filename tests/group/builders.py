@@ -37,7 +37,7 @@ from connectgroup.messages import (
     grouped,
     units_of,
 )
-from connectgroup.names import CONNECTOR, NO_UNITS, Unit, Units
+from connectgroup.names import CONNECTOR, JOIN_EPOCH, NO_UNITS, Unit, Units
 from connectgroup.records import (
     ConnectorRecord,
     CurrentRecord,
@@ -107,7 +107,9 @@ def round_robin(question: PrepareResponse) -> tuple[InstalledMember, ...]:
         shares[poorest].add(unit)
     # Its own version of metadata is the lowest that every member can read.
     return tuple(
-        InstalledMember(member_id=member.member_id, units=grouped(shares[member.member_id]), version=member.assignor.version)
+        InstalledMember(
+            member_id=member.member_id, units=grouped(shares[member.member_id]), version=member.assignor.version
+        )
         for member in question.members
     )
 
@@ -155,9 +157,7 @@ def group_records(
     ]
     records.append(TargetRecord(group_id=GROUP, epoch=epoch, assignor=FIXED, computed_by="coordinator"))
     records += [
-        CurrentRecord(
-            group_id=GROUP, member_id=member_id, epoch=epoch, previous_epoch=epoch - 1, assigned=held(units)
-        )
+        CurrentRecord(group_id=GROUP, member_id=member_id, epoch=epoch, previous_epoch=epoch - 1, assigned=held(units))
         for member_id, units in members.items()
     ]
     past = Rebalance(epoch=epoch, causes=("it was long ago",), finished_ms=0, computed_by="coordinator")
@@ -209,9 +209,7 @@ class Scene:
 
     # ---- steps
 
-    def act(
-        self, what: GroupRequest | TimerKey, *, lost: bool = False, copy: bool = False
-    ) -> Outcome[Response | None]:
+    def act(self, what: GroupRequest | TimerKey, *, lost: bool = False, copy: bool = False) -> Outcome[Response | None]:
         """One step.
 
         Args:
@@ -224,6 +222,8 @@ class Scene:
         outcome = step(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
         self.last = outcome
+        if isinstance(what, HeartbeatRequest) and what.member_epoch == JOIN_EPOCH and outcome.records:
+            self.ledger.forget(what.member_id)
         self.ledger.note(self.group)
         refused = getattr(outcome.response, "error_code", 0)
         if refused and refused not in (FencedMemberEpoch.code, ComputeAssignment.code, InvalidAssignment.code):
@@ -325,7 +325,14 @@ class Scene:
         return self.answer(self.act(request), PrepareResponse)
 
     def install(
-        self, member_id: str, epoch: int, group_epoch: int, shares: Mapping[str, Units], *, error: int = 0, message: str = ""
+        self,
+        member_id: str,
+        epoch: int,
+        group_epoch: int,
+        shares: Mapping[str, Units],
+        *,
+        error: int = 0,
+        message: str = "",
     ) -> InstallResponse:
         """The chosen member sends its target."""
         members = tuple(InstalledMember(member_id=who, units=grouped(units)) for who, units in shares.items())

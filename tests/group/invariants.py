@@ -59,14 +59,12 @@ def epochs_in_order(group: Group) -> None:
 def indexes_match(group: Group) -> None:
     """The derived indexes are what a look at everything would find (KAFKA-18916)."""
     assert group.holders == {
-        unit: (member_id, epoch) for member_id, current in group.currents.items() for unit, epoch in current.held.items()
+        unit: (member_id, epoch)
+        for member_id, current in group.currents.items()
+        for unit, epoch in current.held.items()
     }
-    assert group.runnable == dict(
-        pair for connector in group.connectors.values() for pair in runnable_units(connector)
-    )
-    assert group.wanted_by == {
-        unit: member_id for member_id, target in group.targets.items() for unit in target.units
-    }
+    assert group.runnable == dict(pair for connector in group.connectors.values() for pair in runnable_units(connector))
+    assert group.wanted_by == {unit: member_id for member_id, target in group.targets.items() for unit in target.units}
     assert group.statuses.keys() <= group.runnable.keys(), "a status of what nobody shall run"
     there = {
         member_id
@@ -107,7 +105,7 @@ def rebalances_make_sense(group: Group) -> None:
             unit = Unit(move.connector, move.task)
             if unit in group.runnable:
                 assert unit in group.current(move.target).assigned, f"{unit} did not move to {move.target}"
-            assert 0 <= move.standstill_ms
+            assert move.standstill_ms >= 0
 
 
 def nothing_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
@@ -137,6 +135,10 @@ class Ledger:
         self._newest: dict[Unit, int] = {}
         self._held: dict[tuple[str, Unit], int] = {}
         self._epoch = 0
+
+    def forget(self, member_id: str) -> None:
+        """The member says it runs nothing: what it is given from now on is given anew."""
+        self._held = {key: epoch for key, epoch in self._held.items() if key[0] != member_id}
 
     def note(self, group: Group) -> None:
         """Look at the group after a step."""

@@ -75,6 +75,11 @@ def test_cn_02_no_version_in_common(members: list[MemberRecord]) -> None:
     [
         pytest.param(ranges(A=(1, 5), B=(3, 4), C=(2, 4)), ["A"], id="CN-01 and the source: A supports all the others"),
         pytest.param(ranges(B=(3, 4), C=(2, 4), A=(1, 5)), ["A"], id="in another order"),
+        pytest.param(
+            [member("A", info("a", 1, 5, 3)), member("B", info("a", 3, 4, 3)), member("C", info("a", 2, 4, 3))],
+            ["A"],
+            id="though all could read what all have said so far",
+        ),
         pytest.param(ranges(A=(1, 5), B=(1, 5), C=(2, 4)), ["A", "B"], id="either of two"),
         pytest.param(ranges(A=(2, 2), B=(2, 2)), ["A", "B"], id="all alike"),
         pytest.param(ranges(A=(1, 4), B=(2, 5)), ["B"], id="none covers all: who reads everybody's metadata (4, 5)"),
@@ -108,10 +113,13 @@ def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each()
 
     def install(version: int) -> int:
         return scene.install_members(
-            "A", 0, epoch, *(
+            "A",
+            0,
+            epoch,
+            *(
                 InstalledMember(member_id=who, units=grouped(FOO if who == "B" else NOBODY), version=version)
                 for who in "ABC"
-            )
+            ),
         ).error_code
 
     assert install(2) != 0

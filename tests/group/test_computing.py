@@ -210,15 +210,21 @@ def test_cn_08_the_same_install_again_is_a_success_that_does_nothing(pair: Scene
     "members",
     [
         (InstalledMember(member_id="A", units=grouped(foo(-1, 0, 1))),),
-        (InstalledMember(member_id="A", units=grouped(foo(-1, 0)), metadata=b"other"), InstalledMember(member_id="B", units=grouped(foo(1)))),
-        (InstalledMember(member_id="A", units=grouped(foo(-1, 0)), error=1), InstalledMember(member_id="B", units=grouped(foo(1)))),
+        (
+            InstalledMember(member_id="A", units=grouped(foo(-1, 0)), metadata=b"other"),
+            InstalledMember(member_id="B", units=grouped(foo(1))),
+        ),
+        (
+            InstalledMember(member_id="A", units=grouped(foo(-1, 0)), error=1),
+            InstalledMember(member_id="B", units=grouped(foo(1))),
+        ),
     ],
     ids=["other units", "other metadata", "other error"],
 )
 def test_s13_a_second_and_different_install_for_the_same_epoch_is_refused(
     pair: Scene, members: tuple[InstalledMember, ...]
 ) -> None:
-    """S13: idempotent on retry with *equal* content only. Success would claim that something was stored that was not."""
+    """S13: idempotent on retry with *equal* content only; a success would claim that something else was stored."""
     assert pair.install_members("A", 3, 3, *members).error_code == UnknownMemberId.code
     assert pair.group.target("A").units == foo(-1, 0)
 

@@ -45,9 +45,7 @@ def fixed() -> FixedAssignor:
 def scene(fixed: FixedAssignor) -> Scene:
     """A has the connector foo and foo-0, B has foo-1 and foo-2, all at epoch 20; the target stays that."""
     fixed.shares = {"A": foo(-1, 0), "B": foo(1, 2)}
-    return Scene.at_rest(
-        settings(fixed), epoch=20, connectors={"foo": 3}, members={"A": foo(-1, 0), "B": foo(1, 2)}
-    )
+    return Scene.at_rest(settings(fixed), epoch=20, connectors={"foo": 3}, members={"A": foo(-1, 0), "B": foo(1, 2)})
 
 
 # ---- compare and set
@@ -167,13 +165,21 @@ def test_a_former_owner_cannot_write_a_task_list(scene: Scene, fixed: FixedAssig
 
 
 def test_an_owner_of_the_old_configuration_cannot_write_a_task_list(scene: Scene) -> None:
-    """It has not heard yet that the connector was reconfigured: its list is of a configuration that is no more (S10)."""
+    """S10: it has not heard yet that the connector was reconfigured; its list is of a configuration that is no more."""
     scene.update(ConnectorChange(connector="foo", config=entries({"name": "foo", "tasks.max": "9"})))
     assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code == StaleMemberEpoch.code
     scene.heartbeat("A", 20)
     assert told(scene.heartbeat("A", 20, foo(0))) == (21, ["foo", "foo-0"])
     assert scene.current("A").assigned[Unit("foo")] == 21
     assert scene.update(task_list("foo", numbered(3, x="y"), 21), member_id="A").error_code == 0
+
+
+def test_an_owner_of_a_deleted_connector_cannot_make_it_anew_with_its_tasks(scene: Scene, fixed: FixedAssignor) -> None:
+    """It has not heard yet that the connector is gone; its grant is of the one that was."""
+    fixed.shares = {}
+    scene.update(ConnectorChange(connector="foo", delete=True))
+    anew = replace(task_list("foo", numbered(1), 20), config=entries({"name": "foo"}))
+    assert scene.update(anew, member_id="A").error_code == StaleMemberEpoch.code
 
 
 def test_a_config_never_interrupts_what_did_not_change(scene: Scene) -> None:
@@ -194,8 +200,10 @@ def test_ten_tasks_more_on_three_hundred_interrupt_none(fixed: FixedAssignor) ->
     shares = {name: foo(*range(first, 300, 3)) for first, name in enumerate("ABC")}
     shares["A"] |= foo(-1)
     scene = Scene.at_rest(settings(fixed), epoch=20, connectors={"foo": 300}, members=shares)
-    fixed.shares = {name: units | foo(*range(300 + first, 310, 3)) for first, (name, units) in enumerate(shares.items())}
-    scene.update(task_list("foo", numbered(310), 20), member_id="A")
+    fixed.shares = {
+        name: units | foo(*range(300 + first, 310, 3)) for first, (name, units) in enumerate(shares.items())
+    }
+    assert scene.update(task_list("foo", numbered(310), 20), member_id="A").error_code == 0
     for name, units in shares.items():
         answer = scene.heartbeat(name, 20)
         assert answer.member_epoch == 21
@@ -225,9 +233,7 @@ def test_changed_tasks_stop_first_and_start_again_under_a_later_epoch(scene: Sce
     assert (grant.task, grant.owner_epoch, config_of(grant.config)) == (1, 21, configs[1])
 
 
-def test_a_changed_task_is_not_started_with_a_target_that_is_older_than_it(
-    scene: Scene, fixed: FixedAssignor
-) -> None:
+def test_a_changed_task_is_not_started_with_a_target_that_is_older_than_it(scene: Scene, fixed: FixedAssignor) -> None:
     """S10: while the new target is being computed the old configuration stops, and the new one waits."""
     fixed.error = ValueError("later")
     scene.update(task_list("foo", [*numbered(2), {"task": "2", "table": "other"}], 20), member_id="A")
@@ -324,7 +330,7 @@ def test_what_a_holder_says_of_its_unit_is_shown(scene: Scene) -> None:
     scene.heartbeat("B", 20, statuses=(status(2, 20), failed))
     assert len(scene.records) == 2
     scene.heartbeat("B", 20, statuses=(status(2, 20), failed))
-    assert scene.records == ()
+    assert not scene.records
     assert shown(scene, 2).state == "RUNNING"
     assert shown(scene, 1).state == "FAILED"
     assert shown(scene, 1).message.startswith("no such table\\nxxx")
@@ -366,9 +372,7 @@ def test_kafka_12525_a_status_is_forgotten_with_its_grant(scene: Scene, fixed: F
 
 
 @pytest.mark.parametrize("how", ["fewer tasks", "deleted", "paused"])
-def test_statuses_go_with_their_units_also_from_a_compacted_log(
-    scene: Scene, fixed: FixedAssignor, how: str
-) -> None:
+def test_statuses_go_with_their_units_also_from_a_compacted_log(scene: Scene, fixed: FixedAssignor, how: str) -> None:
     """D2: the scene reads the log back after each step; a status record outlived the unit it spoke of."""
     scene.heartbeat("B", 20, statuses=(status(2, 20, UnitState.FAILED, "gone"), status(1, 20)))
     if how == "fewer tasks":

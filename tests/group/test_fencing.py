@@ -16,10 +16,11 @@ from connectgroup.errors import (
 )
 from connectgroup.group.state import Group
 from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.messages import HeartbeatRequest, grouped
 from connectgroup.names import Unit, Units
 from connectgroup.records import CurrentRecord, GroupRecord, Key, Kind, MemberState, TargetRecord, Tombstone, held
 
-from .builders import GROUP, NOBODY, FixedAssignor, Scene, given, names, settings, tasks, told
+from .builders import GROUP, FixedAssignor, Scene, given, numbered, settings, task_list, tasks, told
 
 FOO = Unit("foo")
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
@@ -38,7 +39,9 @@ def fixed() -> FixedAssignor:
 def rest(fixed: FixedAssignor) -> Scene:
     """m1 at epoch 100, previous 99, with foo and its tasks 1, 2, 3 (0 is m0's)."""
     fixed.shares = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
-    return Scene.at_rest(settings(fixed), epoch=100, connectors={"foo": 4}, members={"m0": foo(-1, 0), "m1": foo(1, 2, 3)})
+    return Scene.at_rest(
+        settings(fixed), epoch=100, connectors={"foo": 4}, members={"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
+    )
 
 
 # ---- which epoch may speak
@@ -102,7 +105,9 @@ def test_hb_05_epoch_zero_is_always_a_rejoin(fixed: FixedAssignor, state: Member
     assert scene.current("m1").pending == {}
 
 
-def test_hb_06_the_same_request_again_gets_the_same_answer_and_costs_no_record(rest: Scene, fixed: FixedAssignor) -> None:
+def test_hb_06_the_same_request_again_gets_the_same_answer_and_costs_no_record(
+    rest: Scene, fixed: FixedAssignor
+) -> None:
     """HB-06: the acknowledgement that freed foo-3, sent again with the epoch it was first sent with."""
     fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m9")
@@ -211,12 +216,13 @@ def test_a_chain_of_lost_answers_is_walked_by_the_same_request_again(rest: Scene
     rest.heartbeat("m0", 100, foo(-1))
     rest.heartbeat("m1", 100, lost=True)  # e101 with foo-0
     rest.join("m9")
-    rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # e102
+    rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # target e102
     rest.leave("m9")
-    rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # e103
+    rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # target e103
     answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)
-    assert told(answer) == (103, ["foo-0", "foo-1", "foo-2", "foo-3"])
-    assert told(rest.heartbeat("m1", 103)) == (103, None)
+    assert told(answer) == (101, ["foo-0", "foo-1", "foo-2", "foo-3"])  # "the answer is the same again"
+    assert rest.records == ()
+    assert told(rest.heartbeat("m1", 101)) == (103, None)
 
 
 def test_what_was_given_in_a_lost_answer_is_taken_back_before_anybody_else_gets_it(
@@ -237,14 +243,49 @@ def test_what_was_given_in_a_lost_answer_is_taken_back_before_anybody_else_gets_
     rest.join("m9")
     for _ in range(3):
         rest.act(request, copy=True)
+        assert rest.records == ()
         assert rest.group.holders[Unit("foo", 0)] == ("m1", 101)
-        assert told(rest.heartbeat("m0", 101 if rest.current("m0").epoch == 101 else 102))[1] is None
+    assert told(rest.heartbeat("m1", 101)) == (101, ["foo-1", "foo-2", "foo-3"])
+    assert told(rest.heartbeat("m0", 101)) == (102, None)
+    rest.heartbeat("m1", 101, foo(1, 2, 3))
+    assert told(rest.heartbeat("m0", 102)) == (102, ["foo", "foo-0"])
 
 
-def rest_request(scene: Scene, member_id: str, epoch: int, owned: Units) -> object:
+def test_what_was_given_in_a_lost_answer_and_is_no_more_is_not_waited_for(rest: Scene, fixed: FixedAssignor) -> None:
+    """m1 never heard of foo-0, so it would never say that it has stopped it, and would be fenced for that."""
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    rest.join("m8")
+    rest.heartbeat("m0", 100)
+    rest.heartbeat("m0", 100, foo(-1))
+    rest.heartbeat("m1", 100, lost=True)
+    rest.heartbeat("m0", 101)
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    changed = [{"task": "0", "table": "other"}, *numbered(4)[1:]]
+    assert rest.update(task_list("foo", changed, 100), member_id="m0").error_code == 0
+    for lost in (True, True, False):
+        answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=lost)
+        assert told(answer) == (102, ["foo-0", "foo-1", "foo-2", "foo-3"])
+    assert rest.current("m1").assigned[Unit("foo", 0)] == 102
+
+
+def test_an_order_to_stop_that_was_lost_after_a_grant_that_was_lost(rest: Scene, fixed: FixedAssignor) -> None:
+    """S16: two answers lost, and what it is being told to stop is among what it says it runs: that is no surplus."""
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    rest.join("m8")
+    rest.heartbeat("m0", 100)
+    rest.heartbeat("m0", 100, foo(-1))
+    rest.heartbeat("m1", 100, lost=True)
+    rest.heartbeat("m0", 101)
+    fixed.shares = {"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
+    rest.update(task_list("foo", [{"task": "0", "table": "other"}, *numbered(4)[1:]], 100), member_id="m0")
+    for lost in (True, True, False):
+        answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=lost)
+        assert told(answer) == (101, ["foo-1", "foo-2"])
+    assert told(rest.heartbeat("m1", 101, foo(1, 2))) == (102, ["foo-0", "foo-1", "foo-2"])
+
+
+def rest_request(scene: Scene, member_id: str, epoch: int, owned: Units) -> HeartbeatRequest:
     """The full heartbeat a worker sends after an error."""
-    from connectgroup.messages import HeartbeatRequest, grouped
-
     return HeartbeatRequest(
         group_id=scene.group.group_id,
         member_id=member_id,
@@ -267,11 +308,26 @@ def test_an_order_to_stop_and_a_grant_lost_before_it_come_one_after_the_other(
     assert scene.current("m1").assigned.keys() == foo(-1, 0, 1, 2)
     fixed.shares = {"m1": foo(-1, 0, 2), "m1b": foo(1)}
     scene.join("m2")
-    stop = scene.heartbeat("m1", 10, foo(0, 1), full=True)
-    assert names(given(stop) or ()) == ["foo-0"]
-    start = scene.heartbeat("m1", stop.member_epoch, foo(0))
-    assert names(given(start) or ()) == ["foo", "foo-0", "foo-2"]
-    assert start.member_epoch == scene.group.epoch
+    again = scene.heartbeat("m1", 10, foo(0, 1), full=True)
+    assert told(again) == (12, ["foo", "foo-0", "foo-1", "foo-2"])
+    assert told(scene.heartbeat("m1", 12)) == (12, ["foo", "foo-0", "foo-2"])
+    assert told(scene.heartbeat("m1", 12, foo(-1, 0, 2))) == (13, None)
+
+
+def test_an_order_to_stop_and_a_grant_lost_at_the_same_epoch_come_one_after_the_other(fixed: FixedAssignor) -> None:
+    """CN-13: foo-2 came free and was given at the epoch m1 has already; that answer was lost, and foo-1 is to go."""
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1, 2), "m1": foo(0, 1)})
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2)}
+    scene.join("m2")
+    assert told(scene.heartbeat("m1", 10)) == (11, None)
+    scene.heartbeat("m0", 10)
+    scene.heartbeat("m0", 10, foo(-1))
+    scene.heartbeat("m1", 11, lost=True)
+    assert scene.current("m1").assigned.keys() == foo(0, 1, 2)
+    fixed.shares = {"m0": foo(-1), "m1": foo(0, 2), "m2": foo(1)}
+    scene.join("m3")
+    assert told(scene.heartbeat("m1", 11, foo(0, 1), full=True)) == (11, ["foo-0"])  # first stop
+    assert told(scene.heartbeat("m1", 11, foo(0))) == (12, ["foo-0", "foo-2"])  # then start
 
 
 def test_a_lost_order_to_stop_is_given_again(rest: Scene, fixed: FixedAssignor) -> None:
@@ -281,59 +337,6 @@ def test_a_lost_order_to_stop_is_given_again(rest: Scene, fixed: FixedAssignor) 
     rest.heartbeat("m1", 100, lost=True)
     assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (100, ["foo-1", "foo-2"])
     assert rest.state("m1") is UNREVOKED
-
-
-# ---- S6: a token is given once
-
-
-def test_s6_a_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> None:
-    """Its former self may still be writing with the token of the grant before."""
-    rest.heartbeat("m1", 100)
-    assert told(rest.join("m1")) == (101, ["foo-1", "foo-2", "foo-3"])
-    assert rest.current("m1").assigned == dict.fromkeys(foo(1, 2, 3), 101)
-    assert told(rest.join("m1")) == (102, ["foo-1", "foo-2", "foo-3"])
-    assert told(rest.heartbeat("m0", 100)) == (102, None)  # it stops nothing
-
-
-def test_s6_a_rejoin_that_also_changes_what_it_lists_is_still_given_its_share(fixed: FixedAssignor) -> None:
-    """A rejoin that bumps the epoch by itself, where the new target is the old one: nothing may get lost between."""
-    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0), "m2": foo(1)})
-    fixed.shares = {"m1": foo(-1, 0), "m2": foo(1)}
-    assert told(scene.join("m1", server_assignor="fixed")) == (11, ["foo", "foo-0"])
-    assert scene.current("m1").assigned == dict.fromkeys(foo(-1, 0), 11)
-
-
-def test_s6_paused_and_resumed_before_a_target_was_computed(fixed: FixedAssignor) -> None:
-    """The unit goes and comes back to the same member; its token is a new one all the same."""
-    from connectgroup.errors import PluginError
-    from connectgroup.messages import ConnectorChange
-
-    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
-    fixed.error = PluginError("not today")
-    scene.update(ConnectorChange(connector="foo", wanted_state=2))
-    assert told(scene.heartbeat("m1", 10)) == (10, ["foo"])
-    assert told(scene.heartbeat("m1", 10, foo(-1))) == (10, None)
-    scene.update(ConnectorChange(connector="foo", wanted_state=1))
-    scene.heartbeat("m1", 10)  # the scene's ledger fails if foo-0 comes back @10
-    fixed.error = None
-    fixed.shares = {"m1": foo(-1, 0)}
-    scene.expire(TimerKind.COMPUTE)
-    assert told(scene.heartbeat("m1", 10)) == (12, ["foo", "foo-0"])
-    assert scene.current("m1").assigned == {FOO: 10, Unit("foo", 0): 12}
-
-
-def test_s6_a_rejoin_while_the_target_is_stale_gets_nothing_until_the_next_one(fixed: FixedAssignor) -> None:
-    """The old target would hand out its units under the epoch at which it already has had them."""
-    from connectgroup.errors import PluginError
-
-    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
-    fixed.error = PluginError("not today")
-    scene.join("m2")
-    assert told(scene.join("m1")) == (10, [])
-    fixed.error = None
-    fixed.shares = {"m1": foo(-1, 0)}
-    scene.expire(TimerKind.COMPUTE)
-    assert told(scene.heartbeat("m1", 10)) == (11, ["foo", "foo-0"])
 
 
 # ---- timers
@@ -399,6 +402,16 @@ def test_to_03_an_acknowledgement_in_time_ends_the_wait(rest: Scene, fixed: Fixe
     assert rest.expire(TimerKind.REBALANCE, "m0").records == ()
 
 
+def test_to_03_having_stopped_its_own_it_waits_for_others_without_a_deadline(rest: Scene, fixed: FixedAssignor) -> None:
+    """UNREVOKED to UNRELEASED: the others' slowness is not its own."""
+    fixed.shares = {"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
+    rest.join("m9")
+    rest.heartbeat("m1", 100)
+    rest.heartbeat("m1", 100, foo(1, 2))
+    assert rest.state("m1") is UNRELEASED
+    assert rebalance_timers(rest) == [CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"))]
+
+
 def test_a_second_revocation_has_a_deadline_of_its_own(rest: Scene, fixed: FixedAssignor) -> None:
     """Straight from one revocation to the next (CA-08): the timer starts anew for what is newly to be stopped."""
     fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
@@ -442,4 +455,3 @@ def test_what_an_expelled_member_had_waits_for_nobody(rest: Scene, fixed: FixedA
     rest.expire(TimerKind.SESSION, "m1")
     assert told(rest.heartbeat("m0", 100)) == (101, ["foo", "foo-0", "foo-1", "foo-2", "foo-3"])
     assert given(rest.heartbeat("m0", 101, foo(-1, 0, 1, 2, 3))) is None
-    assert rest.current("m1").held == {} and NOBODY == frozenset()

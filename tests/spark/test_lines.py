@@ -168,6 +168,12 @@ def test_another_header_is_one_clear_line(tmp_path: Path) -> None:
         read(tmp_path, b"b,a\n1,2\n", "csv")
 
 
+def test_two_faults_that_make_up_for_each_other_are_seen(tmp_path: Path) -> None:
+    """One row too few and one too many: three lines, three rows, and all of them wrong."""
+    with pytest.raises(BadLine, match=r"line 2 \(byte 4\): not CSV"):
+        read(tmp_path, CSV_HEADER + b'1,"x\ny"\n1,a\r2,b\n', "csv")
+
+
 def test_the_first_of_several_bad_lines_is_the_one_named(tmp_path: Path) -> None:
     lines = [b"1,x\n"] * 1000
     for at in (900, 501, 333):

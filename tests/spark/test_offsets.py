@@ -109,6 +109,30 @@ def test_tasks_of_one_layout_may_claim_in_any_order_of_epochs(store: OffsetStore
     assert put(store, owner(8, task=1, tasks=3), one("b", 0, 1))
 
 
+def test_a_zombie_that_starts_again_cannot_bring_its_layout_back(store: OffsetStore) -> None:
+    store.claim(owner(5, task=0, tasks=3), every)
+    store.claim(owner(6, task=0, tasks=2), every)
+    with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
+        store.claim(owner(5, task=2, tasks=3), every)
+    assert put(store, owner(6, task=0, tasks=2), one("a", 0, 1))
+
+
+def test_a_new_layout_refuses_the_latest_of_the_old_one_in_whatever_order_they_claimed(store: OffsetStore) -> None:
+    store.claim(owner(9, task=2, tasks=3), every)
+    store.claim(owner(8, task=0, tasks=3), every)
+    store.claim(owner(10, task=0, tasks=2), every)
+    with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 10, ours is 9"):
+        put(store, owner(9, task=2, tasks=3), one("new", 0, 1), "zombie")
+
+
+def test_a_claim_takes_only_the_slices_of_its_own_task(store: OffsetStore) -> None:
+    """A task that is granted anew must not stop its neighbours."""
+    store.claim(owner(1, task=0, tasks=2), every)
+    put(store, owner(1, task=0, tasks=2), one("a", 0, 1))
+    assert store.claim(owner(2, task=1, tasks=2), lambda name: name != "a") == {}
+    assert put(store, owner(1, task=0, tasks=2), one("a", 1, 2))
+
+
 def test_a_lower_epoch_cannot_claim(store: OffsetStore) -> None:
     store.claim(owner(7), every)
     with pytest.raises(Fenced, match="task-0 belongs to owner epoch 7, ours is 6"):

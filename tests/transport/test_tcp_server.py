@@ -393,6 +393,29 @@ async def test_a_peer_that_never_reads_its_answers_is_not_read_from_and_then_clo
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("own", [True, False])
+async def test_what_a_peer_can_send_without_reading_its_answers_is_bounded(own: bool) -> None:
+    """Wire 16: it stands still long before 32 MB are taken from it."""
+    async with server(Stage(), max_unsent_bytes=4096, max_in_flight=8) as tcp:
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        request = ApiVersionsRequest() if own else beat("x" * 1000)
+        data = frame(encode_request(request, version=0, correlation_id=1, client_id=None))
+        data *= 2**16 // len(data)
+
+        async def flood() -> None:
+            for _ in range(2**25 // len(data)):
+                peer.writer.write(data)
+                await asyncio.wait_for(peer.writer.drain(), 1.0)
+
+        with pytest.raises(TimeoutError):
+            await flood()
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        good.close()
+        peer.close()
+
+
+@pytest.mark.asyncio
 async def test_a_thousand_requests_sent_before_the_first_answer_is_read_are_all_answered() -> None:
     """Wire 16: slow to read is not a crime."""
     async with server(Stage(), max_unsent_bytes=4096) as tcp:

@@ -496,7 +496,7 @@ def test_a_string_is_as_long_as_its_length_can_say() -> None:
     )
     # ... so a long name beside a bad value is not the one to blame.
     bad = heartbeat(client_assignors=(AssignorInfo(name="x" * 40000, metadata="text"),))  # type: ignore[arg-type]
-    with pytest.raises(WireError, match="client_assignors.metadata: got a string of 4 bytes; allowed: bytes"):
+    with pytest.raises(WireError, match=r"client_assignors\.metadata: got a string of 4 bytes; allowed: bytes"):
         wire.encode_request(bad, version=0, correlation_id=1, client_id=None)
     for client_id in ("x" * 32768, "\ud800"):
         with pytest.raises(WireError, match="request header: got correlation_id 1, client_id"):

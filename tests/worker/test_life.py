@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
-from .builders import World
+import pytest
+
+from connectgroup.errors import GroupError, InvalidRequest, StaleMemberEpoch, TransportError
+from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.messages import ConnectorChange, HeartbeatRequest, HeartbeatResponse, Request, Response
+from connectgroup.names import Unit, Units
+from connectgroup.records import WantedState
+from connectgroup.worker.loop import WorkerSettings
+
+from .builders import World, error, settings
 
 
 async def test_one_worker_gets_everything_and_a_second_one_its_share(tmp_path: Path) -> None:
@@ -13,5 +23,546 @@ async def test_one_worker_gets_everything_and_a_second_one_its_share(tmp_path: P
         world.start("a")
         assert await world.settled() == {"a": ["c", "c-0", "c-1", "c-2"]}
         world.start("b")
-        assert await world.settled() == {"a": ["c", "c-0"], "b": ["c-1", "c-2"]}
-        print(world.now, world.journal)
+        assert await world.settled(within=1) == {"a": ["c", "c-0"], "b": ["c-1", "c-2"]}
+
+
+async def test_only_what_moves_is_stopped(tmp_path: Path) -> None:
+    """KAFKA-17105: needless restarts. One start for what stays, one stop and one start for what moves."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        for name in "abc":
+            world.start(name)
+            await world.settled()
+        assert world.count(" start c-0") == 1
+        assert world.count(" stop c-0") == 0
+        moved = sum(world.count(f" stop c-{number}") for number in range(3))
+        assert sum(world.count(f" start c-{number}") for number in range(3)) == 3 + moved
+
+
+async def test_a_change_is_heard_at_once_and_not_at_the_next_heartbeat(tmp_path: Path) -> None:
+    """Design 3.9: a parked heartbeat is answered on news."""
+    async with World(tmp_path) as world:
+        world.start("a")
+        await world.until(lambda: world.actors["a"].worker.member.epoch)
+        await asyncio.sleep(20)
+        await world.add("c", 2)
+        started = world.now
+        await world.settled()
+        assert world.now - started < 0.5
+
+
+async def test_a_worker_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        b = world.start("b")
+        await world.settled()
+        a.worker.stop()
+        assert a.task is not None
+        await asyncio.wait_for(a.task, 1)
+        assert await world.settled("b", within=0.5) == {"b": ["c", "c-0", "c-1", "c-2"]}
+        assert b.worker.lost == 0
+        assert world.count("a on_lost") == 0
+
+
+async def test_a_leaving_worker_is_told_of_each_unit_once(tmp_path: Path) -> None:
+    """S11: exactly one on_revoked or on_lost; also when it is asked to leave in the middle of a revocation."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        gate = world.gate()
+        world.hook["a stop c-2"] = gate.wait
+        world.start("b")
+        await world.until(lambda: gate.entered)
+        a.worker.stop()
+        await asyncio.sleep(1)
+        gate.open()
+        assert a.task is not None
+        await asyncio.wait_for(a.task, 2)
+        told = [unit for line in world.journal if "a on_revoked" in line for unit in line.split(" ", 2)[2].split(", ")]
+        assert sorted(told) == ["c", "c-0", "c-1", "c-2"]
+        assert await world.settled("b", within=1) == {"b": ["c", "c-0", "c-1", "c-2"]}
+
+
+async def test_a_worker_that_dies_is_replaced_after_the_session_timeout(tmp_path: Path) -> None:
+    """L3 without a delay: its units run elsewhere within the session timeout and a moment."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        world.start("b")
+        await world.settled()
+        assert a.task is not None
+        a.cut()
+        a.task.cancel()
+        took = -world.now
+        await world.settled("b", within=12)
+        took += world.now
+        assert 6 < took < 11
+
+
+async def test_a_slow_stop_does_not_stop_heartbeats(tmp_path: Path) -> None:
+    """Trap 1 and KAFKA-10792: a stop of 40 s, far beyond the session timeout; nothing is lost, nothing runs twice."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        world.hook["a stop c-2"] = world.slow(40)
+        world.start("b")
+        await world.until(lambda: world.count("a stop c-2"))
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(35)
+        assert 35 / 4 < a.heartbeats.heartbeats - sent < 35 / 1.5
+        assert world.count("b start c-2") == 0
+        await world.settled(within=6)
+        assert a.worker.lost == 0
+        assert world.count("a on_lost") == 0
+
+
+async def test_a_second_rebalance_before_the_first_is_finished_skips_no_revocation(tmp_path: Path) -> None:
+    """KAFKA-10763: joins, a change of tasks and a leave while units are being stopped; each runs once in the end."""
+    async with World(tmp_path) as world:
+        await world.add("c", 6)
+        world.start("a")
+        await world.settled()
+        for number in range(6):
+            world.hook[f"stop c-{number}"] = world.slow(4 + number)
+        for name in "bde":
+            world.start(name)
+            await asyncio.sleep(2)
+        await world.add("c", 4)
+        world.actors["b"].worker.stop()
+        await world.settled("a", "d", "e", within=40)
+        for number in range(6):
+            alive = world.count(f" start c-{number}") - world.count(f" stop c-{number}")
+            assert alive == (1 if number < 4 else 0)
+        assert world.count("on_lost") == 0
+
+
+async def test_a_slow_on_revoked_does_not_stop_heartbeats(tmp_path: Path) -> None:
+    """Trap 1, for the listener."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        world.hook["a on_revoked c-1, c-2"] = world.slow(40)
+        world.start("b")
+        await world.until(lambda: world.count("a on_revoked"))
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(35)
+        assert 35 / 4 < a.heartbeats.heartbeats - sent < 35 / 1.5
+        assert world.count("b on_assigned") == 0, "not acknowledged, so not given"
+        await world.settled(within=6)
+        assert a.worker.lost == 0
+
+
+async def test_a_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> None:
+    """KAFKA-10792, 17871, 15238: whatever of a connector blocks, the worker stays and the others work."""
+    async with World(tmp_path) as world:
+        for point in ("construct x", "task_configs y", "start z-0"):
+            world.hook[point] = world.gate().wait
+        await world.add("c", 1)
+        for name in "xyz":
+            await world.add(name, 1)
+        a = world.start("a")
+        await world.until(lambda: world.count("start c-0") and world.count("start z-0"))
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(60)
+        assert 15 <= a.heartbeats.heartbeats - sent <= 40
+        assert a.worker.lost == 0
+        await world.want("c", WantedState.PAUSED)
+        await world.until(lambda: world.count("a stop c-0"), within=1)
+
+
+async def test_an_idle_worker_beats_no_more_than_twice_an_interval(tmp_path: Path) -> None:
+    """L2, KAFKA-20253, KAFKA-20145: ten quiet minutes."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        for name in "ab":
+            world.start(name)
+        await world.settled()
+        for max_wait in ("a", "b"):
+            actor = world.actors[max_wait]
+            sent = actor.heartbeats.heartbeats
+            await asyncio.sleep(300)
+            assert 80 <= actor.heartbeats.heartbeats - sent <= 200
+
+
+async def test_a_worker_that_does_not_park_beats_once_an_interval(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a", max_wait_ms=0)
+        await world.settled()
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(300)
+        assert 95 <= a.heartbeats.heartbeats - sent <= 105
+
+
+async def test_callbacks_come_as_revoked_then_acknowledged_then_assigned(tmp_path: Path) -> None:
+    """S12; the recorder itself checks that they never overlap."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        await world.settled()
+        world.hook["a on_revoked c-1, c-2"] = world.slow(2)
+        world.start("b")
+        await world.settled()
+        lines = [line for line in world.journal if "on_" in line or "stop" in line or " start" in line]
+        moved = lines[lines.index("a on_revoked c-1, c-2") - 2 :]
+        assert sorted(moved[:2]) == ["a stop c-1", "a stop c-2"], (
+            "stop first: a listener may commit what was written last"
+        )
+        assert moved[2:4] == ["a on_revoked c-1, c-2", "b on_assigned c-1, c-2"]
+        assert sorted(moved[4:]) == ["b start c-1", "b start c-2"]
+
+
+class AsyncListener(WorkerRebalanceListener):
+    """The same words, on the event loop."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    async def on_assigned(self, units: Units, epoch: int) -> None:
+        await asyncio.sleep(0.5)
+        self.told.append("assigned")
+
+    async def on_revoked(self, units: Units, epoch: int) -> None:
+        await asyncio.sleep(0.5)
+        self.told.append("revoked")
+
+
+async def test_listeners_may_be_async(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        listener = AsyncListener()
+        await world.add("c", 1)
+        a = world.start("a", listeners=[listener])
+        await world.settled()
+        a.worker.stop()
+        assert a.task is not None
+        await a.task
+        assert listener.told == ["assigned", "assigned", "revoked"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Cut off
+
+
+async def test_a_worker_that_is_cut_off_stops_before_its_work_is_given_away(tmp_path: Path) -> None:
+    """KAFKA-9184, F4: on_lost before the session timeout; back again when the net is."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        world.start("b")
+        await world.settled()
+        a.cut()
+        cut = world.now
+        await world.until(lambda: world.count("a on_lost c, c-0"), within=10)
+        assert world.now - cut <= 8.1, "session timeout less the margin, counted from the last send"
+        assert world.count("b start c-0") == 0
+        assert world.count("a stop c-0") == 1
+        assert not a.units
+        await world.settled("b", within=5)
+        await asyncio.sleep(30)
+        assert world.count("a on_lost") == 1
+        a.heal()
+        assert await world.settled("a", "b", within=10) == {"a": ["c-1", "c-2"], "b": ["c", "c-0"]}
+
+
+async def test_a_worker_whose_coordinator_is_away_for_a_moment_loses_nothing(tmp_path: Path) -> None:
+    """F1: one answer lost, at whatever moment, costs nothing: half of what is left of the lease is for asking again."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        for number in range(20):
+            a.cut()
+            await asyncio.sleep(1.2)
+            a.heal()
+            await asyncio.sleep(10 + 0.17 * number)
+        assert a.worker.lost == 0
+        assert world.count(" stop ") == 0
+
+
+async def test_a_worker_lost_at_the_coordinator_only_finds_out_and_comes_back(tmp_path: Path) -> None:
+    """L4, F15: said to be dead while it is alive; its next heartbeat says so."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        world.start("b")
+        await world.settled()
+        world.zombies.add("a")
+        dead = HeartbeatRequest(group_id="workers", member_id="a", member_epoch=-1, cause="was reaped")
+        await world.coordinator.handle(dead, client_host="supervisor")
+        await world.until(lambda: world.count("a on_lost"), within=4)
+        world.zombies.clear()
+        assert world.count("a on_lost c, c-0") == 1
+        await world.settled(within=4)
+        assert a.worker.lost == 1
+
+
+async def test_a_restarted_coordinator_finds_everybody_at_work(tmp_path: Path) -> None:
+    """F7: no task stops; epochs go on."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        for name in "ab":
+            world.start(name)
+        await world.settled()
+        epochs = [actor.worker.member.epoch for actor in world.actors.values()]
+        stops = world.count(" stop ")
+        await world.restart()
+        await asyncio.sleep(30)
+        await world.settled()
+        assert world.count(" stop ") == stops
+        assert [actor.worker.member.epoch for actor in world.actors.values()] == epochs
+        assert world.count("on_lost") == 0
+
+
+async def test_everybody_out_and_back(tmp_path: Path) -> None:
+    """F32: one, many, none, many."""
+    async with World(tmp_path) as world:
+        await world.add("c", 7)
+        for name in "abcd":
+            world.start(name)
+        await world.settled()
+        for actor in world.actors.values():
+            actor.worker.stop()
+        await asyncio.wait([actor.task for actor in world.actors.values() if actor.task], timeout=5)
+        assert (await world.describe()).members == ()
+        for name in "abcd":
+            world.start(name)
+        shares = await world.settled()
+        assert sorted(map(len, shares.values())) == [2, 2, 2, 2]
+        assert world.count("on_lost") == 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Stopping
+
+
+async def test_stop_returns_while_joining_without_a_coordinator(tmp_path: Path) -> None:
+    """L7, KAFKA-19357."""
+    async with World(tmp_path) as world:
+        a = world.make("a")
+        a.cut()
+        a.task = asyncio.create_task(a.worker.run())
+        await asyncio.sleep(20)
+        a.worker.stop()
+        await asyncio.wait_for(a.task, 6)
+
+
+async def test_stop_before_the_first_answer_leaves_no_ghost_behind(tmp_path: Path) -> None:
+    """KAFKA-17116, KAFKA-16985: a join may be on its way when the leave is sent."""
+    async with World(tmp_path) as world:
+        a = world.make("a")
+        a.task = asyncio.create_task(a.worker.run())
+        await asyncio.sleep(0)
+        a.worker.stop()
+        await asyncio.wait_for(a.task, 6)
+        assert (await world.describe()).members == ()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_stop_returns_with_a_blocked_task(tmp_path: Path, cut: bool) -> None:
+    """L7: bounded by the time lost work is waited for, whether or not there is a coordinator."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        world.hook["a stop c-1"] = world.gate().wait
+        a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+        if cut:
+            a.cut()
+        a.worker.stop()
+        assert a.task is not None
+        await asyncio.wait_for(a.task, 16)
+        if not cut:
+            assert (await world.describe()).members == ()
+
+
+async def test_stop_says_goodbye_even_when_a_listener_refuses(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+
+        def refuse() -> None:
+            raise ValueError("no")
+
+        world.hook["a on_revoked c, c-0, c-1"] = refuse
+        a.worker.stop()
+        assert a.task is not None
+        await asyncio.wait_for(a.task, 12)
+        assert (await world.describe()).members == ()
+        assert not a.units
+
+
+async def test_a_cancelled_run_stops_its_tasks(tmp_path: Path) -> None:
+    """An embedder's way to pull the plug: nothing may go on writing."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a")
+        await world.settled()
+        assert a.task is not None
+        a.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await a.task
+        assert world.count("a stop c-0") == world.count("a stop c-1") == 1
+        assert not [
+            task for task in asyncio.all_tasks() if "heartbeat" in repr(task) or "LocalClient.call" in repr(task)
+        ]
+
+
+# --------------------------------------------------------------------------------------------------
+# Odd answers
+
+
+@pytest.mark.parametrize("code", [StaleMemberEpoch.code, -1, 14, 15, 16, 20480, 999], ids=lambda code: f"error {code}")
+async def test_no_answer_makes_a_worker_spin(tmp_path: Path, code: int) -> None:
+    """L2, KAFKA-20253: whatever a coordinator says again and again, the worker asks at a bounded rate."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.start("a")
+        await world.settled()
+
+        async def always(request: Request) -> Response | None:
+            return error(code, "always this", epoch=7)
+
+        a.heartbeats.instead = always
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(1)
+            assert a.heartbeats.heartbeats - sent < 60
+        if a.task is not None and a.task.done():
+            with pytest.raises(GroupError):
+                a.task.result()
+            a.task = None
+
+
+@pytest.mark.parametrize("full", [True, False])
+async def test_the_answers_of_a_replaced_coordinator_are_ignored_and_do_not_make_a_worker_spin(
+    tmp_path: Path, full: bool
+) -> None:
+    """D5, F12: a lower coordinator epoch; in the end the lease ends."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.start("a")
+        await world.settled()
+        member = a.worker.member
+
+        async def zombie(request: Request) -> Response | None:
+            assignment = None
+            if full:
+                from connectgroup.messages import MemberAssignment
+
+                assignment = MemberAssignment()
+            return HeartbeatResponse(
+                member_epoch=99, heartbeat_interval_ms=3000, assignment=assignment, coordinator_epoch=0
+            )
+
+        a.heartbeats.instead = zombie
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(7)
+        assert member.epoch != 99
+        assert world.count("a on_") == 2
+        assert a.heartbeats.heartbeats - sent < 40
+        await world.until(lambda: world.count("a on_lost"), within=2)
+
+
+async def test_a_worker_the_group_will_not_have_stops_and_says_why(tmp_path: Path) -> None:
+    """A refusal that no repetition would change ends ``run`` with the coordinator's own words, once."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a")
+        await world.settled()
+        world.hook["stop c-1"] = world.slow(5)
+
+        async def no(request: Request) -> Response | None:
+            return error(42, "Owned: got nonsense", epoch=7) if isinstance(request, HeartbeatRequest) else None
+
+        a.heartbeats.instead = no
+        sent = a.heartbeats.heartbeats
+        assert a.task is not None
+        with pytest.raises(InvalidRequest, match="got nonsense"):
+            await asyncio.wait_for(a.task, 20)
+        assert a.heartbeats.heartbeats - sent <= 3
+        assert world.count("a on_lost c, c-0, c-1") == 1
+        assert not a.units
+        assert (await world.describe()).members == (), "it has left, so nobody waits for the session timeout"
+        a.task = None
+
+
+async def test_a_full_group_turns_a_worker_away_with_one_line(tmp_path: Path) -> None:
+    async with World(tmp_path, group=settings(most_members=1)) as world:
+        world.start("a")
+        await asyncio.sleep(1)
+        b = world.start("b")
+        assert b.task is not None
+        with pytest.raises(GroupError, match="b cannot join"):
+            await asyncio.wait_for(b.task, 5)
+        b.task = None
+        assert [member.member_id for member in (await world.describe()).members] == ["a"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Connectors change
+
+
+async def test_a_connector_that_grows_and_shrinks_moves_only_the_difference(tmp_path: Path) -> None:
+    """tasks.max up and down, the other tasks keep running (KAFKA-17105)."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        for name in "ab":
+            world.start(name)
+        await world.settled()
+        await world.add("c", 4)
+        await world.settled()
+        assert [world.count(f" start c-{number}") for number in range(4)] == [1, 1, 1, 1]
+        await world.add("c", 1)
+        await world.settled()
+        assert world.count(" stop c-0") == 0
+        assert [world.count(f" stop c-{number}") for number in (1, 2, 3)] == [1, 1, 1]
+
+
+async def test_a_changed_task_is_stopped_and_started_again_under_a_later_epoch(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 1, text="one")
+        world.start("a")
+        await world.settled()
+        before = world.contexts[Unit("c", 0)].owner_epoch
+        await world.add("c", 1, text="two")
+        await world.until(lambda: world.count("a start c-0") == 2)
+        assert world.contexts[Unit("c", 0)].owner_epoch > before
+        assert world.count("a stop c-0") == 1
+
+
+async def test_a_paused_connector_stops_its_tasks_and_a_removed_one_everything(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a")
+        await world.settled()
+        await world.want("c", WantedState.PAUSED)
+        await world.until(lambda: a.units == {Unit("c")}, within=1)
+        await world.want("c", WantedState.STOPPED)
+        await world.until(lambda: not a.units, within=1)
+        await world.want("c", WantedState.RUNNING)
+        await world.settled(within=2)
+        await world.update(ConnectorChange(connector="c", delete=True))
+        await world.until(lambda: not a.units, within=1)
+        assert world.count("on_lost") == 0
+
+
+async def test_a_late_refusal_to_leave_is_not_an_error(tmp_path: Path) -> None:
+    """The leave is said once; whatever becomes of it, ``run`` returns."""
+    async with World(tmp_path) as world:
+        a = world.start("a")
+        await asyncio.sleep(1)
+
+        async def broken(request: Request) -> Response | None:
+            raise TransportError("connection reset")
+
+        a.control.instead = broken
+        a.worker.stop()
+        assert a.task is not None
+        await asyncio.wait_for(a.task, 2)

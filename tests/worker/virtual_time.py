@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import looptime
 
@@ -18,7 +18,7 @@ class Gate:
     """A place where somebody's code blocks until it is opened."""
 
     _lock = threading.Lock()
-    _blocked: set[threading.Thread] = set()
+    _blocked: ClassVar[set[threading.Thread]] = set()
 
     def __init__(self) -> None:
         self._open = threading.Event()

@@ -1,0 +1,180 @@
+"""Doing what the member decided on, one thing after the other: stop, tell the listeners, acknowledge; tell, start.
+
+A loss does not wait for its turn. The tasks are stopped as soon as it is decided, because somebody else may be
+given them soon (KAFKA-9184), even while a listener blocks; what was queued before it is void; what is being done
+goes no further than its next step (KAFKA-16375) and is waited for only so long, so that a call that never comes
+back does not keep the worker out of its group. Only then is ``on_lost`` told: callbacks never overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from ..assignor import Assignor
+from ..errors import GroupError
+from ..listener import WorkerRebalanceListener
+from ..member.actions import Assign, Fail, Grant, Lose, Revoke
+from ..member.machine import Member
+from ..names import Units, show
+from ..tracing import span
+from .callbacks import Listeners, tell_chosen_assignor
+from .runner import Runner
+
+logger = logging.getLogger(__name__)
+
+Work = Revoke | Assign | Lose | Fail
+
+
+class Performer:
+    """Performs a member's actions. ``run`` is its one activity; ``do`` may be called at any time.
+
+    Attributes:
+        runner: runs the work; ``None`` where there is nothing to run.
+        fatal: why the group will not have this worker, once everything has been stopped for it.
+        lost: how often everything was lost.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        *,
+        runner: Runner | None,
+        assignors: Sequence[Assignor[Any, Any, Any]],
+        listeners: Sequence[WorkerRebalanceListener],
+        lose_timeout_s: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        """Nothing is performed before ``run``.
+
+        Args:
+            lose_timeout_s: how long to wait, once everything is lost, for what is being done, for the tasks to
+                stop, and for the listeners.
+            on_change: called when units have ended, so that the group may hear of it.
+        """
+        self.runner = runner
+        self.fatal: GroupError | None = None
+        self.lost = 0
+        self._member = member
+        self._assignors = tuple(assignors)
+        self._listeners = Listeners(listeners)
+        self._lose_timeout_s = lose_timeout_s
+        self._on_change = on_change
+        self._queue: deque[Work] = deque()
+        self._has_work = asyncio.Event()
+        self._losing = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+
+    def do(self, action: Work) -> None:
+        """Queue an action; a loss makes what was queued before it void, and stops everything at once."""
+        if isinstance(action, Lose | Fail):
+            self._queue.clear()
+            self._losing.set()
+            self._stopping = asyncio.create_task(self.stop(frozenset(self._member.owned)), name="stop lost work")
+        self._queue.append(action)
+        self._has_work.set()
+
+    async def run(self) -> None:
+        """Perform what is queued; returns when there is a ``fatal``."""
+        try:
+            while self.fatal is None:
+                await self._has_work.wait()
+                self._has_work.clear()
+                while self._queue:
+                    action = self._queue.popleft()
+                    with span(
+                        type(action).__name__.lower(),
+                        {"member": self._member.settings.member_id, "epoch": self._member.epoch},
+                    ):
+                        await self._perform(action)
+        finally:
+            self._listeners.close()
+            if self._stopping is not None:
+                self._stopping.cancel()
+
+    async def stop(self, units: Units) -> None:
+        """End these; nobody is told."""
+        if self.runner is not None and units:
+            await self.runner.stop(units)
+
+    # ----------------------------------------------------------------------------------------------
+
+    async def _perform(self, action: Work) -> None:
+        match action:
+            case Revoke():
+                await self._unless_lost(self._revoke(action))
+            case Assign():
+                await self._unless_lost(self._assign(action))
+            case Lose(epoch=epoch, why=why):
+                await self._lose(epoch, why)
+            case Fail(error=error):
+                logger.error("the group does not take this worker: %s", error)
+                await self._lose(self._member.epoch, str(error))
+                self.fatal = error
+
+    async def _unless_lost(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it; once everything is lost, wait for it only so long."""
+        doing = asyncio.create_task(work)
+        losing = asyncio.create_task(self._losing.wait())
+        try:
+            await asyncio.wait({doing, losing}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                await asyncio.wait({doing}, timeout=self._lose_timeout_s)
+            if not doing.done():
+                logger.error("given up after %g s: a listener, an assignor or a task hangs", self._lose_timeout_s)
+                return
+            doing.result()
+        finally:
+            for task in (doing, losing):
+                task.cancel()
+
+    async def _revoke(self, action: Revoke) -> None:
+        logger.info("epoch %d: stopping %s", action.epoch, show(action.units))
+        # Stop first: a listener that commits offsets must see the last one written.
+        await self.stop(action.units)
+        if self._losing.is_set():
+            return
+        failure = await self._listeners.tell("on_revoked", action.units, action.epoch)
+        if failure is None:
+            self._member.mark_revoked(action.units)
+            self._on_change()
+
+    async def _assign(self, action: Assign) -> None:
+        grants: tuple[Grant, ...] = action.grants
+        units = frozenset(grant.unit for grant in grants)
+        logger.info("epoch %d: given %s", action.epoch, show(units))
+        owned = frozenset(self._member.owned)
+        await tell_chosen_assignor(self._assignors, self._member.settings.member_id, owned, action)
+        if self._losing.is_set():
+            return
+        await self._listeners.tell("on_assigned", units, action.epoch)
+        if self._losing.is_set() or self.runner is None:
+            return
+        await self.runner.start(grants)
+
+    async def _lose(self, epoch: int, why: str) -> None:
+        self.lost += 1
+        # Not what was held when it was decided: a revocation under way then has told the listeners of its units.
+        units = frozenset(self._member.owned)
+        if units:
+            logger.warning("epoch %d: lost %s: %s", epoch, show(units), why)
+        else:
+            logger.info("epoch %d: joining again: %s", epoch, why)
+        assert self._stopping is not None
+        _, late = await asyncio.wait({self._stopping}, timeout=self._lose_timeout_s)
+        if late:
+            logger.error(
+                "%s did not stop within %g s; its writes are refused from now on", show(units), self._lose_timeout_s
+            )
+        else:
+            self._stopping.result()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._lose_timeout_s):
+                await self._listeners.tell("on_lost", units, epoch)
+        self._losing.clear()
+        self._member.mark_lost()
+        self._on_change()

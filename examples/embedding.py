@@ -1,0 +1,83 @@
+"""A worker group inside a program of your own: two workers share four units of work; one leaves, the other takes over.
+
+python examples/embedding.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from connectgroup import Coordinator, Grant, GroupSettings, LocalClient, MemberSettings, MemoryLog, Unit, Worker
+from connectgroup.messages import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.plugins import load_assignor
+
+
+class Printer:
+    """What runs the work: here it only says so. ``start`` and ``stop`` are all that a worker asks for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.running: dict[Unit, int] = {}
+        self.publish = asyncio.Event()
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        """Take these on."""
+        self.running |= {grant.unit: grant.owner_epoch for grant in grants}
+        print(f"{self.name} runs {', '.join(sorted(map(str, self.running)))}")
+        if any(grant.unit.is_connector for grant in grants):
+            self.publish.set()
+
+    async def stop(self, units: frozenset[Unit]) -> None:
+        """Let these go; when this returns nothing of them works any more."""
+        for unit in units:
+            self.running.pop(unit, None)
+        print(f"{self.name} stopped {', '.join(sorted(map(str, units)))}")
+
+
+async def main() -> None:
+    """One coordinator, two workers, one connector of three tasks."""
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    await coordinator.start()
+    change = ConnectorChange(connector="letters", config=())
+    await coordinator.handle(UpdateConnectorsRequest(group_id="mine", changes=(change,)), client_host="here")
+
+    printers = {name: Printer(name) for name in ("ann", "bob")}
+    workers = {
+        name: Worker(
+            MemberSettings(group_id="mine", member_id=name),
+            heartbeats=LocalClient(coordinator),
+            control=LocalClient(coordinator),
+            assignors=[load_assignor("balanced")],
+            runner=printer,
+        )
+        for name, printer in printers.items()
+    }
+    lives = {name: asyncio.create_task(worker.run()) for name, worker in workers.items()}
+
+    # Whoever was given the connector itself says what its tasks are.
+    owners = {asyncio.create_task(printer.publish.wait()): name for name, printer in printers.items()}
+    done, waiting = await asyncio.wait(owners, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    owner = owners[done.pop()]
+    epoch = printers[owner].running[Unit("letters")]
+    tasks = UpdateConnectorsRequest(
+        group_id="mine",
+        member_id=owner,
+        changes=(ConnectorChange(connector="letters", owner_epoch=epoch, task_configs=(TaskConfig(),) * 3),),
+    )
+    await coordinator.handle(tasks, client_host="here")
+    await asyncio.sleep(0.5)
+
+    print("ann leaves")
+    workers["ann"].stop()
+    await lives["ann"]
+    await asyncio.sleep(0.5)
+    workers["bob"].stop()
+    await lives["bob"]
+    await coordinator.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,52 @@
+"""The benchmark itself: what it calls amiss, and a run in a tiny size. No time decides anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rebalance import TITLES, Bench, main, names
+from benchmarks.task_log import parse
+
+SETTLED = "1 START worker-1 main-0 1\n2 START worker-2 main-1 1\n3 START worker-1 main-2 1\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("", []),
+        ("4 STOP worker-1 main-2 1", ["1 tasks not running, main-2 first"]),
+        ("4 START worker-2 main-2 2", ["1 tasks on two workers, main-2 first"]),
+        ("4 START worker-2 more-0 2", ["1 tasks running and not wanted, more-0 first"]),
+        ("4 STOP worker-2 main-1 1\n5 START gone main-1 2", ["on a worker that has gone, main-1", "uneven"]),
+        ("4 STOP worker-2 main-1 1\n5 START worker-1 main-1 2", ["uneven: {'worker-1': 3}"]),
+    ],
+)
+def test_tasks_are_settled_only_where_each_runs_once_on_a_live_worker_evenly(
+    tmp_path: Path, change: str, said: list[str]
+) -> None:
+    bench = Bench(tmp_path, tasks=3, workers=2)
+    bench.wanted = names("main", 3)
+    bench.log.events = parse((SETTLED + change).splitlines())
+    found = bench.amiss()
+    assert len(found) == len(said)
+    assert all(part in line for part, line in zip(said, found, strict=True))
+
+
+@pytest.mark.processes
+def test_every_scenario_runs_and_no_task_ever_runs_twice_or_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--tasks", "8", "--workers", "2", "--rounds", "1", "--session", "3"])
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + len(TITLES), "a heading, a rule, and every scenario"
+    assert "0 faults" in printed
+
+
+@pytest.mark.parametrize("arguments", [["--tasks", "0"], ["--workers", "1"], ["--rounds", "-1"], ["--tasks", "x"]])
+def test_a_size_that_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "allowed:" in capsys.readouterr().err

@@ -1,0 +1,363 @@
+"""Each command once against a real coordinator, and each way to use one wrongly: one line, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..integration.processes import PATIENCE_S, Program, family, marked, run_command, wait
+
+GROUP = "sleepers"
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_over() -> Iterator[None]:
+    with marked():
+        yield
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Program]:
+    """A coordinator alone, on a port of its own."""
+    with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as program:
+        program.line_with("coordinator at ")
+        yield program
+
+
+@pytest.fixture
+def address(coordinator: Program) -> str:
+    return coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Path:
+    """The file of a connector without work."""
+    return connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
+
+
+def connector_file(path: Path, **config: str) -> Path:
+    path.write_text(json.dumps({"name": "naps", "config": config}))
+    return path
+
+
+def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Path) -> None:
+    """A connector's life from the command line, with one worker."""
+    at = ("--coordinator", address)
+    group = ("--group", GROUP, *at)
+
+    def done(*words: str | Path) -> str:
+        finished = run_command(*words)
+        assert (finished.code, finished.err) == (0, ""), finished
+        return finished.out
+
+    def state() -> list[str]:
+        return re.findall(r"^  (naps\S*: \S+)", done("groups", "describe", GROUP, *at), re.MULTILINE)
+
+    assert done("groups", "list", *at) == ""
+    assert done("connectors", "put", idle, *group) == "connector naps: version 1\n"
+    assert re.fullmatch(rf"{GROUP} +Empty +epoch 1 +0 workers\n", done("groups", "list", *at))
+    (listed,) = [json.loads(done("connectors", "list", *group))]
+    assert listed == json.loads(idle.read_text())
+    with Program("worker", "--name", "w", "--scratch", tmp_path / "scratch", "--listener", "log", *group) as worker:
+        running = ["naps: RUNNING", "naps-0: RUNNING", "naps-1: RUNNING"]
+        wait("running tasks", lambda: state() == running, worker.story)
+        described = done("groups", "describe", GROUP, *at)
+        assert (
+            f"group {GROUP}: Stable, epoch 3, target 3\nassignor: balanced\nworker w (127.0.0.1): STABLE" in described
+        )
+        explained = done("groups", "explain", GROUP, "--moves", *at).splitlines()
+        assert explained[0].startswith("epoch 1 | connector naps added")
+        assert any(line.startswith("epoch 2 | w joined | 1 started | took ") for line in explained), explained
+        assert "  naps-1: nowhere -> w, started" in explained
+        assert len(done("groups", "explain", GROUP, "--last", "1", *at).splitlines()) == 1
+        assert done("connectors", "pause", "naps", *group) == "connector naps: version 3\n", "2 is its task list"
+        wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: OFF", "naps-1: OFF"], worker.story)
+        assert done("connectors", "stop", "naps", *group) == "connector naps: version 4\n"
+        wait("a stop", lambda: state() == ["naps: OFF", "naps-0: OFF", "naps-1: OFF"], worker.story)
+        assert done("connectors", "resume", "naps", *group) == "connector naps: version 5\n"
+        wait("running tasks", lambda: state() == running, worker.story)
+        assert done("connectors", "delete", "naps", *group) == "connector naps: removed\n"
+        wait("the end of the connector", lambda: state() == [], worker.story)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.story()
+    assert re.fullmatch(rf"{GROUP} +Empty +epoch \d+ +0 workers\n", done("groups", "list", *at))
+
+
+def test_a_coordinator_told_to_stop_ends_well_and_knows_its_groups_when_it_is_back(
+    coordinator: Program, address: str, idle: Path, tmp_path: Path
+) -> None:
+    assert run_command("connectors", "put", idle, "--group", GROUP, "--coordinator", address).code == 0
+    coordinator.signal(signal.SIGTERM)
+    assert coordinator.ended() == 0
+    assert coordinator.lines == [f"coordinator at {address}"]
+    with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as again:
+        at = again.line_with("coordinator at ").removeprefix("coordinator at ")
+        assert GROUP in run_command("groups", "list", "--coordinator", at).out
+
+
+def test_up_runs_a_group_and_starts_a_worker_again_that_died(idle: Path, tmp_path: Path) -> None:
+    """Without Spark. SIGINT, which Ctrl-C is, stops all of it in order."""
+    log = tmp_path / "log"
+    connector_file(idle, **{"connector.class": "idle", "tasks.max": "2", "log": str(log)})
+    words = ("--group", GROUP, "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 2)
+    with Program("up", *words) as up:
+        at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+
+        def describe() -> str:
+            return run_command("groups", "describe", GROUP, "--coordinator", at).out
+
+        def all_run() -> bool:
+            shown = describe()
+            return shown.count(": RUNNING on worker-") == 3 and "worker worker-2" in shown and "Stable" in shown
+
+        wait("all tasks on two workers", all_run, up.story)
+        (killed,) = [pid for pid, command in family(up.pid).items() if "--name worker-1" in command]
+        os.kill(killed, signal.SIGKILL)
+        up.line_with("rebalance | epoch 5 | worker-1 died (SIGKILL)")
+
+        def is_back() -> bool:
+            return any("--name worker-1" in command for command in family(up.pid).values())
+
+        wait("worker-1 again", lambda: is_back() and all_run() and "worker worker-1" in describe(), up.story)
+        up.signal(signal.SIGINT)
+        assert up.ended() == 0, up.story()
+    assert not any("Traceback" in line for line in up.lines), up.story()
+    said = [line.split()[1:4] for line in log.read_text().splitlines()]
+    running = {(member, unit) for what, member, unit in said if what == "START"}
+    stopped = {(member, unit) for what, member, unit in said if what == "STOP"}
+    assert {member for member, _ in running - stopped} <= {"worker-1"}, "only what was killed did not say STOP"
+
+
+LINES = {
+    "nobody listens": (
+        ["groups", "list", "--coordinator", "{nobody}"],
+        r"connectgroup: {nobody}: cannot connect: Connection refused; allowed: --coordinator names a coordinator .*",
+    ),
+    "nobody listens to a change": (
+        ["connectors", "delete", "naps", "--coordinator", "{nobody}"],
+        r"connectgroup: {nobody}: cannot connect: Connection refused; allowed: .*",
+    ),
+    "no such host": (
+        ["groups", "list", "--coordinator", "nowhere.invalid:8474"],
+        r"connectgroup: nowhere.invalid:8474: cannot connect: .*; allowed: .*",
+    ),
+    "unknown group described": (
+        ["groups", "describe", "nosuch", "--coordinator", "{address}"],
+        r"connectgroup: GroupId: got 'nosuch'; there is no such group",
+    ),
+    "unknown group explained": (
+        ["groups", "explain", "nosuch", "--coordinator", "{address}"],
+        r"connectgroup: GroupId: got 'nosuch'; there is no such group",
+    ),
+    "unknown connector": (
+        ["connectors", "pause", "nosuch", "--group", "g", "--coordinator", "{address}"],
+        r"connectgroup: connector nosuch: it does not exist; allowed: none yet",
+    ),
+    "a coordinator's port that is none": (
+        ["groups", "list", "--coordinator", "127.0.0.1:99999"],
+        r"connectgroup: --coordinator: got '127.0.0.1:99999'; allowed: host:port, port 1 to 65535",
+    ),
+    "a worker's coordinator that is none": (
+        ["worker", "--group", "g", "--coordinator", "here"],
+        r"connectgroup: coordinator: got 'here'; allowed: host:port, port 1 to 65535",
+    ),
+    "a port that is too high": (["coordinator", "--port", "65536"], r"connectgroup: port: got '65536'; allowed: .*"),
+    "a port that is no number": (
+        ["coordinator", "--port", "http"],
+        r"connectgroup coordinator: argument --port: got 'http'; allowed: a whole number; see .* --help",
+    ),
+    "a port in use": (
+        ["coordinator", "--port", "{port}"],
+        r"connectgroup: 127.0.0.1:{port}: .*(in use|cannot listen).*",
+    ),
+    "an address of the whole network": (
+        ["coordinator", "--port", "0", "--host", "0.0.0.0"],
+        r"connectgroup: host: got '0.0.0.0'; allowed: an address of this machine's own .*",
+    ),
+    "a file that is not there": (
+        ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/none.json: got 'No such file or directory'; allowed: a readable file",
+    ),
+    "a file that is not JSON": (
+        ["connectors", "put", "{tmp}/bad.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/bad.json: got 'Expecting .*'; allowed: JSON: .*",
+    ),
+    "a file that says the same twice": (
+        ["connectors", "put", "{tmp}/twice.json", "--coordinator", "{address}"],
+        r"""connectgroup: {tmp}/twice.json: got "the key 'name' stands twice"; allowed: JSON: .*""",
+    ),
+    "a file of another shape": (
+        ["up", "--connector", "{tmp}/shape.json", "--data", "{tmp}/up", "--port", "0"],
+        r"connectgroup: {tmp}/shape.json: conf: got 'an unknown setting'; allowed: config \(did you mean that\?\)",
+    ),
+    "a connector class that is not installed": (
+        ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
+        r"connectgroup: connector.class: got 'os.system'; allowed: idle, pipeline",
+    ),
+    "a connector's setting": (
+        ["connectors", "put", "{tmp}/setting.json", "--coordinator", "{address}"],
+        r"connectgroup: stop.ms: got 'soon'; allowed: a whole number of milliseconds",
+    ),
+    "an assignor that is not installed": (
+        ["worker", "--group", "g", "--coordinator", "{address}", "--assignor", "nosuch"],
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced",
+    ),
+    "data that is a file": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/bad.json"],
+        r"connectgroup: --data: got '{tmp}/bad.json'; allowed: a directory that can be made \(File exists\)",
+    ),
+    "data below a file": (
+        ["up", "--port", "0", "--data", "{tmp}/bad.json/data"],
+        r"connectgroup: --data: got '{tmp}/bad.json/data'; allowed: a directory that can be made \(Not a directory\)",
+    ),
+    "a log that another process has": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/data"],
+        r"connectgroup: {tmp}/data/groups.sqlite: in use by process {pid}; allowed: one process at a time",
+    ),
+    "a log that is no database": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/text"],
+        r"connectgroup: {tmp}/text/groups.sqlite: .*not an? .*database.*",
+    ),
+    "a log of somebody else": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/other"],
+        r"connectgroup: {tmp}/other/groups.sqlite: .*",
+    ),
+    "times that do not fit": (
+        ["coordinator", "--port", "0", "--session-timeout-ms", "5000"],
+        r"connectgroup: heartbeat_interval_ms: got '3000'; allowed: at most a third of session_timeout_ms \(5000\)",
+    ),
+    "no workers": (
+        ["up", "--workers", "0"],
+        r"connectgroup up: argument --workers: got '0'; allowed: a whole number from 1 to 10000; see .* --help",
+    ),
+    "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),
+    "an unknown command": (["flap"], r"connectgroup: argument COMMAND: invalid choice: 'flap' \(choose from .*\).*"),
+    "no group": (["worker"], r"connectgroup worker: the following arguments are required: --group; see .*"),
+}
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_an_error_is_one_line_and_exit_code_2(coordinator: Program, address: str, tmp_path: Path, what: str) -> None:
+    """What, where, what is allowed; never a traceback, never a usage of ten lines."""
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "twice.json").write_text('{"name": "a", "name": "b", "config": {}}')
+    (tmp_path / "shape.json").write_text('{"name": "a", "conf": {}}')
+    connector_file(tmp_path / "class.json", **{"connector.class": "os.system"})
+    connector_file(tmp_path / "setting.json", **{"connector.class": "idle", "stop.ms": "soon"})
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "groups.sqlite").write_text("some text that is long enough to be looked at" * 100)
+    (tmp_path / "other").mkdir()
+    with sqlite3.connect(tmp_path / "other" / "groups.sqlite") as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        values = {
+            "address": address,
+            "nobody": f"127.0.0.1:{bound.getsockname()[1]}",
+            "pid": str(coordinator.pid),
+            "port": address.rpartition(":")[2],
+            "tmp": str(tmp_path),
+        }
+        words, line = LINES[what]
+        done = run_command(*(word.format(**values) for word in words))
+    assert done.code == 2, done
+    assert done.out == ""
+    for name, value in values.items():
+        line = line.replace(f"{{{name}}}", re.escape(value))
+    assert re.fullmatch(line + "\n", done.err), done.err
+    assert done.err.count("\n") == 1
+
+
+def test_help_is_there_for_every_command() -> None:
+    for words in ([], ["up"], ["coordinator"], ["worker"], ["groups"], ["groups", "describe"], ["connectors", "put"]):
+        done = run_command(*words, "--help")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(" ".join(["usage: connectgroup", *words]))
+
+
+def test_the_installed_script_is_the_same_command() -> None:
+    script = Path(sys.executable).parent / "connectgroup"
+    done = subprocess.run([script, "groups", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, run_command("groups", "--help").out)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    """``import connectgroup`` costs an embedder nothing; a name costs its module when it is first used."""
+    heavy = {"numpy", "pydantic", "pyspark", "pyarrow", "pandas", "opentelemetry", "tenacity", "sqlite3", "asyncio"}
+    code = "import sys, connectgroup; print(*sorted(name.partition('.')[0] for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert not heavy & set(done.stdout.split())
+    assert "connectgroup" in done.stdout.split()
+
+
+ONLY_BASE = """
+import sys
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+
+allowed, pending = {"connectgroup"}, ["connectgroup"]
+while pending:
+    try:
+        needs = distribution(pending.pop()).requires or []
+    except PackageNotFoundError:
+        continue  # for another platform, or already in Python
+    for need in needs:
+        name = "".join(c if c.isalnum() or c in "-_." else " " for c in need).split()[0].lower()
+        if "extra ==" not in need and name not in allowed:
+            allowed.add(name)
+            pending.append(name)
+modules = {module for module, names in packages_distributions().items() if any(n.lower() in allowed for n in names)}
+modules |= {"connectgroup", "assignors", "listeners"} | set(sys.stdlib_module_names)
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in modules:
+            raise ModuleNotFoundError(f"not a base package: {name}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def test_a_group_runs_with_nothing_but_the_base_packages(idle: Path, tmp_path: Path) -> None:
+    """No Spark, no Kafka, no web framework: a coordinator, a worker and every public name, in processes that refuse
+    to import anything that the package itself does not ask for."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(ONLY_BASE)
+    only_base = {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))}
+    code = (
+        "import connectgroup, sys\n"
+        "print(len([getattr(connectgroup, name) for name in connectgroup.__all__]))\n"
+        "try:\n    import pyarrow\nexcept ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, **only_base},
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d+\nnot a base package: pyarrow\n", done.stdout)
+    words = ("--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
+    with Program("up", *words, environment=only_base) as up:
+        up.line_with("| 1 workers | 3/3 units |")
+        at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+
+        def all_run() -> bool:
+            described = run_command("groups", "describe", "workers", "--coordinator", at, environment=only_base).out
+            return described.count(": RUNNING on worker-1") == 3
+
+        wait("running tasks", all_run, up.story)
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0, up.story()

@@ -1,0 +1,179 @@
+"""A coordinator on a log that fails when it is told to, and requests in a few words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import LogError
+from connectgroup.group.settings import GroupSettings
+from connectgroup.group.state import replay
+from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.messages import (
+    ConnectorChange,
+    DescribedGroup,
+    DescribeRequest,
+    DescribeResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Request,
+    Response,
+    TaskConfig,
+    TaskStatus,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+    entries,
+    grouped,
+)
+from connectgroup.names import Units
+from connectgroup.records import Record
+from tests.group import invariants
+from tests.worker.builders import settings
+
+GROUP = "workers"
+Fault = Literal["before", "after", "refuse", "fenced", "bug"]
+
+
+class FaultyLog(Log):
+    """A memory log that can fail or be slow, before or after the batch is in.
+
+    Attributes:
+        faults: what becomes of the next appends that hold records; none left, no fault.
+        slow: while set, appends wait for ``slow_gate`` before (or, ``slow_after``, behind) the write.
+        unreadable: loads fail.
+        limit: batches with more records are refused.
+    """
+
+    def __init__(self, storage: MemoryStorage | None = None) -> None:
+        self.storage = storage or MemoryStorage()
+        self.inner = MemoryLog(self.storage)
+        self.faults: deque[Fault] = deque()
+        self.gate: asyncio.Event | None = None
+        self.unreadable = False
+        self.refuses: Callable[[Sequence[Record]], bool] = lambda records: False
+        self.appends = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.inner.epoch
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def load(self, group_id: str | None = None) -> dict[str, Loaded]:
+        if self.unreadable:
+            raise LogError("the disk is gone")
+        return await self.inner.load(group_id)
+
+    async def append(self, records: Sequence[Record]) -> None:
+        self.appends += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        fault = self.faults.popleft() if self.faults else None
+        if fault == "refuse" or self.refuses(records):
+            raise AppendRefused("a batch too large")
+        if fault == "before":
+            raise LogError("disk full")
+        if fault == "bug":
+            raise OSError(28, "No space left on device")
+        if fault == "fenced":
+            raise LogFenced("opened again at epoch 2")
+        await self.inner.append(records)
+        if fault == "after":
+            raise LogError("no word from the disk")
+
+    async def compact(self) -> int:
+        return await self.inner.compact()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+@asynccontextmanager
+async def serving(log: Log | None = None, group: GroupSettings | None = None) -> AsyncIterator[Coordinator]:
+    """A coordinator that serves, and is closed at the end."""
+    loop = asyncio.get_running_loop()
+    coordinator = Coordinator(
+        MemoryLog() if log is None else log, group or settings(), wall_clock_ms=lambda: int(loop.time() * 1000)
+    )
+    await coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+def beat(member_id: str = "a", epoch: int = 0, owned: Units | None = None, **more: Any) -> HeartbeatRequest:
+    """A heartbeat; at epoch 0, a join."""
+    if epoch == 0:
+        more = {"rebalance_timeout_ms": 60_000, "owned": (), **more}
+    elif owned is not None:
+        more["owned"] = grouped(owned)
+    return HeartbeatRequest(**{"group_id": GROUP, "member_id": member_id, "member_epoch": epoch, **more})
+
+
+def add(name: str = "c", *, group_id: str = GROUP, **config: str) -> UpdateConnectorsRequest:
+    """An operator adds a connector."""
+    lines = entries({"connector.class": "x", **config})
+    return UpdateConnectorsRequest(group_id=group_id, changes=(ConnectorChange(connector=name, config=lines),))
+
+
+def task_list(member_id: str, owner_epoch: int, count: int, name: str = "c") -> UpdateConnectorsRequest:
+    """The owner of a connector gives it tasks."""
+    tasks = tuple(TaskConfig(config=entries({"task": str(number)})) for number in range(count))
+    change = ConnectorChange(connector=name, task_configs=tasks, owner_epoch=owner_epoch)
+    return UpdateConnectorsRequest(group_id=GROUP, member_id=member_id, changes=(change,))
+
+
+def running(owner_epoch: int, task: int = -1) -> TaskStatus:
+    """A status."""
+    return TaskStatus(connector="c", task=task, owner_epoch=owner_epoch, state=1)
+
+
+def send(coordinator: Coordinator, request: Request) -> asyncio.Task[Response]:
+    """A request on its way."""
+    return asyncio.create_task(coordinator.handle(request, client_host="test"))
+
+
+async def ask(coordinator: Coordinator, request: HeartbeatRequest) -> HeartbeatResponse:
+    """A heartbeat's answer."""
+    answer = await asyncio.wait_for(send(coordinator, request), 60)
+    assert isinstance(answer, HeartbeatResponse)
+    return answer
+
+
+async def change(coordinator: Coordinator, request: UpdateConnectorsRequest) -> UpdateConnectorsResponse:
+    """An update's answer."""
+    answer = await asyncio.wait_for(send(coordinator, request), 60)
+    assert isinstance(answer, UpdateConnectorsResponse)
+    return answer
+
+
+async def look(coordinator: Coordinator, group_id: str = GROUP) -> DescribedGroup:
+    """What describe says."""
+    answer = await asyncio.wait_for(send(coordinator, DescribeRequest(group_ids=(group_id,))), 60)
+    assert isinstance(answer, DescribeResponse)
+    return answer.groups[0]
+
+
+async def tick(turns: int = 30) -> None:
+    """Let everything happen that needs no time."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def memory_is_log(coordinator: Coordinator, log: Log, group_id: str = GROUP) -> None:
+    """D2, D8: what is served is what a restart would serve."""
+    loaded = (await log.load(group_id))[group_id]
+    assert not isinstance(loaded, LogError)
+    served = coordinator._groups.get(group_id)
+    stored = replay(group_id, loaded)
+    if served is None:
+        assert not stored.exists
+    else:
+        assert invariants.picture(served) == invariants.picture(stored)

@@ -1,0 +1,378 @@
+"""Nothing is said that the log does not have, and a log that fails costs an answer and no state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from connectgroup.coordinator import runtime
+from connectgroup.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotCoordinator,
+    UnknownServerError,
+)
+from connectgroup.group.handle import step
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.messages import DescribeResponse, HeartbeatRequest, Response, each_unit
+from connectgroup.names import Unit
+from connectgroup.records import ConnectorRecord, Kind
+
+from .builders import (
+    Fault,
+    FaultyLog,
+    add,
+    ask,
+    beat,
+    change,
+    look,
+    memory_is_log,
+    running,
+    send,
+    serving,
+    task_list,
+    tick,
+)
+
+ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
+
+
+def code(response: Response) -> int:
+    if isinstance(response, DescribeResponse):
+        return response.groups[0].error_code
+    return response.error_code
+
+
+# --------------------------------------------------------------------------------------------------
+# D1
+
+
+async def test_no_answer_leaves_before_its_records_are_durable() -> None:
+    """D1, also for Describe: what it would show is not there yet."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        log.gate = asyncio.Event()
+        joining = send(coordinator, beat("a"))
+        await asyncio.sleep(5)
+        looking = send(coordinator, beat("b"))
+        describing = asyncio.create_task(look(coordinator))
+        await asyncio.sleep(5)
+        assert not joining.done()
+        assert not looking.done()
+        assert not describing.done()
+        assert log.storage.batches == []
+        log.gate.set()
+        assert code(await joining) == 0
+        assert [member.member_id for member in (await describing).members] == ["a", "b"]
+
+
+async def test_a_describe_decided_in_the_turn_of_a_write_waits_for_it() -> None:
+    """KAFKA-16973: reads go behind the writes before them, also in one turn."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        log.gate = asyncio.Event()
+        writing, describing = send(coordinator, beat("a")), asyncio.create_task(look(coordinator))
+        await asyncio.sleep(5)
+        assert not describing.done()
+        log.faults.append("before")
+        log.gate.set()
+        assert code(await writing) in ASK_AGAIN
+        assert (await describing).error_code in ASK_AGAIN
+
+
+async def test_a_parked_heartbeat_whose_time_is_up_waits_for_its_own_records() -> None:
+    """D1 on a slow disk: its status is in the batch that is being written; a failure must not be told as success."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        log.gate = asyncio.Event()
+        parked = send(coordinator, beat("a", epoch, max_wait_ms=1000, statuses=(running(epoch),)))
+        await asyncio.sleep(3)
+        assert log.appends > 2, "its status is a record"
+        assert not parked.done()
+        log.faults.append("before")
+        log.gate.set()
+        assert code(await parked) in ASK_AGAIN
+        log.gate = None
+        assert code(await ask(coordinator, beat("a", epoch, statuses=(running(epoch),)))) in {0, *ASK_AGAIN}
+
+
+async def test_a_parked_heartbeat_is_answered_in_time_after_a_slow_write() -> None:
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        log.gate = asyncio.Event()
+        parked = send(coordinator, beat("a", epoch, max_wait_ms=1000, statuses=(running(epoch),)))
+        await asyncio.sleep(3)
+        log.gate.set()
+        await tick()
+        assert parked.done()
+        assert code(parked.result()) == 0
+
+
+# --------------------------------------------------------------------------------------------------
+# D6, D8
+
+
+@pytest.mark.parametrize("fault", ["before", "after", "bug"])
+async def test_after_a_failed_append_the_caller_asks_again_and_memory_is_what_the_log_has(fault: Fault) -> None:
+    """D6, F6, F7, F10: the outcome is unknown; what counts is what can be read."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        first = await ask(coordinator, beat("a"))
+        parked = send(coordinator, beat("a", first.member_epoch, max_wait_ms=3000))
+        await tick()
+        log.faults.append(fault)
+        refused = await ask(coordinator, beat("b"))
+        assert refused.error_code in ASK_AGAIN
+        assert refused.coordinator_epoch == log.epoch
+        assert code(await asyncio.wait_for(parked, 1)) in ASK_AGAIN
+        await asyncio.sleep(0.5)
+        await memory_is_log(coordinator, log)
+        members = {member.member_id for member in (await look(coordinator)).members}
+        assert members == ({"a", "b"} if fault == "after" else {"a"})
+        again = await ask(coordinator, beat("b"))
+        assert again.error_code == 0
+        await memory_is_log(coordinator, log)
+        kept = await ask(coordinator, beat("a", first.member_epoch, frozenset({Unit("c")})))
+        assert kept.error_code == 0, "who was there before is still a member"
+
+
+async def test_timers_run_again_after_a_reload() -> None:
+    """A member that dies while its group is loaded again is still found out."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await ask(coordinator, beat("a"))
+        log.faults.append("before")
+        await ask(coordinator, beat("b"))
+        await asyncio.sleep(9)
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+        await asyncio.sleep(2)
+        assert (await look(coordinator)).members == ()
+
+
+async def test_while_the_log_cannot_be_read_the_group_is_not_served_and_others_are() -> None:
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        other = await ask(coordinator, beat("x", group_id="other"))
+        await ask(coordinator, beat("a"))
+        log.faults.append("after")
+        log.unreadable = True
+        assert (await ask(coordinator, beat("b"))).error_code in ASK_AGAIN
+        for _ in range(5):
+            assert (await ask(coordinator, beat("b"))).error_code == CoordinatorLoadInProgress.code
+            assert (await look(coordinator)).error_code == CoordinatorLoadInProgress.code
+            answer = await ask(coordinator, beat("x", other.member_epoch, group_id="other"))
+            assert answer.error_code == 0
+            await asyncio.sleep(1)
+        log.unreadable = False
+        await asyncio.sleep(0.5)
+        assert {member.member_id for member in (await look(coordinator)).members} == {"a", "b"}
+
+
+async def test_a_failed_append_does_not_take_a_session_from_members_of_other_groups() -> None:
+    """D8: the group whose heartbeat shared the turn, and wrote nothing, goes on; its heartbeat counts."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        other = await ask(coordinator, beat("x", group_id="other"))
+        await asyncio.sleep(6)
+        log.faults.append("before")
+        together = [send(coordinator, beat("a")), send(coordinator, beat("x", other.member_epoch, group_id="other"))]
+        await asyncio.wait(together)
+        await asyncio.sleep(6)
+        assert [member.member_id for member in (await look(coordinator, "other")).members] == ["x"]
+
+
+class Refuses:
+    """Refuses batches with this connector in them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, records: Any) -> bool:
+        return any(isinstance(record, ConnectorRecord) and record.connector == self.name for record in records)
+
+
+async def test_a_batch_too_large_fails_its_offender_alone() -> None:
+    """KAFKA-19760, D9: everybody else of the turn is served, in whatever group."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        log.refuses = Refuses("huge")
+        together = [
+            send(coordinator, beat("a")),
+            send(coordinator, add("huge")),
+            send(coordinator, add("small")),
+            send(coordinator, beat("x", group_id="other")),
+        ]
+        codes = [code(await asyncio.wait_for(task, 5)) for task in together]
+        assert codes == [0, InvalidRequest.code, 0, 0]
+        group = await look(coordinator)
+        assert [connector.connector for connector in group.connectors] == ["small"]
+        assert [member.member_id for member in group.members] == ["a"]
+        await memory_is_log(coordinator, log)
+        await memory_is_log(coordinator, log, "other")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_parked_heartbeats_are_not_blamed_for_a_refused_batch(alone: bool) -> None:
+    """KAFKA-19760: they were woken by it and are told to ask again; none is left without an answer (L7)."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+        await tick()
+        log.refuses = Refuses("huge")
+        together = [send(coordinator, add("huge"))]
+        if not alone:
+            together.append(send(coordinator, beat("b")))
+        codes = [code(await asyncio.wait_for(task, 5)) for task in together]
+        assert codes == [InvalidRequest.code, 0][: len(codes)]
+        answer = await asyncio.wait_for(parked, 5)
+        assert code(answer) in {0, *ASK_AGAIN}
+        await memory_is_log(coordinator, log)
+
+
+async def test_a_heartbeat_overtaken_in_a_refused_turn_is_answered() -> None:
+    """L7: a later heartbeat of the same member pushes the parked one out, and then the batch is refused."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+        await tick()
+        log.refuses = Refuses("huge")
+        together = [send(coordinator, beat("a", epoch)), send(coordinator, add("huge"))]
+        assert [code(await asyncio.wait_for(task, 5)) for task in together] == [0, InvalidRequest.code]
+        assert code(await asyncio.wait_for(parked, 5)) in {0, *ASK_AGAIN}
+
+
+def fault_in_the_rules(monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bool]) -> None:
+    whole = step
+
+    def broken(group: Any, what: Any, *rest: Any, **more: Any) -> Any:
+        outcome = whole(group, what, *rest, **more)
+        if when(what):
+            raise ZeroDivisionError("a bug in the rules")
+        return outcome
+
+    monkeypatch.setattr(runtime, "step", broken)
+
+
+async def test_a_fault_in_the_rules_costs_one_answer_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D8, KAFKA-20570: state as before the command, all others of the turn answered."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await ask(coordinator, beat("a"))
+        fault_in_the_rules(monkeypatch, lambda what: getattr(what, "member_id", "") == "poison")
+        together = [
+            send(coordinator, beat("b")),
+            send(coordinator, beat("poison")),
+            send(coordinator, beat("x", group_id="other")),
+            send(coordinator, beat("c")),
+        ]
+        codes = [code(await asyncio.wait_for(task, 5)) for task in together]
+        assert codes[1] == UnknownServerError.code
+        assert codes[2] == 0
+        assert codes[0] in ASK_AGAIN, "it shared the state that is thrown away"
+        assert codes[3] in ASK_AGAIN
+        await asyncio.sleep(0.5)
+        await memory_is_log(coordinator, log)
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+        assert (await ask(coordinator, beat("b"))).error_code == 0
+
+
+async def test_a_fault_in_the_rules_leaves_no_timer_of_what_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leave that was taken back must not have cancelled the member's session: it would stay for ever."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await ask(coordinator, beat("a"))
+        fault_in_the_rules(monkeypatch, lambda what: getattr(what, "member_id", "") == "poison")
+        log.gate = asyncio.Event()
+        together = [
+            send(coordinator, beat("a", -1)),
+            send(coordinator, beat("poison")),
+            send(coordinator, beat("x", group_id="other")),
+        ]
+        await tick()
+        log.gate.set()
+        await asyncio.wait(together)
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+        await asyncio.sleep(11)
+        assert (await look(coordinator)).members == ()
+
+
+async def test_a_fault_in_a_timer_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-18484: nobody waits for a timer, and everybody for the loop."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a"))
+        fault_in_the_rules(monkeypatch, lambda what: not isinstance(what, HeartbeatRequest))
+        await asyncio.sleep(11)
+        monkeypatch.undo()
+        assert (await ask(coordinator, beat("b"))).error_code == 0
+        await asyncio.sleep(11)
+        assert (await look(coordinator)).members == ()
+
+
+# --------------------------------------------------------------------------------------------------
+# D4, D5
+
+
+async def test_a_coordinator_that_was_fenced_serves_nothing_any_more() -> None:
+    """D5, F12: not a write, not a read, not a heartbeat that would need no record; no timer fires."""
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage)) as old:
+        a = await ask(old, beat("a"))
+        parked = send(old, beat("a", a.member_epoch, max_wait_ms=3000))
+        await tick()
+        async with serving(MemoryLog(storage)) as new:
+            batches = len(storage.batches)
+            assert (await ask(old, beat("b"))).error_code == NotCoordinator.code
+            assert code(await asyncio.wait_for(parked, 1)) == NotCoordinator.code
+            assert (await ask(old, beat("a", a.member_epoch))).error_code == NotCoordinator.code
+            assert (await look(old)).error_code == NotCoordinator.code
+            kept = await ask(new, beat("a", a.member_epoch))
+            assert kept.error_code == 0
+            assert kept.coordinator_epoch > a.coordinator_epoch
+            assert (await ask(old, beat("a", a.member_epoch))).coordinator_epoch == a.coordinator_epoch
+            await asyncio.sleep(9)
+            assert len(storage.batches) == batches
+            await asyncio.sleep(3)
+            assert len(storage.batches) > batches, "the new one has removed a; the old one nothing"
+
+
+# --------------------------------------------------------------------------------------------------
+# Batches
+
+
+async def test_members_that_come_together_cost_a_few_appends() -> None:
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        together = [send(coordinator, beat(f"m{number:03}")) for number in range(200)]
+        assert [code(await task) for task in together] == [0] * 200
+        assert log.appends <= 3
+        await memory_is_log(coordinator, log)
+
+
+async def test_a_task_list_and_its_target_are_one_batch() -> None:
+    """D3: after a crash between them nobody would compute the target."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        joined = await ask(coordinator, beat("a"))
+        assert joined.assignment is not None
+        batches = len(log.storage.batches)
+        assert (await change(coordinator, task_list("a", joined.member_epoch, 3))).error_code == 0
+        assert len(log.storage.batches) == batches + 1
+        kinds = {record.key.kind for record in log.storage.batches[-1]}
+        assert {Kind.CONNECTOR, Kind.GROUP, Kind.TARGET} <= kinds
+        answer = await ask(coordinator, beat("a", joined.member_epoch))
+        assert answer.assignment is not None
+        assert sorted(each_unit(answer.assignment.units)) == [Unit("c", number) for number in (-1, 0, 1, 2)]

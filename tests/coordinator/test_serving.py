@@ -1,0 +1,363 @@
+"""Parked heartbeats, sessions, late copies, restarts and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.log.base import EncodedRecord
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.log.sqlite import SqliteLog
+from connectgroup.messages import (
+    ApiVersionsRequest,
+    DescribeRequest,
+    DescribeResponse,
+    HeartbeatResponse,
+    units_of,
+)
+from connectgroup.names import Unit
+from connectgroup.records import Key, Kind
+from tests.worker.builders import settings
+
+from .builders import FaultyLog, add, ask, beat, change, look, memory_is_log, running, send, serving, task_list, tick
+
+C = frozenset({Unit("c")})
+
+
+# --------------------------------------------------------------------------------------------------
+# Parked heartbeats
+
+
+async def test_a_heartbeat_with_nothing_to_hear_is_parked_until_its_time_is_up() -> None:
+    async with serving() as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        started = asyncio.get_running_loop().time()
+        answer = await ask(coordinator, beat("a", epoch, max_wait_ms=2000))
+        assert asyncio.get_running_loop().time() - started == pytest.approx(2.0, abs=0.01)
+        assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, epoch, None)
+        assert answer.coordinator_epoch == 1
+
+
+async def test_a_heartbeat_is_never_parked_longer_than_a_third_of_the_session() -> None:
+    """A worker asks for an hour: it must still be able to show that it lives."""
+    async with serving() as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        started = asyncio.get_running_loop().time()
+        await ask(coordinator, beat("a", epoch, max_wait_ms=3_600_000))
+        assert asyncio.get_running_loop().time() - started == pytest.approx(3.333, abs=0.01)
+
+
+async def test_a_heartbeat_that_does_not_ask_to_wait_is_answered_at_once() -> None:
+    async with serving() as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        started = asyncio.get_running_loop().time()
+        await ask(coordinator, beat("a", epoch))
+        assert asyncio.get_running_loop().time() == started
+
+
+async def test_a_change_answers_all_parked_heartbeats_it_concerns_at_once() -> None:
+    async with serving() as coordinator:
+        epochs = {name: (await ask(coordinator, beat(name))).member_epoch for name in "ab"}
+        epochs["a"] = (await ask(coordinator, beat("a", epochs["a"]))).member_epoch
+        parked = {name: send(coordinator, beat(name, epochs[name], max_wait_ms=3000)) for name in "ab"}
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in parked.values())
+        started = asyncio.get_running_loop().time()
+        await change(coordinator, add())
+        answers = {name: await task for name, task in parked.items()}
+        assert asyncio.get_running_loop().time() == started
+        given = {}
+        for name, answer in answers.items():
+            assert isinstance(answer, HeartbeatResponse)
+            assert answer.member_epoch > epochs[name]
+            given[name] = units_of(answer.assignment.units) if answer.assignment else frozenset()
+        assert given == {"a": C, "b": frozenset()}
+
+
+async def test_a_later_heartbeat_of_the_same_member_lets_the_parked_one_go() -> None:
+    async with serving() as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        first = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+        await tick()
+        second = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+        await tick()
+        assert first.done()
+        assert not second.done()
+
+
+async def test_a_parked_heartbeat_counts_as_life_from_its_arrival_and_no_later() -> None:
+    """Design 3.9: being looked at again because of others' news does not lengthen a session."""
+    async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
+        await change(coordinator, add())
+        a = await ask(coordinator, beat("a"))
+        loop = asyncio.get_running_loop()
+        arrived = loop.time()
+        parked = send(coordinator, beat("a", a.member_epoch, max_wait_ms=3000))
+        await asyncio.sleep(2.5)
+        # Others come and go: each change wakes a and finds nothing for it but a new epoch, in the end.
+        await ask(coordinator, beat("b"))
+        assert (await parked) is not None
+        await asyncio.sleep(arrived + 8.9 - loop.time())
+        assert "a" in {member.member_id for member in (await look(coordinator)).members}
+        await asyncio.sleep(0.2)
+        assert "a" not in {member.member_id for member in (await look(coordinator)).members}
+
+
+async def test_a_heartbeat_looked_at_again_and_parked_again_keeps_its_time() -> None:
+    """News that is none: the answer comes when it was promised, and the session runs from its arrival."""
+    async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
+        await change(coordinator, add())
+        a = await ask(coordinator, beat("a"))
+        loop = asyncio.get_running_loop()
+        arrived = loop.time()
+        parked = send(coordinator, beat("a", a.member_epoch, max_wait_ms=3000))
+        for _ in range(2):
+            await asyncio.sleep(1)
+            coordinator._groups["workers"].news.add("a")
+            await ask(coordinator, beat("nobody", 7))
+        assert not parked.done()
+        await parked
+        assert loop.time() - arrived == pytest.approx(3.0, abs=0.01)
+        await asyncio.sleep(arrived + 9.1 - loop.time())
+        assert (await look(coordinator)).members == ()
+
+
+async def test_a_parked_heartbeat_of_a_member_that_is_removed_is_told_so() -> None:
+    async with serving() as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+        await tick()
+        await ask(coordinator, beat("a", -1))
+        answer = await asyncio.wait_for(parked, 0.1)
+        assert isinstance(answer, HeartbeatResponse)
+        assert answer.error_code in {0, UnknownMemberId.code}
+
+
+async def test_a_caller_that_went_away_is_no_trouble() -> None:
+    """KAFKA-18484: one waiting answer that cannot be delivered does not hold up the others."""
+    async with serving() as coordinator:
+        epochs = {name: (await ask(coordinator, beat(name))).member_epoch for name in "ab"}
+        epochs["a"] = (await ask(coordinator, beat("a", epochs["a"]))).member_epoch
+        gone = send(coordinator, beat("a", epochs["a"], max_wait_ms=3000))
+        stays = send(coordinator, beat("b", epochs["b"], max_wait_ms=3000))
+        await tick()
+        gone.cancel()
+        await change(coordinator, add())
+        assert isinstance(await asyncio.wait_for(stays, 0.1), HeartbeatResponse)
+        assert (await ask(coordinator, beat("a", epochs["a"], frozenset()))).error_code == 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Sequences
+
+
+async def test_a_late_copy_of_an_older_heartbeat_changes_nothing() -> None:
+    """F2, S16: a copy of the join must not make the member lose what it was given since."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        joined = await ask(coordinator, beat("a", sequence=1))
+        await ask(coordinator, beat("a", joined.member_epoch, sequence=2))
+        batches = len(log.storage.batches)
+        for sequence in (1, 2):
+            late = await ask(coordinator, beat("a", sequence=sequence))
+            assert late.error_code == StaleMemberEpoch.code
+        assert len(log.storage.batches) == batches
+        assert (await ask(coordinator, beat("a", joined.member_epoch, C, sequence=3))).error_code == 0
+        assert (await ask(coordinator, beat("a", joined.member_epoch, C))).error_code == 0, "unnumbered ones count"
+
+
+async def test_a_late_copy_does_not_lengthen_a_session() -> None:
+    async with serving() as coordinator:
+        joined = await ask(coordinator, beat("a", sequence=5))
+        for _ in range(4):
+            await asyncio.sleep(2.4)
+            await ask(coordinator, beat("a", joined.member_epoch, sequence=4))
+        await asyncio.sleep(0.5)
+        assert (await look(coordinator)).members == ()
+
+
+async def test_a_join_overtaken_by_its_senders_leave_makes_no_ghost() -> None:
+    """KAFKA-16639, F3: they travel on connections of their own; a ghost would hold units for a session timeout."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a", sequence=1))
+        await ask(coordinator, beat("a", -1, sequence=3))
+        assert (await ask(coordinator, beat("a", sequence=2))).error_code == StaleMemberEpoch.code
+        assert (await look(coordinator)).members == ()
+        assert (await ask(coordinator, beat("a", sequence=4))).error_code == 0, "who really comes again is welcome"
+
+
+async def test_a_member_id_with_a_lower_sequence_is_taken_again_after_a_while() -> None:
+    """A worker started again on a machine whose clock went back; and nothing is remembered of strangers for ever."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a", sequence=1_000_000))
+        await ask(coordinator, beat("a", -1, sequence=1_000_001))
+        for number in range(1_500):
+            await ask(coordinator, beat(f"stranger{number}", 7, sequence=1))
+        await asyncio.sleep(21)
+        assert (await ask(coordinator, beat("a", sequence=1))).error_code == 0
+        for number in range(1_500):
+            await ask(coordinator, beat(f"other{number}", 7, sequence=1))
+        assert len(coordinator._heard) <= 3_000
+
+
+# --------------------------------------------------------------------------------------------------
+# Restart and close
+
+
+async def story(coordinator: Coordinator) -> dict[str, int]:
+    """Two members share a connector with three tasks; their epochs."""
+    await change(coordinator, add())
+    a = await ask(coordinator, beat("a"))
+    await change(coordinator, task_list("a", a.member_epoch, 3))
+    a = await ask(coordinator, beat("a", a.member_epoch, C))
+    b = await ask(coordinator, beat("b"))
+    told = await ask(coordinator, beat("a", a.member_epoch, frozenset({Unit("c", n) for n in (-1, 0, 1, 2)})))
+    assert told.assignment is not None
+    a = await ask(coordinator, beat("a", told.member_epoch, units_of(told.assignment.units)))
+    b = await ask(coordinator, beat("b", b.member_epoch, frozenset()))
+    assert b.assignment is not None
+    await ask(coordinator, beat("a", a.member_epoch, statuses=(running(a.member_epoch - 3),)))
+    return {"a": a.member_epoch, "b": b.member_epoch}
+
+
+async def test_a_restart_on_the_same_file_keeps_everybody_at_work(tmp_path: Path) -> None:
+    """F7 on a real disk: same units, same epochs, and the next change goes on from there."""
+    path = tmp_path / "groups.sqlite"
+    async with serving(SqliteLog(path)) as first:
+        epochs = await story(first)
+        before = await look(first)
+    async with serving(SqliteLog(path)) as second:
+        after = await look(second)
+        assert after == before
+        assert after.state == "Stable"
+        for name, epoch in epochs.items():
+            answer = await ask(second, beat(name, epoch))
+            assert (answer.error_code, answer.member_epoch, answer.coordinator_epoch) == (0, epoch, 2)
+        joined = await ask(second, beat("d"))
+        assert joined.member_epoch == before.group_epoch + 1
+        await memory_is_log(second, second._log)
+
+
+async def test_sessions_start_anew_with_the_coordinator() -> None:
+    """D5, TO-05: nobody is punished for time in which the coordinator was down, and nobody is forgotten."""
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage)) as first:
+        await ask(first, beat("a"))
+        await asyncio.sleep(9)
+    await asyncio.sleep(100)
+    async with serving(MemoryLog(storage)) as second:
+        await asyncio.sleep(9.9)
+        assert len((await look(second)).members) == 1
+        await asyncio.sleep(0.2)
+        assert (await look(second)).members == ()
+
+
+async def test_a_revocation_under_way_is_timed_by_the_next_coordinator_too() -> None:
+    """TO-05, S14: a slow member is removed by a durable record, whoever coordinates."""
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage)) as first:
+        await change(first, add())
+        a = await ask(first, beat("a", rebalance_timeout_ms=20_000))
+        await change(first, task_list("a", a.member_epoch, 3))
+        a = await ask(first, beat("a", a.member_epoch, C))
+        await ask(first, beat("b"))
+        told = await ask(first, beat("a", a.member_epoch))
+        assert told.assignment is not None
+    async with serving(MemoryLog(storage)) as second:
+        for _ in range(3):
+            assert (await ask(second, beat("a", told.member_epoch))).error_code == 0
+            await asyncio.sleep(6)
+        assert "a" in {member.member_id for member in (await look(second)).members}
+        await asyncio.sleep(3)
+        assert "a" not in {member.member_id for member in (await look(second)).members}
+
+
+async def test_close_answers_everybody_and_cancels_every_timer() -> None:
+    """L7, KAFKA-19857: parked, waiting in line, or in the middle of a slow append."""
+    log = FaultyLog()
+    coordinator = Coordinator(log, settings())
+    await coordinator.start()
+    epoch = (await ask(coordinator, beat("a"))).member_epoch
+    parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+    await tick()
+    log.gate = asyncio.Event()
+    writing = send(coordinator, beat("b"))
+    await tick()
+    waiting = send(coordinator, beat("d"))
+    describing = send(coordinator, DescribeRequest(group_ids=("workers",)))
+    await tick()
+    await asyncio.wait_for(coordinator.close(), 1)
+    for task in (parked, writing, waiting):
+        answer = await asyncio.wait_for(task, 0.1)
+        assert isinstance(answer, HeartbeatResponse)
+        assert answer.error_code in {0, CoordinatorNotAvailable.code}
+    described = await asyncio.wait_for(describing, 0.1)
+    assert isinstance(described, DescribeResponse)
+    assert described.groups[0].error_code == CoordinatorNotAvailable.code
+    assert (await ask(coordinator, beat("a", epoch))).error_code == CoordinatorNotAvailable.code
+    assert not coordinator._timers
+    batches = len(log.storage.batches)
+    await asyncio.sleep(60)
+    assert len(log.storage.batches) == batches, "no timer fired"
+    await coordinator.close()
+
+
+async def test_close_while_a_group_is_being_loaded_again() -> None:
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        log.faults.append("before")
+        log.unreadable = True
+        await ask(coordinator, beat("a"))
+        await asyncio.sleep(1)
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+# --------------------------------------------------------------------------------------------------
+# What cannot be served
+
+
+async def test_a_group_with_a_broken_record_is_refused_by_name_and_the_others_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """D7, F27: never "skip and go on"."""
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage)) as first:
+        await ask(first, beat("a", group_id="good"))
+        await ask(first, beat("a", group_id="bad"))
+    storage.batches.append([EncodedRecord(Key(Kind.GROUP, "bad"), b"\xff\xff\xff")])
+    with caplog.at_level(logging.ERROR):
+        async with serving(MemoryLog(storage)) as second:
+            refused = await ask(second, beat("b", group_id="bad"))
+            assert refused.error_code == CoordinatorNotAvailable.code
+            assert "batch" in str(refused.error_message)
+            assert "bad" in str(refused.error_message)
+            assert (await look(second, "bad")).error_code == CoordinatorNotAvailable.code
+            assert (await ask(second, beat("b", group_id="good"))).error_code == 0
+            everything = await send(second, DescribeRequest())
+            assert isinstance(everything, DescribeResponse)
+            assert [(group.group_id, bool(group.error_code)) for group in everything.groups] == [
+                ("bad", True),
+                ("good", False),
+            ]
+    assert [record for record in caplog.records if "group bad is not served" in record.getMessage()]
+    assert len([batch for batch in storage.batches if batch[0].key.group_id == "bad"]) == 2, "nothing was written to it"
+
+
+async def test_asking_about_a_group_does_not_make_it() -> None:
+    async with serving() as coordinator:
+        assert (await look(coordinator, "nobody")).error_code == 69
+        everything = await send(coordinator, DescribeRequest())
+        assert isinstance(everything, DescribeResponse)
+        assert everything.groups == ()
+
+
+async def test_what_a_coordinator_does_not_serve_it_says() -> None:
+    async with serving() as coordinator:
+        with pytest.raises(InvalidRequest, match="ApiVersionsRequest"):
+            await coordinator.handle(ApiVersionsRequest(), client_host="test")

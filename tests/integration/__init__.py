@@ -1,0 +1,1 @@
+"""Real processes, real Spark, real files: what is left when nothing is pretended."""

@@ -1,0 +1,210 @@
+"""Rows that carry an id each, written into growing files while connectors read them, and the count at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from connectgroup.spark.sinks import MANIFEST, read_committed
+
+Row = tuple[int, str]
+
+FILES = 12
+ROWS_A_TURN = 25
+TURN_S = 0.02
+PARTS = 3
+"""A turn's bytes are written in so many pieces, cut anywhere: readers must see whole lines only."""
+
+
+def row(number: int) -> Row:
+    """The row of an id; its text cannot be mistaken for another row's."""
+    return number, f"row {number} {zlib.crc32(str(number).encode()):08x}"
+
+
+class Feeder:
+    """Writes rows 0, 1, 2, ... into the files of a directory from a thread of its own, until told to stop."""
+
+    def __init__(self, directory: Path, *, form: str = "csv") -> None:
+        directory.mkdir(parents=True)
+        self.directory = directory
+        self.written = 0
+        """How many rows are whole on disk."""
+        self._form = form
+        self._turn = 0
+        self._flowing = threading.Event()
+        self._resting = threading.Event()
+        self._resting.set()
+        self._ended = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._thread.start()
+
+    def flow(self) -> None:
+        """Write on."""
+        self._resting.clear()
+        self._flowing.set()
+
+    def rest(self) -> None:
+        """Write no more for now; every row begun is whole when this returns."""
+        self._flowing.clear()
+        assert self._resting.wait(30), f"the feeder did not come to rest: {self._error}"
+        assert self._error is None, self._error
+
+    def close(self) -> None:
+        """Write no more."""
+        self.rest()
+        self._ended = True
+        self._flowing.set()
+        self._thread.join(30)
+
+    def write(self, rows: int) -> None:
+        """Write so many rows now, from the caller's thread; only while the feeder rests."""
+        assert self._resting.is_set()
+        for begin in range(0, rows, ROWS_A_TURN):
+            self._write(min(ROWS_A_TURN, rows - begin))
+
+    def lines(self, begin: int, end: int) -> bytes:
+        """The rows as they stand in a file."""
+        form = "{},{}\n" if self._form == "csv" else '{{"id": {}, "text": "{}"}}\n'
+        return "".join(form.format(*row(number)) for number in range(begin, end)).encode()
+
+    def _run(self) -> None:
+        pace = threading.Event()
+        try:
+            while True:
+                if not self._flowing.is_set():
+                    self._resting.set()
+                self._flowing.wait()
+                if self._ended:
+                    return
+                self._write(ROWS_A_TURN)
+                pace.wait(TURN_S)
+        except BaseException as error:
+            self._error = error
+            self._resting.set()
+
+    def _write(self, rows: int) -> None:
+        # A few files that grow for long, and a new one every tenth turn.
+        name = f"late-{self._turn}" if self._turn % 10 == 9 else f"file-{self._turn % FILES}"
+        self._turn += 1
+        path = self.directory / f"{name}.{self._form}"
+        data = self.lines(self.written, self.written + rows)
+        if self._form == "csv" and not path.exists():
+            data = b"id,text\n" + data
+        size = len(data) // PARTS + 1
+        with path.open("ab", buffering=0) as file:
+            for begin in range(0, len(data), size):
+                os.write(file.fileno(), data[begin : begin + size])
+        self.written += rows
+
+
+class Pipe:
+    """One connector's configuration, and what has come out at its end."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Path,
+        output: Path,
+        sink: str,
+        *,
+        tasks: int = 2,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            sink: ``sqlite`` or ``parquet``.
+            settings: more of the configuration.
+        """
+        self.name, self.sink, self.tasks = name, sink, tasks
+        self.output = output / (f"{name}.db" if sink == "sqlite" else name)
+        self.config = {
+            "connector.class": "pipeline",
+            "tasks.max": str(tasks),
+            "source": "files",
+            "source.path": str(source),
+            "source.format": "csv",
+            "source.schema": "id BIGINT, text STRING",
+            "sink": sink,
+            "sink.path": str(self.output),
+            "trigger.ms": "50",
+            **({"sink.table": "rows"} if sink == "sqlite" else {}),
+            **(settings or {}),
+        }
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file that a commit needs."""
+        return self.output if self.sink == "sqlite" else self.output / MANIFEST
+
+    @property
+    def witness(self) -> Path:
+        """Where the connector ``witnessed-pipeline`` writes its lines."""
+        return Path(f"{self.output}.witness")
+
+    def count(self) -> int:
+        """How many rows are in."""
+        table = ("SELECT count(*) FROM rows", "SELECT coalesce(sum(rows), 0) FROM connectgroup_manifest")
+        return self._asked(table[self.sink == "parquet"])
+
+    def rows(self) -> Counter[Row]:
+        """Every row that is in, read as a user would read it."""
+        if not self.database.exists():
+            return Counter()
+        if self.sink == "sqlite":
+            with contextlib.closing(sqlite3.connect(self.output)) as connection:
+                return Counter(connection.execute("SELECT id, text FROM rows"))
+        import pyarrow.parquet
+
+        tables = [pyarrow.parquet.read_table(file) for file in read_committed(self.output)]
+        return Counter(pair for t in tables for pair in zip(t["id"].to_pylist(), t["text"].to_pylist(), strict=True))
+
+    def fence(self, task: int) -> int:
+        """The highest owner epoch the sink has seen of a task."""
+        return self._asked(
+            "SELECT coalesce(max(epoch), -1) FROM connectgroup_fences WHERE connector = ? AND task = ?", self.name, task
+        )
+
+    def said(self, word: str, task: int, epoch: int) -> list[str]:
+        """The witness's lines of one kind, of one grant."""
+        if not self.witness.exists():
+            return []
+        begin = f"{word} {self.name}-{task} {epoch}"
+        return [line for line in self.witness.read_text().splitlines() if line == begin or line.startswith(f"{begin} ")]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the sink's write lock, so that no commit can get in."""
+        with contextlib.closing(sqlite3.connect(self.database, timeout=60, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+    def _asked(self, statement: str, *values: object) -> int:
+        if not self.database.exists():
+            return 0
+        try:
+            with contextlib.closing(sqlite3.connect(self.database, timeout=60)) as connection:
+                return int(connection.execute(statement, values).fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return 0
+            raise
+
+
+def compare(pipe: Pipe, written: int) -> None:
+    """Fail unless exactly the rows 0 to ``written`` are in the sink, each once."""
+    expected, found = Counter(map(row, range(written))), pipe.rows()
+    lost, doubled = expected - found, found - expected
+    some = {"lost": sorted(lost)[:5], "doubled or foreign": sorted(doubled)[:5]}
+    assert not lost, f"{pipe.name}: {lost.total()} of {written} rows lost, {doubled.total()} doubled: {some}"
+    assert not doubled, f"{pipe.name}: {doubled.total()} rows doubled or foreign of {written}: {some}"

@@ -1,0 +1,74 @@
+"""The pipeline connector with a witness at its sink: every claim and every commit leaves a line in a file.
+
+A plug-in like anybody's, found by its entry point (the folder beside this file stands for an installed
+distribution). It changes nothing: what the built-in sink does and raises is what happens. A test reads the lines to
+know that a worker is in the middle of a commit, and that a zombie's commit was tried and refused.
+
+The file is the sink's path with ``.witness`` added; a line is ``<word> <unit> <owner epoch> [<text>]``, words
+``CLAIM``, ``TRY`` (before a commit), then ``IN``, ``KNOWN`` (it was in already), ``REFUSED`` or ``FAILED``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connectgroup.connector import Config, Task, TaskContext
+from connectgroup.connectors.pipeline import PipelineConnector, make_sink, make_source, parse_config
+from connectgroup.spark.errors import Fenced
+from connectgroup.spark.offsets import Owner, Range
+from connectgroup.spark.query import SparkTask
+from connectgroup.spark.sinks import Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class WitnessedPipeline(PipelineConnector):
+    """Entry point ``witnessed-pipeline``; settings as for ``pipeline``."""
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        settings = parse_config(config)
+        witness = Path(settings.sink_path + ".witness")
+        return SparkTask(
+            context=context,
+            source=lambda: make_source(settings),
+            sink=lambda source: WitnessedSink(make_sink(settings, source), witness),
+            trigger_ms=settings.trigger_ms,
+        )
+
+
+class WitnessedSink(Sink):
+    """Another sink, and a line for what it is asked and answers."""
+
+    def __init__(self, sink: Sink, witness: Path) -> None:
+        self._sink, self._witness = sink, witness
+
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        positions = self._sink.claim(owner, is_mine)
+        self._say("CLAIM", owner)
+        return positions
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        self._say("TRY", owner, f"{rows.num_rows} rows")
+        try:
+            is_new = self._sink.commit(owner, ranges, rows)
+        except Exception as error:
+            self._say("REFUSED" if isinstance(error, Fenced) else "FAILED", owner, str(error))
+            raise
+        self._say("IN" if is_new else "KNOWN", owner)
+        return is_new
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def _say(self, word: str, owner: Owner, text: str = "") -> None:
+        line = f"{word} {owner.connector}-{owner.task} {owner.epoch} {text}".strip() + "\n"
+        # One short write with O_APPEND: lines of several processes do not mix.
+        file = os.open(self._witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)

@@ -1,0 +1,124 @@
+"""One scene: rows flow from growing files through connectors, something happens, and in the end all are counted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from connectgroup.names import Unit
+
+from .cluster import Cluster
+from .flow import Feeder, Pipe, compare
+
+SINKS = ("sqlite", "parquet")
+
+
+class Scene:
+    """A directory of growing files, and one connector a sink that reads it."""
+
+    def __init__(self, cluster: Cluster, root: Path, name: str) -> None:
+        self.cluster, self.root, self.name = cluster, root, name
+        self.pipes: list[Pipe] = []
+        self._feeder: Feeder | None = None
+
+    @property
+    def feeder(self) -> Feeder:
+        assert self._feeder is not None, "feed first"
+        return self._feeder
+
+    def feed(self, form: str = "csv") -> Feeder:
+        """Make the source directory; rows come when the feeder is told to."""
+        self._feeder = Feeder(self.root / "source", form=form)
+        return self._feeder
+
+    def pipe(
+        self, sink: str, *, tasks: int = 2, output: Path | None = None, settings: Mapping[str, str] | None = None
+    ) -> Pipe:
+        """A connector into a sink; created by ``run``."""
+        made = Pipe(
+            f"{self.name}-{sink}", self.root / "source", output or self.root, sink, tasks=tasks, settings=settings
+        )
+        self.pipes.append(made)
+        return made
+
+    def run(self, *, tasks: int = 2, sinks: Sequence[str] = SINKS, settings: Mapping[str, str] | None = None) -> None:
+        """Create the connectors, have rows flow, and wait until some have arrived everywhere."""
+        for sink in sinks:
+            self.pipe(sink, tasks=tasks, settings=settings)
+        feeder = self.feed()
+        self.cluster.run(*self.pipes)
+        feeder.flow()
+        self.flow_on()
+
+    def flow_on(self, rows: int = 1_000) -> None:
+        """Wait until so many more rows have been written, and all that were written by then are in every sink."""
+        self.feeder.flow()
+        due = self.feeder.written + rows
+        self.cluster.wait(f"{due} rows written", lambda: self.feeder.written >= due)
+        self.arrived()
+
+    def arrived(self) -> None:
+        """Wait until every row written so far is in every sink."""
+        due = self.feeder.written
+        for pipe in self.pipes:
+            count = pipe.count()
+            self.cluster.wait(f"{due} rows in {pipe.name}, where {count} were", partial(self._are_in, pipe, due))
+
+    @staticmethod
+    def _are_in(pipe: Pipe, rows: int) -> bool:
+        return pipe.count() >= rows
+
+    @contextlib.contextmanager
+    def batches_in_hand(self, worker: str) -> Iterator[dict[Unit, int]]:
+        """Bring a worker to where it has read a batch for each of its tasks and stands at the door of the sink.
+
+        The sinks are locked until the block is left, by one who writes nothing; the feeder flows. Needs the connector
+        ``witnessed-pipeline``.
+
+        Yields:
+            The worker's tasks with their owner epochs.
+        """
+        pipes = {pipe.name: pipe for pipe in self.pipes}
+        self.feeder.rest()
+        self.arrived()
+        held = self.cluster.tasks_of(worker, *pipes)
+        assert {unit.connector for unit in held} == set(pipes), f"{worker} should have a task of every sink: {held}"
+
+        def tried(unit: Unit) -> int:
+            return len(pipes[unit.connector].said("TRY", unit.task, held[unit]))
+
+        def answered(unit: Unit) -> int:
+            words = ("IN", "KNOWN", "REFUSED", "FAILED")
+            return sum(len(pipes[unit.connector].said(word, unit.task, held[unit])) for word in words)
+
+        self.cluster.wait("every commit answered", lambda: all(tried(unit) == answered(unit) for unit in held))
+        with contextlib.ExitStack() as locks:
+            for pipe in self.pipes:
+                locks.enter_context(pipe.locked())
+            # From here on no commit gets in, so one that is tried from here on stays in hand.
+            before = {unit: tried(unit) for unit in held}
+            self.feeder.flow()
+            self.cluster.wait(
+                f"a batch of each of {sorted(held)} in hand", lambda: all(tried(unit) > before[unit] for unit in held)
+            )
+            yield held
+
+    def finish(self) -> None:
+        """Let everything arrive, end the connectors, and compare every sink with what was written."""
+        self.feeder.close()
+        self.arrived()
+        for pipe in self.pipes:
+            self.cluster.delete(pipe.name)
+        for pipe in self.pipes:
+            compare(pipe, self.feeder.written)
+
+    def close(self) -> None:
+        """End what is left of it, also after a failure."""
+        if self._feeder is not None:
+            self._feeder.close()
+        there = {connector.connector for connector in self.cluster.describe().connectors}
+        for pipe in self.pipes:
+            if pipe.name in there:
+                self.cluster.delete(pipe.name)

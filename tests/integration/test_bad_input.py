@@ -1,0 +1,298 @@
+"""What is wrong is said in one line, the rest of the group goes on, and once it is mended no row is missing.
+
+Each test has a connector of its own that meets something bad, beside a healthy one that must not notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from connectgroup.spark.files import is_slice_of
+
+from .cluster import GROUP, Cluster
+from .conftest import Background
+from .flow import Pipe
+from .processes import family, run_command
+from .scene import Scene
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def two_workers(cluster: Cluster) -> None:
+    cluster.have_workers(2)
+
+
+def failed(cluster: Cluster, pipe: Pipe, *parts: str) -> str:
+    """Wait until a unit of a connector says that it failed, in one line with these parts; the line.
+
+    The same line is in the log of the worker, and in what ``groups describe`` shows.
+    """
+
+    def found() -> str | None:
+        said = (message for message in cluster.messages(pipe.name) if all(part in message for part in parts))
+        return next(said, None)
+
+    message = cluster.wait(f"{pipe.name} failed with {parts}", found)
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert "allowed: " in message
+    assert any(line.endswith(f"failed: {message}") for _, line in list(cluster.log)), cluster.log[-10:]
+    return message
+
+
+def test_an_unknown_connector_class_names_those_there_are(
+    cluster: Cluster, scene: Scene, background: Background
+) -> None:
+    feeder = scene.feed()
+    feeder.write(100)
+    pipe = scene.pipe("sqlite")
+    cluster.put(pipe.name, {**pipe.config, "connector.class": "os.system"})
+    message = failed(cluster, pipe, "connector.class: got 'os.system'")
+    assert message.endswith("allowed: idle, pipeline, witnessed-pipeline")
+    shown = run_command("groups", "describe", GROUP, "--coordinator", cluster.address)
+    assert shown.code == 0
+    assert f"  {pipe.name}: FAILED on worker-" in shown.out
+    assert f"    {message}\n" in shown.out
+    background.goes_on(cluster)
+    cluster.run(pipe)
+    scene.finish()
+
+
+def test_a_setting_that_is_not_allowed_is_named(cluster: Cluster, scene: Scene, background: Background) -> None:
+    scene.feed().write(100)
+    pipe = scene.pipe("parquet")
+    cluster.put(pipe.name, {**pipe.config, "source.pth": "x"})
+    assert failed(cluster, pipe) == "source.pth: got 'x'; allowed: known keys; nearest is source.path"
+    cluster.put(pipe.name, {**pipe.config, "tasks.max": "many"})
+    assert failed(cluster, pipe, "tasks.max") == "tasks.max: got 'many'; allowed: a whole number from 1 to 100000"
+    background.goes_on(cluster)
+    cluster.run(pipe)
+    scene.finish()
+
+
+def test_a_missing_directory_may_be_made_later(cluster: Cluster, scene: Scene, background: Background) -> None:
+    pipe = scene.pipe("sqlite")
+    cluster.put(pipe.name, pipe.config)
+    failed(cluster, pipe, f"{scene.root}/source: does not exist; allowed: source.path names a directory")
+    background.goes_on(cluster)
+    scene.feed().write(1_000)
+    scene.finish()
+
+
+def test_a_file_that_cannot_be_read_stops_its_task_alone(
+    cluster: Cluster, scene: Scene, background: Background
+) -> None:
+    """The other task reads on; the one that failed goes on with everything once the file can be read."""
+    feeder = scene.feed()
+    pipe = scene.pipe("parquet")
+    cluster.run(pipe)
+    feeder.write(500)
+    scene.arrived()
+    bad = feeder.directory / _name_of_task(0, tasks=2)
+    bad.symlink_to(scene.root / "elsewhere")  # as unreadable for root as for anybody
+    failed(cluster, pipe, f"{bad}: cannot be read (No such file or directory); allowed: files this worker may read")
+    other = feeder.directory / _name_of_task(1, tasks=2)
+    other.write_bytes(b"id,text\n" + feeder.lines(500, 600))
+    cluster.wait("the other task's rows", lambda: pipe.count() == 600)
+    assert _states(cluster, pipe) == {"FAILED", "RUNNING"}
+    background.goes_on(cluster)
+    (scene.root / "elsewhere").write_bytes(b"id,text\n" + feeder.lines(600, 700))
+    feeder.written = 700
+    scene.finish()
+
+
+def test_a_bad_json_line_stops_its_task_until_it_is_mended_in_place(
+    cluster: Cluster, scene: Scene, background: Background
+) -> None:
+    """Nothing of the batch with the line is in; after the mending all of it is. Other tasks go on meanwhile."""
+    feeder = scene.feed("jsonl")
+    pipe = scene.pipe("sqlite", settings={"source.format": "jsonl"})
+    cluster.run(pipe)
+    bad = feeder.directory / _name_of_task(0, tasks=2)
+    good = feeder.lines(0, 100)
+    at = good.index(b'{"id": 50')
+    bad.write_bytes(good[:at] + good[at:].replace(b'"id"', b'"id!', 1))
+    failed(cluster, pipe, f"{bad}, line 51 (byte {at}): not JSON", "allowed: one object a line")
+    other = feeder.directory / _name_of_task(1, tasks=2)
+    other.write_bytes(feeder.lines(100, 200))
+    cluster.wait("the other task's rows", lambda: pipe.count() == 100)
+    assert _states(cluster, pipe) == {"FAILED", "RUNNING"}
+    background.goes_on(cluster)
+    with bad.open("r+b") as file:
+        file.write(good)
+        file.write(feeder.lines(200, 300))
+    feeder.written = 300
+    scene.finish()
+
+
+@pytest.mark.parametrize("sink", ["sqlite", "parquet"])
+def test_a_locked_sink_is_waited_for_said_and_written_when_it_is_free(
+    cluster: Cluster, scene: Scene, background: Background, sink: str
+) -> None:
+    """F34: somebody else keeps the sink's write lock for longer than ``sink.busy.timeout.ms``."""
+    feeder = scene.feed()
+    pipe = scene.pipe(sink, settings={"sink.busy.timeout.ms": "200"})
+    cluster.run(pipe)
+    feeder.write(200)
+    scene.arrived()
+    with pipe.locked():
+        feeder.write(200)
+        failed(cluster, pipe, f"{pipe.database}: locked by another connection for more than 0.2 s; allowed: ")
+        background.goes_on(cluster)
+        assert pipe.count() == 200
+    scene.finish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallDisk:
+    """A place that is soon full.
+
+    Attributes:
+        says: by kind of sink, what its error says.
+        make_room: end the shortage.
+    """
+
+    path: Path
+    says: dict[str, str]
+    make_room: Callable[[], None]
+
+
+@pytest.fixture
+def small_disk(cluster: Cluster, tmp_path: Path) -> Iterator[SmallDisk]:
+    """A file system of 256 kB; where it may not be mounted, a limit of that size on the workers' files."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if _mount("-t", "tmpfs", "-o", "size=256k", "none", str(disk)):
+        says = {"sqlite": "the database or its disk is full", "parquet": "cannot be written (No space left on device)"}
+        try:
+            yield SmallDisk(path=disk, says=says, make_room=lambda: _remount(disk))
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+        return
+    limits = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in map(cluster.pid, cluster.alive())}
+
+    def unlimited() -> None:
+        for pid, limit in limits.items():
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+
+    for pid, (_, hard) in limits.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (256 << 10, hard))
+    says = {"sqlite": "disk I/O error", "parquet": "cannot be written (File too large)"}
+    try:
+        yield SmallDisk(path=disk, says=says, make_room=unlimited)
+    finally:
+        unlimited()
+
+
+@pytest.mark.parametrize("sink", ["sqlite", "parquet"])
+def test_a_full_sink_is_said_and_written_when_there_is_room(
+    cluster: Cluster, small_disk: SmallDisk, scene: Scene, background: Background, sink: str
+) -> None:
+    """F10, F34: nothing of the batch that did not fit is in, and all of it later."""
+    feeder = scene.feed()
+    pipe = scene.pipe(sink, tasks=1, output=small_disk.path)
+    cluster.run(pipe)
+    feeder.write(100)
+    scene.arrived()
+    # One file, renamed into place: one batch, that fits or does not.
+    part = feeder.directory / "large.part"
+    part.write_bytes(b"id,text\n" + feeder.lines(100, 60_100))
+    part.rename(feeder.directory / "large.csv")
+    feeder.written = 60_100
+    failed(cluster, pipe, small_disk.says[sink])
+    assert pipe.count() == 100
+    small_disk.make_room()
+    background.goes_on(cluster)
+    scene.finish()
+
+
+NONSENSE = {
+    "a length below nothing": b"\xff\xff\xff\xff",
+    "a length of two gigabytes": b"\x7f\xff\xff\xff" + b"x" * 64,
+    "a web request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "random bytes": bytes(range(256)) * 16,
+    "an unknown API": b"\x00\x00\x00\x0b" + b"\x27\x0f\x00\x00\x00\x00\x00\x01\xff\xff\x00",
+    "a heartbeat of nonsense": b"\x00\x00\x00\x20" + b"\x50\x00\x00\x00\x00\x00\x00\x01\xff\xff\x00" + b"\xff" * 21,
+}
+
+
+def test_nonsense_on_the_coordinators_port_harms_nobody(
+    cluster: Cluster, background: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wire 1, 4, 10: the group works on, with the same members; the log says it without a traceback."""
+    cluster.settle()
+    members = cluster.members()
+    host, port = cluster.address.rsplit(":", 1)
+    with caplog.at_level(logging.INFO):
+        for what, data in NONSENSE.items():
+            with socket.create_connection((host, int(port)), timeout=30) as peer:
+                peer.sendall(data)
+                peer.shutdown(socket.SHUT_WR)
+                answer = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while more := peer.recv(4096):  # ends when the coordinator closes; or the timeout ends the test
+                        answer += more
+            assert len(answer) < 1024, what
+            background.goes_on(cluster)
+    cluster.settle()
+    assert cluster.members() == members
+    assert [record for record in caplog.records if record.levelno == logging.WARNING], "it should be said"
+    assert not any("\n" in record.getMessage() or record.exc_info for record in caplog.records), caplog.text
+
+
+def test_a_worker_with_a_bad_setting_does_not_start(cluster: Cluster) -> None:
+    """Beside the group: it is refused before it joins, in one line."""
+    refused = run_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "connectgroup: assignor: got 'nosuch'; allowed: balanced\n"
+    assert cluster.members() == set(cluster.alive())
+
+
+def test_a_worker_whose_java_is_killed_goes_on_with_a_new_one(
+    cluster: Cluster, scene: Scene, background: Background
+) -> None:
+    """The out-of-memory killer takes Java and leaves the worker."""
+    scene.run(sinks=("sqlite",))
+    (pipe,) = scene.pipes
+    victim = next(worker for worker in cluster.alive() if cluster.tasks_of(worker, pipe.name))
+    epochs = cluster.tasks_of(victim, pipe.name)
+    (java,) = [pid for pid, command in family(cluster.pid(victim)).items() if "deploy.SparkSubmit" in command]
+    os.kill(java, signal.SIGKILL)
+    failed(cluster, pipe, "Spark's Java process has ended; allowed: the task starts again, on a new one")
+    scene.flow_on()
+    background.goes_on(cluster)
+    assert cluster.tasks_of(victim, pipe.name) == epochs, "under the same grant, on the same worker"
+    scene.finish()
+
+
+def _name_of_task(task: int, *, tasks: int) -> str:
+    """A file name that a task reads."""
+    return next(name for name in (f"more-{n}" for n in range(100)) if is_slice_of(name, task, tasks))
+
+
+def _states(cluster: Cluster, pipe: Pipe) -> set[str]:
+    return {unit.state for name, unit in cluster.units(pipe.name).items() if not name.is_connector}
+
+
+def _mount(*words: str) -> bool:
+    try:
+        return subprocess.run(["mount", *words], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _remount(disk: Path) -> None:
+    assert _mount("-o", "remount,size=64m", str(disk))

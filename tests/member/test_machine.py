@@ -1,0 +1,547 @@
+"""The worker's half of the protocol, one answer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import (
+    ComputeAssignment,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidRequest,
+    NotCoordinator,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnknownServerError,
+    UnsupportedAssignor,
+)
+from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Revoke
+from connectgroup.member.machine import Member, MemberSettings, Phase
+from connectgroup.messages import (
+    AssignorInfo,
+    ConfigEntry,
+    ConnectorConfig,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MemberAssignment,
+    TaskStatus,
+    UnitGrant,
+    grouped,
+    units_of,
+)
+from connectgroup.names import Unit, Units
+
+
+def units(*numbers: int) -> Units:
+    return frozenset(Unit("c", number) for number in numbers)
+
+
+def member(*assignors: AssignorInfo, **changes: Any) -> Member:
+    settings = MemberSettings(**{"group_id": "workers", "member_id": "m", "instance_id": "i", **changes})
+    return Member(settings, assignors, first_sequence=100)
+
+
+def answer(
+    epoch: int, given: Iterable[Unit] | None = None, *, owner_epoch: int | None = None, coordinator: int = 1
+) -> HeartbeatResponse:
+    """What a coordinator says; with the whole set that the member is to run, where that is said."""
+    assignment = None
+    if given is not None:
+        its = sorted(given)
+        assignment = MemberAssignment(
+            units=grouped(its),
+            grants=tuple(UnitGrant(connector=u.connector, task=u.task, owner_epoch=owner_epoch or epoch) for u in its),
+        )
+    return HeartbeatResponse(
+        member_epoch=epoch,
+        heartbeat_interval_ms=3_000,
+        session_timeout_ms=10_000,
+        assignment=assignment,
+        coordinator_epoch=coordinator,
+    )
+
+
+def refused(code: int, coordinator: int = 1) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code, error_message="no", coordinator_epoch=coordinator)
+
+
+def say(machine: Member, now_ms: int = 0) -> HeartbeatRequest:
+    request = machine.next_request(now_ms)
+    assert request is not None
+    return request
+
+
+def hear(machine: Member, response: HeartbeatResponse, now_ms: int = 0) -> list[Action]:
+    return machine.on_response(say(machine, now_ms), response)
+
+
+def joined(*numbers: int, **changes: Any) -> Member:
+    """A member at epoch 5 that runs these, has heard so, and whose next request says nothing new."""
+    machine = member(**changes)
+    hear(machine, answer(5, units(*numbers)))
+    hear(machine, answer(5))
+    return machine
+
+
+# --------------------------------------------------------------------------------------------------
+# Trap 2: null and empty are different words
+
+
+def test_a_join_says_everything_and_owns_nothing_rather_than_as_before() -> None:
+    """KAFKA-16190: a full request on join; ``()`` is "nothing", null would be "as before"."""
+    assignor = AssignorInfo(name="spread")
+    request = say(member(assignor))
+    assert (request.member_epoch, request.owned) == (0, ())
+    assert request.rebalance_timeout_ms == 60_000
+    assert request.instance_id == "i"
+    assert request.client_assignors == (assignor,)
+    assert request.server_assignor is None
+    assert request.max_wait_ms == 0, "a full request wants its answer now"
+
+
+def test_a_worker_without_assignors_names_the_coordinators() -> None:
+    assert say(member(server_assignor="even")).server_assignor == "even"
+    assert say(member(server_assignor="even")).client_assignors is None
+    assert say(member(AssignorInfo(name="spread"), server_assignor="even")).server_assignor is None
+
+
+def test_a_quiet_heartbeat_says_nothing_but_as_before() -> None:
+    request = say(joined(0, 1))
+    assert request.owned is None
+    assert request.client_assignors is None
+    assert request.instance_id is None
+    assert request.rebalance_timeout_ms == -1
+    assert request.max_wait_ms == 3_000
+    assert request.member_epoch == 5
+
+
+def test_a_quiet_heartbeat_of_a_worker_that_owns_nothing_is_as_before_too() -> None:
+    assert say(joined()).owned is None
+
+
+def test_an_acknowledgement_says_what_is_left_even_if_that_is_nothing() -> None:
+    machine = joined(0)
+    assert hear(machine, answer(5, ())) == [Revoke(units=units(0), epoch=5)]
+    assert say(machine).owned is None, "not stopped yet"
+    machine.mark_revoked(units(0))
+    machine.on_no_answer(say(machine))
+    machine = joined(0, 1)
+    hear(machine, answer(5, units(1)))
+    machine.mark_revoked(units(0))
+    request = say(machine)
+    assert units_of(request.owned) == units(1)
+    assert request.rebalance_timeout_ms == -1
+    machine = joined(0)
+    hear(machine, answer(5, ()))
+    machine.mark_revoked(units(0))
+    assert say(machine).owned == ()
+
+
+def test_an_acknowledgement_is_said_once() -> None:
+    """KAFKA-20145."""
+    machine = joined(0, 1)
+    hear(machine, answer(5, units(1)))
+    machine.mark_revoked(units(0))
+    assert machine.has_something_to_say
+    hear(machine, answer(6))
+    assert not machine.has_something_to_say
+    assert say(machine).owned is None
+
+
+@pytest.mark.parametrize("how", ["no answer", "given up", "retriable", "compute", "stale"])
+def test_after_any_failure_the_next_request_is_a_full_one(how: str) -> None:
+    machine = joined(0, 1)
+    request = say(machine)
+    match how:
+        case "no answer":
+            machine.on_no_answer(request)
+        case "given up":
+            pass
+        case "retriable":
+            machine.on_response(request, refused(CoordinatorLoadInProgress.code))
+        case "compute":
+            machine.on_response(request, refused(ComputeAssignment.code))
+        case _:
+            machine.on_response(request, refused(StaleMemberEpoch.code))
+    full = say(machine)
+    assert units_of(full.owned) == units(0, 1)
+    assert full.rebalance_timeout_ms == 60_000
+    assert full.max_wait_ms == 0
+    machine.on_response(full, answer(5, units(0, 1)))
+    assert say(machine).owned is None
+
+
+# --------------------------------------------------------------------------------------------------
+# Trap 3: a lost answer
+
+
+def test_after_a_lost_answer_the_previous_epoch_is_said_again() -> None:
+    machine = joined(0)
+    lost = say(machine)
+    machine.on_no_answer(lost)
+    again = say(machine)
+    assert again.member_epoch == lost.member_epoch == 5
+    assert units_of(again.owned) == units(0), "a subset of what was given: what it never heard of it does not own"
+
+
+def test_the_answer_to_a_request_that_was_given_up_means_nothing() -> None:
+    machine = joined(0)
+    parked = say(machine)
+    machine.report(status(0, 5))
+    machine.say_statuses()
+    assert machine.has_something_to_say
+    current = say(machine)
+    assert units_of(current.owned) == units(0)
+    assert machine.on_response(parked, answer(9, units(0, 1, 2))) == []
+    assert (machine.epoch, frozenset(machine.owned)) == (5, units(0))
+    assert machine.on_response(current, answer(6, units(0, 1))) != []
+    assert machine.on_response(current, answer(7, units(0, 2))) == [], "nor does an answer heard twice"
+
+
+def test_sequences_grow_with_every_request() -> None:
+    machine = member()
+    numbers = [say(machine).sequence for _ in range(3)]
+    machine.close()
+    numbers.append(say(machine).sequence)
+    assert numbers == [101, 102, 103, 104]
+
+
+# --------------------------------------------------------------------------------------------------
+# Trap 1: speaking while stopping
+
+
+def test_a_member_speaks_while_it_stops_units_and_still_owns_them() -> None:
+    machine = joined(0, 1)
+    hear(machine, answer(5, units(1)))
+    for now_ms in range(0, 60_000, 3_000):
+        request = say(machine, now_ms)
+        assert request.owned is None
+        assert machine.on_response(request, answer(5)) == []
+    assert set(machine.owned) == units(0, 1)
+    machine.on_no_answer(say(machine))
+    assert units_of(say(machine).owned) == units(0, 1), "a full request acknowledges nothing that still runs"
+
+
+def test_a_revocation_repeated_is_not_performed_twice() -> None:
+    """S11: the answer comes again after a full request; one stop, one on_revoked."""
+    machine = joined(0, 1)
+    assert hear(machine, answer(5, units(1))) == [Revoke(units=units(0), epoch=5)]
+    assert hear(machine, answer(5, units(1))) == []
+    assert hear(machine, answer(5, ())) == [Revoke(units=units(1), epoch=5)]
+
+
+def test_an_answer_revokes_or_assigns_and_never_both() -> None:
+    """Design 3.2. Whatever is new in an answer that takes something waits for the acknowledgement."""
+    machine = joined(0, 1)
+    assert hear(machine, answer(5, units(1, 2))) == [Revoke(units=units(0), epoch=5)]
+    assert set(machine.owned) == units(0, 1)
+    assert hear(machine, answer(5, units(1, 2))) == [], "not while something is being stopped"
+    machine.mark_revoked(units(0))
+    request = say(machine)
+    assert request.rebalance_timeout_ms != -1, "what it did not take it asks for"
+    (assign,) = machine.on_response(request, answer(6, units(1, 2)))
+    assert isinstance(assign, Assign)
+    assert [grant.unit for grant in assign.grants] == [Unit("c", 2)]
+
+
+# --------------------------------------------------------------------------------------------------
+# Grants
+
+
+def test_a_grant_carries_its_owner_epoch_and_configurations() -> None:
+    machine = member()
+    entry = ConfigEntry(name="k", value="v")
+    given = MemberAssignment(
+        error=3,
+        units=grouped([Unit("c"), Unit("c", 0)]),
+        version=2,
+        metadata=b"hint",
+        grants=(
+            UnitGrant(connector="c", task=0, owner_epoch=4, config=(entry,)),
+            UnitGrant(connector="c", task=-1, owner_epoch=2),
+        ),
+        configs=(ConnectorConfig(connector="c", version=1, config=(entry,)),),
+    )
+    response = HeartbeatResponse(member_epoch=5, assignment=given, coordinator_epoch=1)
+    (assign,) = hear(machine, response)
+    assert isinstance(assign, Assign)
+    assert (assign.epoch, assign.error, assign.version, assign.metadata) == (5, 3, 2, b"hint")
+    assert [(grant.unit, grant.owner_epoch) for grant in assign.grants] == [(Unit("c"), 2), (Unit("c", 0), 4)]
+    assert [dict(grant.config) for grant in assign.grants] == [{}, {"k": "v"}]
+    assert [dict(grant.connector_config) for grant in assign.grants] == [{"k": "v"}, {"k": "v"}]
+    assert machine.owned == {Unit("c"): 2, Unit("c", 0): 4}
+
+
+def test_units_are_owned_from_the_moment_they_are_accepted() -> None:
+    """Before anything starts: a full request sent in between must not read as letting go."""
+    machine = member()
+    hear(machine, answer(5, units(0)))
+    machine.on_no_answer(say(machine))
+    assert units_of(say(machine).owned) == units(0)
+
+
+def test_a_null_assignment_leaves_everything_as_it_is() -> None:
+    """KAFKA-16198: what an answer does not say is not revoked."""
+    machine = joined(0, 1)
+    assert hear(machine, answer(6)) == []
+    assert (machine.epoch, frozenset(machine.owned)) == (6, units(0, 1))
+
+
+def test_an_empty_assignment_takes_everything() -> None:
+    machine = joined(0, 1)
+    assert hear(machine, answer(5, ())) == [Revoke(units=units(0, 1), epoch=5)]
+
+
+def test_the_same_assignment_again_is_no_action() -> None:
+    """KAFKA-17105."""
+    machine = joined(0, 1)
+    assert hear(machine, answer(6, units(0, 1), owner_epoch=6)) == []
+    assert set(machine.owned.values()) == {5}, "nor a later owner epoch"
+
+
+# --------------------------------------------------------------------------------------------------
+# Errors: the table
+
+
+@pytest.mark.parametrize("error", [UnknownMemberId, FencedMemberEpoch, GroupIdNotFound])
+def test_a_member_that_is_none_loses_everything_first_and_joins_after(error: Any) -> None:
+    """KAFKA-16251, KAFKA-16258: no word is said while anything of the former life runs."""
+    machine = joined(0, 1)
+    assert hear(machine, refused(error.code)) == [Lose(units=units(0, 1), epoch=5, why="no")]
+    assert str(machine.phase) == "losing"
+    assert machine.next_request(0) is None
+    assert not machine.has_something_to_say
+    machine.mark_revoked(units(0))
+    assert machine.next_request(0) is None
+    machine.mark_lost()
+    assert str(machine.phase) == "joining"
+    request = say(machine)
+    assert (request.member_epoch, request.owned) == (0, ())
+    assert request.rebalance_timeout_ms == 60_000
+    assert not machine.owned
+    assert not machine.revoking
+
+
+@pytest.mark.parametrize(
+    "error", [CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, StaleMemberEpoch]
+)
+def test_a_coordinator_that_cannot_answer_costs_nothing(error: Any) -> None:
+    machine = joined(0, 1)
+    assert hear(machine, refused(error.code)) == []
+    assert (machine.phase, machine.epoch, frozenset(machine.owned)) == (Phase.MEMBER, 5, units(0, 1))
+
+
+@pytest.mark.parametrize("error", [InvalidRequest, UnsupportedAssignor, GroupMaxSizeReached, UnknownServerError])
+def test_a_coordinator_that_will_not_have_the_worker_is_told_nothing_more_but_the_leave(error: Any) -> None:
+    machine = joined(0, 1)
+    (fail,) = hear(machine, refused(error.code))
+    assert isinstance(fail, Fail)
+    assert isinstance(fail.error, error)
+    assert machine.next_request(0) is None
+    machine.mark_lost()
+    assert machine.next_request(0) is None, "it does not join again"
+    machine.close("failed")
+    assert say(machine).member_epoch == -1
+
+
+def test_a_member_that_is_asked_computes_and_stays_a_member() -> None:
+    machine = joined(0)
+    assert hear(machine, refused(ComputeAssignment.code), now_ms=5_000) == [Compute(member_epoch=5)]
+    assert machine.phase is Phase.MEMBER
+    assert machine.lease_ends_ms() == 13_000, "it was an answer: the lease runs from it"
+    machine = member()
+    assert hear(machine, refused(ComputeAssignment.code)) == [Compute(member_epoch=0)]
+    request = say(machine)
+    assert (request.member_epoch, request.owned) == (0, ())
+
+
+def test_losing_is_decided_once() -> None:
+    machine = joined(0)
+    request = say(machine, 0)
+    assert machine.check_lease(8_000) != []
+    assert machine.check_lease(9_000) == []
+    assert machine.on_response(request, answer(6, units(0, 1))) == [], (
+        "KAFKA-16375: that answer belongs to a former life"
+    )
+    assert str(machine.phase) == "losing"
+
+
+# --------------------------------------------------------------------------------------------------
+# Lease and coordinator epoch
+
+
+def test_the_lease_runs_from_the_send_of_the_last_answered_heartbeat() -> None:
+    """Design 3.10, KAFKA-9184: not from the answer, which may have waited three seconds, nor from the last send."""
+    machine = member()
+    request = say(machine, 1_000)
+    machine.on_response(request, answer(5, units(0)))
+    assert machine.lease_ends_ms() == 9_000
+    parked = say(machine, 2_000)
+    assert machine.lease_ends_ms() == 9_000
+    machine.on_response(parked, answer(5))
+    assert machine.lease_ends_ms() == 10_000
+    lost = say(machine, 6_000)
+    machine.on_no_answer(lost)
+    say(machine, 7_000)
+    assert machine.lease_ends_ms() == 10_000
+    assert machine.check_lease(9_999) == []
+    (lose,) = machine.check_lease(10_000)
+    assert lose == Lose(units=units(0), epoch=5, why="no answer from the coordinator for 8000 ms")
+
+
+def test_the_lease_leaves_the_margin_that_was_asked_for() -> None:
+    machine = joined(0, lease_margin=0.5)
+    assert machine.lease_ends_ms() == 5_000
+
+
+def test_a_refusal_by_a_coordinator_that_cannot_serve_is_no_proof_of_life() -> None:
+    machine = joined(0)
+    hear(machine, refused(CoordinatorNotAvailable.code), now_ms=7_000)
+    assert machine.lease_ends_ms() == 8_000
+
+
+def test_who_owns_nothing_has_nothing_to_lose() -> None:
+    machine = joined()
+    assert machine.check_lease(1_000_000) == []
+    assert machine.phase is Phase.MEMBER
+    assert member().check_lease(1_000_000) == []
+
+
+def test_a_coordinator_epoch_that_goes_back_is_ignored() -> None:
+    """D5, F12: a coordinator that was replaced and does not know it, whatever it says."""
+    machine = joined(0)
+    hear(machine, answer(6, coordinator=3))
+    for response in (answer(9, (), coordinator=2), refused(FencedMemberEpoch.code, coordinator=2)):
+        assert hear(machine, response, now_ms=5_000) == []
+    assert (machine.epoch, frozenset(machine.owned), machine.phase) == (6, units(0), Phase.MEMBER)
+    assert machine.lease_ends_ms() == 8_000
+    assert units_of(say(machine).owned) == units(0), "and the true one is told everything"
+    hear(machine, answer(7, coordinator=3))
+    assert machine.epoch == 7
+
+
+# --------------------------------------------------------------------------------------------------
+# Statuses
+
+
+def status(task: int, owner_epoch: int, state: int = 1, message: str = "") -> TaskStatus:
+    return TaskStatus(connector="c", task=task, owner_epoch=owner_epoch, state=state, message=message)
+
+
+def test_a_status_is_said_until_it_has_been_answered() -> None:
+    machine = joined(0, 1)
+    machine.report(status(1, 5))
+    machine.report(status(0, 5))
+    assert not machine.has_something_to_say, "it waits for company"
+    machine.say_statuses()
+    assert machine.has_something_to_say
+    lost = say(machine)
+    assert [s.task for s in lost.statuses] == [0, 1]
+    assert not machine.has_something_to_say
+    machine.on_no_answer(lost)
+    again = say(machine)
+    assert again.statuses == lost.statuses
+    machine.on_response(again, answer(5, units(0, 1)))
+    assert say(machine).statuses == ()
+
+
+def test_a_status_that_changed_on_the_way_is_said_again() -> None:
+    machine = joined(0)
+    machine.report(status(0, 5))
+    request = say(machine)
+    machine.report(status(0, 5, state=2, message="down"))
+    machine.on_response(request, answer(5))
+    assert say(machine).statuses == (status(0, 5, state=2, message="down"),)
+
+
+def test_a_status_of_an_earlier_grant_is_not_said() -> None:
+    """KAFKA-12525: nor does it push out the one of the present grant."""
+    machine = joined(0, 1)
+    machine.report(status(0, 5))
+    hear(machine, answer(5, units(1)))
+    machine.mark_revoked(units(0))
+    machine.report(status(0, 5, state=2))
+    assert say(machine).statuses == ()
+    hear(machine, answer(7, units(0, 1), owner_epoch=7))
+    machine.report(status(0, 7))
+    machine.report(status(0, 5, state=2, message="late"))
+    assert say(machine).statuses == (status(0, 7),)
+
+
+def test_statuses_of_a_former_life_are_forgotten() -> None:
+    machine = joined(0)
+    machine.report(status(0, 5))
+    hear(machine, refused(FencedMemberEpoch.code))
+    machine.mark_lost()
+    assert say(machine).statuses == ()
+
+
+# --------------------------------------------------------------------------------------------------
+# The end
+
+
+def test_a_retiring_member_lets_go_of_everything_once_and_takes_nothing_new() -> None:
+    machine = joined(0, 1)
+    hear(machine, answer(5, units(1)))
+    assert machine.retire() == [Revoke(units=units(1), epoch=5)], "0 is being stopped already"
+    assert machine.retire() == []
+    assert hear(machine, answer(5, ())) == []
+    machine.mark_revoked(units(0, 1))
+    assert say(machine).owned == ()
+    assert hear(machine, answer(6, units(0, 1, 2))) == [], "the coordinator has not heard yet"
+    assert not machine.owned
+
+
+def test_a_retiring_member_that_is_fenced_does_not_join_again() -> None:
+    machine = joined(0)
+    machine.retire()
+    assert hear(machine, refused(FencedMemberEpoch.code)) != []
+    machine.mark_lost()
+    assert machine.next_request(0) is None
+    machine.close()
+    assert say(machine).member_epoch == -1
+
+
+def test_a_member_that_is_losing_has_nothing_to_let_go_of_twice() -> None:
+    machine = joined(0)
+    hear(machine, refused(FencedMemberEpoch.code))
+    assert machine.retire() == []
+
+
+def test_a_leave_is_said_once_and_is_the_last_word() -> None:
+    """KAFKA-16639: also with a heartbeat on its way; KAFKA-20428: whose answer then means nothing."""
+    machine = joined(0)
+    outstanding = say(machine)
+    machine.close("was stopped")
+    assert machine.has_something_to_say
+    leave = say(machine)
+    assert (leave.member_epoch, leave.cause, leave.owned) == (-1, "was stopped", None)
+    assert machine.phase is Phase.GONE
+    assert machine.on_response(outstanding, answer(9, units(0, 1))) == []
+    assert machine.on_response(leave, answer(-1)) == []
+    assert machine.next_request(0) is None
+    machine.close()
+    assert machine.next_request(0) is None
+    assert not machine.has_something_to_say
+
+
+def test_a_member_may_leave_before_it_was_ever_answered() -> None:
+    machine = member()
+    say(machine)
+    machine.close()
+    assert say(machine).member_epoch == -1
+
+
+def test_other_assignors_are_offered_at_once() -> None:
+    machine = joined(0)
+    machine.set_assignors([])
+    assert not machine.has_something_to_say
+    machine.set_assignors([AssignorInfo(name="spread", reason=1)])
+    assert machine.has_something_to_say
+    assert say(machine).client_assignors == (AssignorInfo(name="spread", reason=1),)

@@ -1,0 +1,511 @@
+"""Listeners, assignors and connectors that raise, hang or lie: one clear line, and the group lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
+from connectgroup.errors import Fenced
+from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.messages import InstallRequest, PrepareRequest, Request, Response, UpdateConnectorsRequest
+from connectgroup.names import Unit, Units
+from connectgroup.worker.loop import WorkerSettings
+from connectgroup.worker.offload import off_loop
+
+from .builders import Spread, World
+
+
+def raising(error: BaseException) -> Callable[[], NoReturn]:
+    def hook() -> NoReturn:
+        raise error
+
+    return hook
+
+
+class Odd(BaseException):
+    """Not an Exception."""
+
+
+# --------------------------------------------------------------------------------------------------
+# Listeners
+
+
+@pytest.mark.parametrize("error", [ValueError("disk full"), SystemExit(3), Odd("odd"), asyncio.CancelledError()])
+async def test_a_listener_that_raises_in_on_assigned_is_shown_and_the_units_start(
+    tmp_path: Path, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with World(tmp_path) as world:
+        world.hook["a on_assigned c"] = raising(error)
+        await world.add("c", 2)
+        a = world.start("a")
+        await world.settled()
+        assert a.worker.lost == 0
+    lines = [record.getMessage() for record in caplog.records if "on_assigned of c " in record.getMessage()]
+    assert len(lines) == 1
+    assert "listener Recorder" in lines[0]
+    assert type(error).__name__ in lines[0]
+    assert "\n" not in lines[0]
+
+
+async def test_a_revocation_that_a_listener_refuses_is_never_acknowledged_and_ends_in_on_lost(tmp_path: Path) -> None:
+    """F18: the units are given away only after the rebalance timeout has removed the worker."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a", rebalance_timeout_ms=20_000)
+        await world.settled()
+        world.hook["a on_revoked c-1, c-2"] = raising(ValueError("offsets not committed"))
+        started = world.now
+        world.start("b")
+        await world.until(lambda: world.count("a on_revoked"))
+        await asyncio.sleep(15)
+        assert world.count("b start") == 0
+        assert a.worker.member.owned.keys() == {Unit("c"), Unit("c", 0), Unit("c", 1), Unit("c", 2)}
+        await world.until(lambda: world.count("a on_lost c, c-0, c-1, c-2"), within=10)
+        assert 20 <= world.now - started < 25
+        await world.settled()
+        assert a.worker.lost == 1
+
+
+@pytest.mark.parametrize("point", ["on_assigned d", "on_revoked c-1, c-2"])
+async def test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs(tmp_path: Path, point: str) -> None:
+    """KAFKA-9184 with F18: nothing in user code may keep tasks running past the moment others may be given them."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+        gate = world.gate()
+        world.hook[f"a {point}"] = gate.wait
+        if point == "on_assigned d":
+            await world.add("d", 1)
+        else:
+            world.start("b")
+        await world.until(lambda: gate.entered)
+        a.cut()
+        cut = world.now
+        await world.until(lambda: world.count("a stop c-0"), within=9)
+        assert world.now - cut <= 8.1
+        await asyncio.sleep(20)
+        a.heal()
+        await asyncio.sleep(20)
+        assert world.count("a on_lost") == 0, "its calls never overlap, so it is not told while it hangs"
+        assert a.worker.member.epoch > 0, "but the worker is back in its group"
+        gate.open()
+
+
+async def test_a_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_and_no_more(tmp_path: Path) -> None:
+    """F18, L4: fenced at the rebalance timeout, all units run elsewhere, the worker comes back without the listener."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a", rebalance_timeout_ms=10_000, times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+        gate = world.gate()
+        world.hook["a on_revoked c-1, c-2"] = gate.wait
+        world.start("b")
+        await world.until(lambda: gate.entered)
+        sent, started = a.heartbeats.heartbeats, world.now
+        await world.until(lambda: a.worker.lost, within=18)
+        assert a.heartbeats.heartbeats - sent < 12, "heartbeats went on, at their usual pace"
+        await world.settled(within=12)
+        assert world.now - started < 25
+
+
+async def test_units_whose_loss_is_decided_while_a_listener_is_told_of_them_do_not_start(tmp_path: Path) -> None:
+    """KAFKA-16375: what was decided before the loss goes no further than its next step."""
+    async with World(tmp_path) as world:
+        a = world.start("a")
+        await world.until(lambda: a.worker.member.epoch)
+        world.hook["a on_assigned c"] = world.slow(15)
+        await world.add("c", 1)
+        await world.until(lambda: world.count("a on_assigned c"))
+        a.cut()
+        await asyncio.sleep(25)
+        assert world.count("construct") == 0
+        assert world.count("a on_lost c") == 1
+
+
+async def test_each_unit_is_lost_or_revoked_and_never_both(tmp_path: Path) -> None:
+    """S11, F17: the fence comes while on_revoked is at work; the recorder counts what it is told of each unit."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a", rebalance_timeout_ms=5_000)
+        await world.settled()
+        world.hook["a on_revoked c-1, c-2"] = world.slow(12)
+        world.start("b")
+        await world.until(lambda: a.worker.lost, within=20)
+        await world.until(lambda: world.count("a on_lost"), within=20)
+        assert world.count("a on_lost c, c-0") == 1
+        assert world.count("a on_lost c, c-0, c-1") == 0
+        await world.settled()
+
+
+async def test_a_stop_slower_than_the_rebalance_timeout_ends_in_on_lost_alone(tmp_path: Path) -> None:
+    """F17: its late acknowledgement would be fenced; there is none. The task itself is the sink's to fence."""
+    async with World(tmp_path) as world:
+        world.zombies.add("a")
+        await world.add("c", 3)
+        a = world.start("a", rebalance_timeout_ms=5_000)
+        await world.settled()
+        world.hook["a stop c-2"] = world.slow(12)
+        world.start("b")
+        await world.until(lambda: world.count("a on_lost"), within=20)
+        assert world.count("a on_lost c, c-0, c-1, c-2") == 1
+        assert world.count("a on_revoked") == 0
+        assert world.count("b start c-2") == 1
+        assert a.worker.lost == 1
+        await world.settled()
+
+
+async def test_a_task_that_never_stops_does_not_keep_its_worker_out_of_the_group(tmp_path: Path) -> None:
+    """L4: what is left of it can no longer write; the worker is back within the time lost work is waited for."""
+    async with World(tmp_path) as world:
+        world.zombies.add("a")
+        await world.add("c", 3)
+        a = world.start("a", rebalance_timeout_ms=5_000, times=WorkerSettings(lose_timeout_s=10))
+        await world.settled()
+        world.hook["a stop c-2"] = world.gate().wait
+        world.start("b")
+        await world.until(lambda: world.count("a on_lost"), within=30)
+        del world.hook["a stop c-2"]
+        await world.settled(within=20)
+        assert a.worker.lost == 1
+
+
+class Sulking(WorkerRebalanceListener):
+    """Async, and cancelled by something of its own."""
+
+    async def on_assigned(self, units: Units, epoch: int) -> None:
+        raise asyncio.CancelledError
+
+    async def on_revoked(self, units: Units, epoch: int) -> None:
+        sys.exit(1)
+
+
+async def test_an_async_listener_cannot_end_the_worker(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a", listeners=[Sulking()], rebalance_timeout_ms=5_000)
+        await world.settled()
+        world.start("b")
+        await world.settled()
+        assert a.worker.lost == 1
+
+
+# --------------------------------------------------------------------------------------------------
+# Assignors
+
+
+def nonsense(group: ConnectGroup) -> ConnectAssignment:
+    return ConnectAssignment(members=[ConnectMemberAssignment(member_id="nobody", units=frozenset(group.units))])
+
+
+def half(group: ConnectGroup) -> ConnectAssignment:
+    return ConnectAssignment(members=[])
+
+
+BAD: dict[str, Callable[[ConnectGroup], Any]] = {
+    "raises": lambda group: 1 / 0,
+    "exits": lambda group: sys.exit(7),
+    "odd": lambda group: (_ for _ in ()).throw(Odd("odd")),
+    "nonsense": nonsense,
+    "half": half,
+    "wrong type": lambda group: 17,
+    "error": lambda group: ConnectAssignment(error=5, message="will not"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_a_failing_assignor_is_shown_in_one_line_and_another_member_is_asked(
+    tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F19, F21: the group lives, describe says what went wrong."""
+    async with World(tmp_path) as world:
+        broken, whole = Spread(), Spread()
+        broken.before = BAD[bad]
+        await world.add("c", 3)
+        world.start("a", assignors=[broken])
+        await world.settled()
+        assert broken.calls >= 3, "alone, it is asked until the coordinator has had enough"
+        caplog.clear()
+        world.start("b", assignors=[whole])
+        await world.settled(within=1.5)
+        assert whole.calls >= 1
+        lines = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert lines
+        assert all("spread" in line.getMessage() or "will not" in line.getMessage() for line in lines)
+        assert all("\n" not in line.getMessage() and line.exc_info is None for line in lines)
+        assert "a:" in (await world.describe()).assignor_error
+
+
+async def test_after_three_failures_the_coordinator_helps_itself(tmp_path: Path) -> None:
+    """L5: a bad plug-in cannot stop a group."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        assignors = [Spread() for _ in "abc"]
+        for name, assignor in zip("abc", assignors, strict=True):
+            assignor.before = BAD["raises"]
+            world.start(name, assignors=[assignor])
+        await world.settled()
+        assert (await world.describe()).rebalances[-1].computed_by == "coordinator"
+
+
+async def test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on(tmp_path: Path) -> None:
+    """F20: never more than two heartbeats an interval meanwhile, although the member is told to compute again."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        gate = world.gate()
+        slow = Spread()
+        slow.before = lambda group: gate.wait()
+        a = world.start("a", assignors=[slow], times=WorkerSettings(assignor_timeout_s=12))
+        await world.until(lambda: gate.entered)
+        world.start("b", assignors=[Spread()])
+        sent, lost = a.heartbeats.heartbeats, a.worker.lost
+        await asyncio.sleep(10)
+        assert 3 <= a.heartbeats.heartbeats - sent <= 8
+        await world.settled(within=20)
+        assert a.worker.lost == lost == 0
+        gate.open()
+
+
+async def test_a_member_told_to_compute_does_not_spin_while_its_prepare_gets_no_answer(tmp_path: Path) -> None:
+    """L2, KAFKA-20253: the control connection hangs, heartbeats work, and each is answered COMPUTE_ASSIGNMENT."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.make("a", assignors=[Spread()])
+        a.control.cut()
+        a.task = asyncio.create_task(a.worker.run())
+        await asyncio.sleep(30)
+        assert a.heartbeats.heartbeats <= 20
+        a.control.heal()
+        await world.settled(within=10)
+
+
+async def test_a_member_that_computes_gets_its_own_share_at_once(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        for name in "abc":
+            world.start(name, assignors=[Spread()])
+        started = world.now
+        await world.settled()
+        assert world.now - started < 1
+        for number in range(3):
+            started = world.now
+            await world.add("c", 4 + number)
+            await world.settled()
+            assert world.now - started < 1.5, "refresh of the connector included"
+
+
+async def test_the_computation_fails_with_the_control_connection_and_not_with_the_worker(tmp_path: Path) -> None:
+    """F22: Install gets no answer; somebody else is asked after the rebalance timeout."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.make("a", assignors=[Spread()], rebalance_timeout_ms=8_000)
+
+        async def lose_installs(request: Request) -> Response | None:
+            if isinstance(request, InstallRequest):
+                await asyncio.sleep(100)
+            return None
+
+        a.control.instead = lose_installs
+        a.task = asyncio.create_task(a.worker.run())
+        await asyncio.sleep(1)
+        b = world.start("b", assignors=[Spread()], rebalance_timeout_ms=8_000)
+        await world.until(lambda: b.units, within=20)
+        assert a.worker.lost == 0
+
+
+async def test_asking_gives_up_by_the_loops_clock(tmp_path: Path) -> None:
+    """A simulated loop simulates this too: Prepare is repeated for the assignor's timeout, not for ever."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.make("a", assignors=[Spread()], times=WorkerSettings(assignor_timeout_s=6, call_timeout_s=1))
+        a.control.cut()
+        a.task = asyncio.create_task(a.worker.run())
+        await world.until(lambda: a.control.requests)
+        started = world.now
+        await world.until(lambda: a.worker._computing is not None and a.worker._computing.done(), within=9)
+        assert 5 < world.now - started < 9
+        assert all(isinstance(request, PrepareRequest) for _, request in a.control.requests)
+
+
+async def test_what_an_assignor_told_a_member_reaches_it_before_the_listener(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        assignor = Spread()
+        world.hook["a on_assigned c"] = lambda: assert_told(assignor)
+        world.start("a", assignors=[assignor])
+        await world.settled()
+        assert assignor.told[-1].units == {Unit("c"), Unit("c", 0)}
+
+
+def assert_told(assignor: Spread) -> None:
+    assert assignor.told, "on_assignment comes first"
+
+
+# --------------------------------------------------------------------------------------------------
+# Connectors
+
+
+async def status_of(world: World, unit: Unit) -> tuple[str, str]:
+    group = await world.describe()
+    found = [u for c in group.connectors if c.connector == unit.connector for u in c.units if u.task == unit.task]
+    return found[0].state, found[0].message
+
+
+async def until_status(world: World, unit: Unit, state: str) -> str:
+    for _ in range(200):
+        if (await status_of(world, unit))[0] == state:
+            return (await status_of(world, unit))[1]
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{unit} is {await status_of(world, unit)}")
+
+
+async def test_an_unknown_connector_class_is_one_failed_connector(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("bad", 1, cls="os.system")
+        await world.add("good", 2)
+        a = world.start("a")
+        await world.until(lambda: world.count("start good-1"))
+        message = await until_status(world, Unit("bad"), "FAILED")
+        assert message == "connector.class: got 'os.system'; allowed: scripted"
+        await world.update_class("bad", "scripted")
+        await world.settled()
+        assert a.worker.lost == 0
+
+
+@pytest.mark.parametrize(
+    ("point", "unit"),
+    [
+        ("construct c", Unit("c")),
+        ("task_configs c", Unit("c")),
+        ("start c-0", Unit("c", 0)),
+    ],
+)
+@pytest.mark.parametrize(
+    "error", [RuntimeError("boom\nand more"), SystemExit(2), Odd("boom")], ids=lambda e: type(e).__name__
+)
+async def test_a_connector_that_raises_is_failed_with_one_line_and_tried_again(
+    tmp_path: Path, point: str, unit: Unit, error: BaseException
+) -> None:
+    """KAFKA-13586: one connector FAILED, the worker and the others live; it heals without anybody's help."""
+    async with World(tmp_path) as world:
+        world.hook[point] = raising(error)
+        await world.add("c", 2)
+        await world.add("good", 1)
+        a = world.start("a")
+        await world.until(lambda: world.count("start good-0"))
+        message = await until_status(world, unit, "FAILED")
+        assert "\n" not in message
+        assert "boom" in message or "SystemExit" in message
+        await asyncio.sleep(20)
+        assert 2 <= world.count(point) <= 30, "tried again, with growing waits"
+        del world.hook[point]
+        await world.settled(within=40)
+        await until_status(world, unit, "RUNNING")
+        assert a.worker.lost == 0
+
+
+async def test_a_task_that_fails_later_is_stopped_and_started_again_under_the_same_grant(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        world.start("a")
+        await world.settled()
+        context = world.contexts[Unit("c", 0)]
+        context.failed(OSError("source is gone"))
+        assert await until_status(world, Unit("c", 0), "FAILED") == "source is gone (OSError)"
+        await world.until(lambda: world.count("a start c-0") == 2)
+        assert await until_status(world, Unit("c", 0), "RUNNING") == ""
+        assert world.contexts[Unit("c", 0)].owner_epoch == context.owner_epoch
+        assert world.count("a stop c-0") == 1
+        assert world.count("a start c-1") == 1
+
+
+@pytest.mark.parametrize("stop_fails", [False, True])
+@pytest.mark.parametrize("when", ["start", "later"])
+async def test_a_fenced_task_stays_down(tmp_path: Path, when: str, stop_fails: bool) -> None:
+    """Somebody newer does its work: no second try, whatever its stop says."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        if stop_fails:
+            world.hook["a stop c-0"] = raising(RuntimeError("cannot stop"))
+        if when == "start":
+            world.hook["a start c-0"] = raising(Fenced("a later grant has written"))
+        world.start("a")
+        await world.until(lambda: world.count("a start c-0"))
+        await asyncio.sleep(1)
+        if when == "later":
+            world.contexts[Unit("c", 0)].failed(Fenced("a later grant has written"))
+        message = await until_status(world, Unit("c", 0), "FAILED")
+        assert message.startswith("a later grant has written")
+        await asyncio.sleep(100)
+        assert world.count("a start c-0") == 1
+        assert world.count("a stop c-0") == 1
+
+
+async def test_a_task_whose_stop_raises_is_let_go_of(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled()
+        world.hook["a stop c-2"] = raising(RuntimeError("cannot stop"))
+        world.start("b")
+        await world.settled(within=2)
+        assert a.worker.lost == 0
+
+
+async def test_a_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
+    """The owner's computation of tasks is slow, the connector moves meanwhile: its list is refused, not written."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.start("a")
+        await world.settled()
+        published = sum(isinstance(request, UpdateConnectorsRequest) for _, request in a.control.requests)
+        await asyncio.sleep(60)
+        assert sum(isinstance(r, UpdateConnectorsRequest) for _, r in a.control.requests) == published, (
+            "no news, no word"
+        )
+
+
+async def test_a_status_of_an_earlier_grant_does_not_hide_the_present_one(tmp_path: Path) -> None:
+    """KAFKA-12525: a task that is slow to fail reports long after its unit came back under another grant."""
+    async with World(tmp_path) as world:
+        world.zombies.add("a")
+        await world.add("c", 1)
+        a = world.start("a", times=WorkerSettings(lose_timeout_s=2))
+        gate = world.gate()
+        world.hook["a start c-0"] = gate.wait
+        await world.until(lambda: gate.entered)
+        a.cut()
+        await world.until(lambda: world.count("a on_lost"), within=20)
+        del world.hook["a start c-0"]
+        a.heal()
+        await until_status(world, Unit("c", 0), "RUNNING")
+        world.hook["a start c-0"] = raising(RuntimeError("too late"))
+        gate.open()
+        await asyncio.sleep(10)
+        assert (await status_of(world, Unit("c", 0)))[0] == "RUNNING"
+
+
+# --------------------------------------------------------------------------------------------------
+# Off the loop
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError(), Odd("x")]
+)
+async def test_whatever_a_thread_raises_comes_back_as_an_exception(error: BaseException) -> None:
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        await off_loop("test", raising(error))
+
+
+async def test_an_ordinary_exception_comes_back_as_it_is() -> None:
+    error = ValueError("this one")
+    with pytest.raises(ValueError) as caught:
+        await off_loop("test", raising(error))
+    assert caught.value is error
