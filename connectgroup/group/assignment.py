@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ..assignor_guard import first_offence
 from ..errors import (
     ConnectGroupError,
     FencedMemberEpoch,
@@ -37,7 +38,7 @@ from ..messages import (
     grouped,
     units_of,
 )
-from ..names import Unit, printable
+from ..names import printable
 from ..records import (
     ComputationRecord,
     Kind,
@@ -194,7 +195,7 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
             reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
             failure = f"server-side assignor {name}: {reason}"
         else:
-            offence = first_offence(draft, name, installed)
+            offence = offence_of(draft, name, installed)
             failure = f"server-side assignor {name}: {offence}" if offence else None
     if failure:
         # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
@@ -317,32 +318,23 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
     )
 
 
-def first_offence(draft: Draft, assignor: str, members: Iterable[InstalledMember]) -> str | None:
+def offence_of(draft: Draft, assignor: str, members: Sequence[InstalledMember]) -> str | None:
     """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9)."""
-    seen: dict[Unit, str] = {}
-    spoken: set[str] = set()
+    offence = first_offence(
+        ((installed.member_id, each_unit(installed.units)) for installed in members),
+        members={member.member_id for member in draft.members()},
+        units=draft.group.runnable.keys(),
+    )
+    if offence:
+        return offence
     for installed in members:
         member = draft.member(installed.member_id)
-        if member is None:
-            return f"unknown member {printable(installed.member_id)!r}"
-        if installed.member_id in spoken:
-            return f"member {installed.member_id} stands twice"
-        spoken.add(installed.member_id)
-        info = _info(member, assignor)
+        info = _info(member, assignor) if member else None
         if info and not info.minimum_version <= installed.version <= info.maximum_version:
             return (
                 f"version {installed.version} for {installed.member_id}, "
                 f"which reads {info.minimum_version} to {info.maximum_version}"
             )
-        for unit in each_unit(installed.units):
-            if unit not in draft.group.runnable:
-                return f"{printable(unit)} is not a configured connector or task"
-            if unit in seen:
-                return f"{unit} is given to {seen[unit]} and to {installed.member_id}"
-            seen[unit] = installed.member_id
-    missing = draft.group.runnable.keys() - seen.keys()
-    if missing:
-        return f"{min(missing)} is given to nobody ({len(missing)} in all)"
     return None
 
 
@@ -371,7 +363,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     if request.error != 0:
         message = request.message or f"assignor {assignor} reported error {request.error}"
         timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
-    elif offence := first_offence(draft, assignor, request.members):
+    elif offence := offence_of(draft, assignor, request.members):
         timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
         response = InstallResponse(
             error_code=InvalidAssignment.code, error_message=f"assignment for epoch {request.group_epoch}: {offence}"

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from assignors.balanced import BalancedAssignor
 from connectgroup.assignor import ConnectAssignor, ConnectGroup

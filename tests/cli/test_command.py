@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -246,34 +247,41 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("what", LINES)
-def test_an_error_is_one_line_and_exit_code_2(coordinator: Program, address: str, tmp_path: Path, what: str) -> None:
-    """What, where, what is allowed; never a traceback, never a usage of ten lines."""
-    (tmp_path / "bad.json").write_text("{")
-    (tmp_path / "twice.json").write_text('{"name": "a", "name": "b", "config": {}}')
-    (tmp_path / "shape.json").write_text('{"name": "a", "conf": {}}')
-    connector_file(tmp_path / "class.json", **{"connector.class": "os.system"})
-    connector_file(tmp_path / "setting.json", **{"connector.class": "idle", "stop.ms": "soon"})
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "groups.sqlite").write_text("some text that is long enough to be looked at" * 100)
-    (tmp_path / "other").mkdir()
-    with sqlite3.connect(tmp_path / "other" / "groups.sqlite") as other:
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What the lines above name: a coordinator that runs, a port where nobody listens, and files that will not do."""
+    root = tmp_path_factory.mktemp("places")
+    (root / "bad.json").write_text("{")
+    (root / "twice.json").write_text('{"name": "a", "name": "b", "config": {}}')
+    (root / "shape.json").write_text('{"name": "a", "config": {}, "conf": {}}')
+    connector_file(root / "class.json", **{"connector.class": "os.system"})
+    connector_file(root / "setting.json", **{"connector.class": "idle", "stop.ms": "soon"})
+    (root / "text").mkdir()
+    (root / "text" / "groups.sqlite").write_text("some text that is long enough to be looked at" * 100)
+    (root / "other").mkdir()
+    with contextlib.closing(sqlite3.connect(root / "other" / "groups.sqlite")) as other:
         other.execute("CREATE TABLE theirs (x)")
-    other.close()
-    with socket.socket() as bound:
+    words = ("coordinator", "--port", 0, "--data", root / "data")
+    with socket.socket() as bound, marked(), Program(*words) as coordinator:
         bound.bind(("127.0.0.1", 0))  # and does not listen
-        values = {
+        address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
+        yield {
             "address": address,
             "nobody": f"127.0.0.1:{bound.getsockname()[1]}",
             "pid": str(coordinator.pid),
             "port": address.rpartition(":")[2],
-            "tmp": str(tmp_path),
+            "tmp": str(root),
         }
-        words, line = LINES[what]
-        done = run_command(*(word.format(**values) for word in words))
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_an_error_is_one_line_and_exit_code_2(places: dict[str, str], what: str) -> None:
+    """What, where, what is allowed; never a traceback, never a usage of ten lines."""
+    words, line = LINES[what]
+    done = run_command(*(word.format(**places) for word in words))
     assert done.code == 2, done
     assert done.out == ""
-    for name, value in values.items():
+    for name, value in places.items():
         line = line.replace(f"{{{name}}}", re.escape(value))
     assert re.fullmatch(line + "\n", done.err), done.err
     assert done.err.count("\n") == 1
@@ -303,7 +311,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 ONLY_BASE = """
 import sys
+import re
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
 
 allowed, pending = {"connectgroup"}, ["connectgroup"]
 while pending:
@@ -312,11 +324,11 @@ while pending:
     except PackageNotFoundError:
         continue  # for another platform, or already in Python
     for need in needs:
-        name = "".join(c if c.isalnum() or c in "-_." else " " for c in need).split()[0].lower()
+        name = plain(re.match(r"[\\w.-]+", need)[0])
         if "extra ==" not in need and name not in allowed:
             allowed.add(name)
             pending.append(name)
-modules = {module for module, names in packages_distributions().items() if any(n.lower() in allowed for n in names)}
+modules = {module for module, names in packages_distributions().items() if {plain(name) for name in names} & allowed}
 modules |= {"connectgroup", "assignors", "listeners"} | set(sys.stdlib_module_names)
 
 class Refuse:

@@ -149,14 +149,14 @@ def test_cn_05_an_install_for_an_epoch_gone_by_is_refused(pair: Scene) -> None:
 @pytest.mark.parametrize(
     ("shares", "offence"),
     [
-        pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", NOBODY)], "unknown member 'X'", id="unknown member"),
-        pytest.param([("A", foo(-1, 0)), ("A", foo(1))], "member A stands twice", id="a member twice"),
-        pytest.param([("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2 is not", id="a task too many"),
-        pytest.param([("A", foo(-1, 0)), ("B", tasks(foo=[1], baz=[-1]))], "baz is not", id="an unknown connector"),
-        pytest.param([("A", foo(-1, 0, 1)), ("B", foo(1))], "foo-1 is given to A and to B", id="a task twice"),
-        pytest.param([("A", foo(-1, 0)), ("B", foo(-1, 1))], "foo is given to A and to B", id="a connector twice"),
+        pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", NOBODY)], "X is not a member", id="unknown member"),
+        pytest.param([("A", foo(-1, 0)), ("A", foo(1))], "A is listed twice", id="a member twice"),
+        pytest.param([("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2, given to A, does not exist", id="a task too many"),
+        pytest.param([("A", foo(-1, 0)), ("B", tasks(foo=[1], baz=[-1]))], "baz, given to B, does not exist", id="an unknown connector"),
+        pytest.param([("A", foo(-1, 0, 1)), ("B", foo(1))], "foo-1 is given twice, to A and B", id="a task twice"),
+        pytest.param([("A", foo(-1, 0)), ("B", foo(-1, 1))], "foo is given twice, to A and B", id="a connector twice"),
         pytest.param([("A", foo(-1, 0))], "foo-1 is given to nobody", id="a task left out"),
-        pytest.param([], "foo is given to nobody (3 in all)", id="nothing at all"),
+        pytest.param([], "foo is given to nobody (and 2 more)", id="nothing at all"),
     ],
 )
 def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tuple[str, Units]], offence: str) -> None:

@@ -1,0 +1,150 @@
+"""The coordinator's process is killed and started again; the workers' tasks must not notice (D1-D3, D5).
+
+Every process is one that a user would start: ``connectgroup coordinator`` and ``connectgroup worker``. The tasks are
+idle and write down each start and stop, so that nothing that moved or paused can stay unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .processes import Program, marked, run_command, wait
+
+pytestmark = pytest.mark.processes
+
+GROUP = "idlers"
+TASKS = 6
+SESSION_TIMEOUT_MS = 60_000
+"""Long, so that no slow machine can make the restart last longer than it."""
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_over() -> Iterator[None]:
+    with marked():
+        yield
+
+
+class Idlers:
+    """A coordinator on one data directory and one port, and what its group's tasks wrote down."""
+
+    def __init__(self, root: Path) -> None:
+        self.data, self.log = root / "data", root / "starts-and-stops"
+        self.log.touch()
+        self._root = root
+        self._port = "0"
+        self.address = ""
+
+    def coordinator(self) -> Program:
+        words = ("--session-timeout-ms", SESSION_TIMEOUT_MS, "--heartbeat-interval-ms", 1_000)
+        program = Program("coordinator", "--data", self.data, "--port", self._port, *words)
+        self.address = program.line_with("coordinator at ").removeprefix("coordinator at ")
+        self._port = self.address.rpartition(":")[2]
+        return program
+
+    def worker(self, name: str) -> Program:
+        words = ("--coordinator", self.address, "--group", GROUP, "--name", name)
+        return Program("worker", *words, "--scratch", self._root / "scratch")
+
+    def put(self, name: str, tasks: int) -> None:
+        file = self._root / f"{name}.json"
+        config = {"connector.class": "idle", "tasks.max": str(tasks), "log": str(self.log)}
+        file.write_text(json.dumps({"name": name, "config": config}))
+        done = run_command("connectors", "put", file, "--group", GROUP, "--coordinator", self.address)
+        assert done.code == 0, done.err
+
+    def described(self) -> str:
+        done = run_command("groups", "describe", GROUP, "--coordinator", self.address)
+        return done.out + done.err
+
+    def explained(self) -> list[str]:
+        return run_command("groups", "explain", GROUP, "--coordinator", self.address).out.splitlines()
+
+    def epoch(self) -> int:
+        found = re.search(r"epoch (\d+), target", self.described())
+        assert found, self.described()
+        return int(found[1])
+
+    def runs(self, *names: str, tasks: int) -> bool:
+        """Whether the group is stable, has these workers and so many running tasks and connectors in all."""
+        shown = self.described()
+        members = re.findall(r"^worker (\S+) .*: STABLE", shown, re.MULTILINE)
+        return ": Stable, " in shown and tuple(members) == names and shown.count(": RUNNING on ") == tasks
+
+    def entries(self, what: str) -> list[str]:
+        """``<member> <unit> <owner epoch>`` of each start or stop."""
+        lines = (line.split(maxsplit=2) for line in self.log.read_text().splitlines())
+        return [rest for _, word, rest in lines if word == what]
+
+
+def test_workers_keep_their_tasks_while_the_coordinator_is_killed_and_started_again(tmp_path: Path) -> None:
+    """No task stops, no epoch comes twice, and the group goes on as if nothing had been."""
+    group = Idlers(tmp_path)
+    with group.coordinator() as first:
+        group.put("naps", TASKS)
+        with group.worker("a") as a, group.worker("b") as b:
+
+            def story() -> str:
+                return "\n".join([group.described(), "worker a:", a.story(), "worker b:", b.story()])
+
+            wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), story)
+            before, epoch, explained = group.entries("START"), group.epoch(), group.explained()
+            stopped = group.entries("STOP")  # by the second worker's arrival
+            shown = group.described()
+
+            first.signal(signal.SIGKILL)
+            assert first.ended() == -signal.SIGKILL
+            for worker in (a, b):
+                worker.line_with("heartbeat not answered")
+            with group.coordinator() as second:
+                wait("the group as it was", lambda: group.described() == shown, story)
+                assert group.explained() == explained, "the history of rebalances is kept"
+
+                # Something new can be done, and by both workers: they speak with the new process.
+                group.put("more", TASKS)
+                wait("the new tasks", lambda: group.runs("a", "b", tasks=2 * TASKS + 2), story)
+                assert group.epoch() > epoch
+                new = group.explained()[len(explained) :]
+                assert new
+                numbers = [int(line.split()[1]) for line in new]
+                assert numbers == [*range(epoch + 1, epoch + 1 + len(new))], "epochs go on where they stood"
+                started = group.entries("START")[len(before) :]
+                assert {entry.split()[0] for entry in started} == {"a", "b"}
+                assert all(entry.split()[1].startswith("more-") for entry in started), started
+                assert group.entries("STOP") == stopped, "not one task stopped"
+                assert not any(" lost " in line or "joining again" in line for line in a.lines + b.lines), story()
+
+                for worker in (a, b):
+                    worker.signal(signal.SIGTERM)
+                for worker in (a, b):
+                    assert worker.ended() == 0, story()
+                assert len(group.entries("STOP")) == len(group.entries("START")), "all that ran has stopped in order"
+                second.signal(signal.SIGTERM)
+                assert second.ended() == 0, second.story()
+
+
+def test_a_worker_that_dies_while_nobody_coordinates_is_missed_when_somebody_does(tmp_path: Path) -> None:
+    """Its session runs from the restart (D5); its tasks go to the one that is left."""
+    group = Idlers(tmp_path)
+    with group.coordinator() as first:
+        group.put("naps", TASKS)
+        with group.worker("a") as a, group.worker("b") as b:
+            wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), b.story)
+            first.signal(signal.SIGKILL)
+            first.ended()
+            a.kill()
+            with group.coordinator() as second:
+                # Not waited out here: a new worker of the same name takes the place of the old one at once.
+                with group.worker("a") as again:
+                    again.line_with("given ")
+                    wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), again.story)
+                    assert not any(" lost " in line for line in b.lines), b.story()
+                    again.signal(signal.SIGTERM)
+                    assert again.ended() == 0
+                wait("all tasks on one worker", lambda: group.runs("b", tasks=TASKS + 1), b.story)
+                assert second.code is None
