@@ -1,5 +1,5 @@
 # Two commands make everything: `make test` and `make demo`. Each makes its own environment first.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 
@@ -13,7 +13,8 @@ help:
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; allowed: PYTHON=<a Python 3.11 or later>"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: Python 3.11 or later is needed, found '$(PYTHON)'; allowed: make PYTHON=<path of one>"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[spark,dev]'
 	@touch $@

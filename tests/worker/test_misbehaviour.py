@@ -359,7 +359,7 @@ async def status_of(world: World, unit: Unit) -> tuple[str, str]:
 
 
 async def until_status(world: World, unit: Unit, state: str) -> str:
-    for _ in range(200):
+    for _ in range(600):  # a minute: the longest wait between two tries is half of that
         if (await status_of(world, unit))[0] == state:
             return (await status_of(world, unit))[1]
         await asyncio.sleep(0.1)

@@ -1,0 +1,1 @@
+"""Contract classes: what a plug-in or a back end must do, as test classes to inherit from."""
