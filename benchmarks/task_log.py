@@ -108,9 +108,8 @@ def overlaps(runs: Iterable[Run]) -> list[str]:
         for index, later in enumerate(its):
             for earlier in its[:index]:
                 if earlier.end_ns is None or earlier.end_ns > later.begin_ns:
-                    until = (
-                        "for good" if earlier.end_ns is None else f"{(earlier.end_ns - later.begin_ns) / 1e6:.3f} ms"
-                    )
+                    both_ns = None if earlier.end_ns is None else earlier.end_ns - later.begin_ns
+                    until = "for good" if both_ns is None else f"for {both_ns / 1e6:.3f} ms"
                     found.append(
                         f"{unit}: started on {later.member_id} (epoch {later.owner_epoch}) while it ran on "
                         f"{earlier.member_id} (epoch {earlier.owner_epoch}), {until}"

@@ -143,6 +143,9 @@ def _step(
     changed = after.assigned != before.assigned
     # Given in an answer that was lost, and held back while there was something to stop first.
     unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
+    # A heartbeat at epoch 0 is always a full one. Where there is no target yet there is nothing to tell its sender, who
+    # should not have to wait a whole interval before it asks again.
+    waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not draft.records
     response = _response(settings, after.epoch)
     if full or changed or repeats or unheard:
         known = owned if owned is not None else frozenset(before.held)
@@ -156,7 +159,7 @@ def _step(
         response=response,
         records=tuple(draft.records),
         timers=timers,
-        parks=response.assignment is None and after.epoch == request.member_epoch,
+        parks=after.epoch == request.member_epoch and (response.assignment is None or waits),
     )
 
 

@@ -135,6 +135,7 @@ class Worker:
             on_change=self._on_change,
         )
         self._computing: asyncio.Task[None] | None = None
+        self._turned_down = 0
         self._stopping = asyncio.Event()
         self._emptied = asyncio.Event()
         self._abandoned: Units = NO_UNITS
@@ -367,13 +368,20 @@ class Worker:
             install = await self._assign(prepared, install)
             answer = await self._ask(install)
             assert isinstance(answer, InstallResponse)
+            self._turned_down = 0
             self._wake.set()
         except StaleGroupEpoch as error:
             # The group changed meanwhile and wants another one; this member could not be asked so far.
             logger.info("assignment not installed: %s", error)
             self._wake.set()
-        except (GroupError, TransportError) as error:
-            # Fenced or replaced meanwhile: the next heartbeat, when it is due, says what is wanted now.
+        except GroupError as error:
+            # Fenced, or replaced by another member meanwhile: what is wanted of us now we have not been told yet, and
+            # an interval is long to wait with tasks to start. Sooner, then, but ever later if it is the same again.
+            logger.info("assignment not installed: %s", error)
+            await asyncio.sleep(min(self._times.retry_first_s * 2**self._turned_down, self._times.retry_most_s))
+            self._turned_down = min(self._turned_down + 1, 16)
+            self._wake.set()
+        except TransportError as error:
             logger.info("assignment not installed: %s", error)
 
     async def _assign(self, prepared: PrepareResponse, install: InstallRequest) -> InstallRequest:

@@ -328,12 +328,12 @@ while pending:
         if "extra ==" not in need and name not in allowed:
             allowed.add(name)
             pending.append(name)
-modules = {module for module, names in packages_distributions().items() if {plain(name) for name in names} & allowed}
-modules |= {"connectgroup", "assignors", "listeners"} | set(sys.stdlib_module_names)
+# What no distribution brings is Python's own.
+others = {module for module, names in packages_distributions().items() if not {plain(name) for name in names} & allowed}
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in modules:
+        if name.partition(".")[0] in others:
             raise ModuleNotFoundError(f"not a base package: {name}", name=name)
 
 sys.meta_path.insert(0, Refuse())

@@ -124,7 +124,7 @@ def test_a_bad_json_line_stops_its_task_until_it_is_mended_in_place(
     good = feeder.lines(0, 100)
     at = good.index(b'{"id": 50')
     bad.write_bytes(good[:at] + good[at:].replace(b'"id"', b'"id!', 1))
-    failed(cluster, pipe, f"{bad}, line 51 (byte {at}): not JSON", "allowed: one object a line")
+    failed(cluster, pipe, f"{bad}, line 51 (byte {at}): not JSON", "allowed: one JSON object a line")
     other = feeder.directory / _name_of_task(1, tasks=2)
     other.write_bytes(feeder.lines(100, 200))
     cluster.wait("the other task's rows", lambda: pipe.count() == 100)
@@ -274,7 +274,7 @@ def test_a_worker_whose_java_is_killed_goes_on_with_a_new_one(
     failed(cluster, pipe, "Spark's Java process has ended; allowed: the task starts again, on a new one")
     scene.flow_on()
     background.goes_on(cluster)
-    assert cluster.tasks_of(victim, pipe.name) == epochs, "under the same grant, on the same worker"
+    cluster.wait("the same grants on the same worker", lambda: cluster.tasks_of(victim, pipe.name) == epochs)
     scene.finish()
 
 

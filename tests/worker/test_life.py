@@ -269,6 +269,28 @@ async def test_a_worker_that_is_cut_off_stops_before_its_work_is_given_away(tmp_
         assert await world.settled("a", "b", within=10) == {"a": ["c-1", "c-2"], "b": ["c", "c-0"]}
 
 
+@pytest.mark.parametrize("how", ["between two tries", "in a call that ignores its timeout"])
+async def test_the_lease_ends_on_time_whatever_the_worker_is_waiting_for(tmp_path: Path, how: str) -> None:
+    """KAFKA-9184: not at the next try, which may come too late."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        times = WorkerSettings(call_timeout_s=1, retry_first_s=60, retry_most_s=60)
+        a = world.start("a", times=times, max_wait_ms=0)
+        await world.settled()
+
+        async def hang(request: Request) -> Response | None:
+            await asyncio.sleep(100)
+            return None
+
+        if how == "between two tries":
+            a.cut()
+        else:
+            a.heartbeats.instead = hang
+        cut = world.now
+        await world.until(lambda: world.count("a stop c-0"), within=20, step=0.01)
+        assert 4.9 <= world.now - cut <= 8.05
+
+
 async def test_a_worker_whose_coordinator_is_away_for_a_moment_loses_nothing(tmp_path: Path) -> None:
     """F1: one answer lost, at whatever moment, costs nothing: half of what is left of the lease is for asking again."""
     async with World(tmp_path) as world:

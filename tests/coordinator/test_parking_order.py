@@ -1,0 +1,77 @@
+"""What parked heartbeats owe: nobody waits an interval for news, and one that is woken is decided in its turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectgroup.errors import ComputeAssignment
+from connectgroup.messages import (
+    AssignorInfo,
+    HeartbeatResponse,
+    InstalledMember,
+    InstallRequest,
+    InstallResponse,
+    PrepareRequest,
+    PrepareResponse,
+)
+from connectgroup.names import NO_UNITS
+
+from .builders import GROUP, add, ask, beat, look, send, serving, tick
+
+
+@pytest.mark.parametrize("sequences", [(-1, -1, -1), (1, 2, 3)], ids=["without sequence", "with sequence"])
+async def test_a_member_that_speaks_again_in_the_very_turn_of_a_change_is_not_fenced(
+    sequences: tuple[int, int, int],
+) -> None:
+    """The change wakes its parked heartbeat, of an epoch that its later one moves it away from: seen in the
+    rebalance benchmark as a healthy worker that lost a hundred tasks, some of which then ran twice for 20 ms."""
+    async with serving() as coordinator:
+        joined = await ask(coordinator, beat("a", sequence=sequences[0]))
+        parked = send(coordinator, beat("a", joined.member_epoch, sequence=sequences[1], max_wait_ms=3_000))
+        await tick()
+        assert not parked.done()
+        changing = send(coordinator, add())
+        later = send(
+            coordinator,
+            beat("a", joined.member_epoch, NO_UNITS, sequence=sequences[2], rebalance_timeout_ms=60_000),
+        )
+        turns = coordinator.turns
+        answers = await asyncio.gather(changing, later, parked)
+        assert coordinator.turns == turns + 1, "one turn, or this shows nothing"
+        for answer in answers[1:]:
+            assert isinstance(answer, HeartbeatResponse)
+            assert answer.error_code == 0, answer.error_message
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+
+
+async def test_a_member_that_joins_before_there_is_a_target_hears_of_it_at_once() -> None:
+    """At epoch 0 every heartbeat is a full one. It parks all the same, or the member waits an interval for its work:
+    three seconds, where the group needed a tenth of one."""
+    offered = (AssignorInfo(name="balanced", minimum_version=0, maximum_version=0),)
+    async with serving() as coordinator:
+        asked = await ask(coordinator, beat("a", client_assignors=offered))
+        assert asked.error_code == ComputeAssignment.code
+        joined = await ask(coordinator, beat("b", client_assignors=offered))
+        assert (joined.error_code, joined.member_epoch) == (0, 0)
+        waiting = send(coordinator, beat("b", client_assignors=offered, max_wait_ms=3_000))
+        await tick()
+        assert not waiting.done()
+        prepared = await send(coordinator, PrepareRequest(group_id=GROUP, member_id="a", member_epoch=0))
+        assert isinstance(prepared, PrepareResponse)
+        before = asyncio.get_running_loop().time()
+        install = InstallRequest(
+            group_id=GROUP,
+            member_id="a",
+            member_epoch=0,
+            group_epoch=prepared.group_epoch,
+            members=(InstalledMember(member_id="a"), InstalledMember(member_id="b")),
+        )
+        installed = await send(coordinator, install)
+        assert isinstance(installed, InstallResponse)
+        assert installed.error_code == 0, installed.error_message
+        heard = await waiting
+        assert isinstance(heard, HeartbeatResponse)
+        assert heard.member_epoch == prepared.group_epoch
+        assert asyncio.get_running_loop().time() == before
