@@ -51,7 +51,7 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
     maximum_version: ClassVar[int] = 0
 
     def metadata(self) -> Metadata:
-        """What this member wants the assignor to know of it; asked before every heartbeat that may carry it.
+        """What this member wants the assignor to know of it; asked before it joins and once a heartbeat interval.
 
         Must be cheap and equal while nothing has changed: a change of reason or bytes asks for a rebalance.
         """

@@ -85,7 +85,11 @@ class Connector(ABC):
 
     @abstractmethod
     def task(self, config: Config, context: TaskContext) -> Task:
-        """A new, not yet started task for one of the configurations that ``task_configs`` gave."""
+        """A new, not yet started task for one of the configurations that ``task_configs`` gave.
+
+        What the task depends on belongs into ``config``: a task whose configuration stays the same is not
+        interrupted when the connector's own changes.
+        """
 
     @classmethod  # noqa: B027 (to do nothing is the usual case)
     def warm_up(cls) -> None:

@@ -220,8 +220,8 @@ class Coordinator:
             if made:
                 records += made
                 touched.add(command.group_id)
-            # They came before all that is still in line: decided after a later heartbeat of the same member, one of them
-            # would look like a member from the past, and a healthy member would be fenced.
+            # They came before all that is still in line: decided after a later heartbeat of the same member, one of
+            # them would look like a member from the past, and a healthy member would be fenced.
             waiting.extendleft(reversed(self._with_news(group)))
         try:
             if records:

@@ -11,10 +11,18 @@ Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..errors import GroupError, InvalidRequest, StaleMemberEpoch, UnknownMemberId
-from ..messages import ChangedConnector, ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..messages import (
+    ChangedConnector,
+    ConfigEntry,
+    ConnectorChange,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+    config_of,
+)
 from ..names import NO_UNITS, Unit, Units, printable
 from ..records import ConnectorRecord, Kind, TaskEntry, Tombstone, WantedState
 from . import validate
@@ -138,7 +146,10 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     after = before or ConnectorRecord(group_id=group.group_id, connector=wanted.connector, version=0, since_epoch=epoch)
     causes = []
     if wanted.config is not None and (before is None or wanted.config != before.config):
-        after = replace(after, config=wanted.config, since_epoch=epoch)
+        of_another_class = _class_of(wanted.config) != _class_of(after.config)
+        # Another class cuts its work in its own way: no task of the one before may go on, whatever its configuration.
+        tasks = () if of_another_class else after.tasks
+        after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
         causes.append("added" if before is None else "reconfigured")
     if wanted.wanted_state and wanted.wanted_state != after.wanted_state:
         after = _switched(after, WantedState(wanted.wanted_state), epoch)
@@ -151,6 +162,10 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     if after != before:
         after = replace(after, version=version + 1)
     return _Change(before, after, f"connector {name} {', '.join(causes)}")
+
+
+def _class_of(config: Iterable[ConfigEntry]) -> str:
+    return config_of(config).get("connector.class", "")
 
 
 def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:

@@ -55,7 +55,8 @@ class MemberSettings:
 
     Attributes:
         rebalance_timeout_ms: how long it may take to stop units (Connect: 60 s).
-        max_wait_ms: how long the coordinator may hold an answer back; 0 asks for an answer at once.
+        max_wait_ms: how long the coordinator may hold an answer back; 0 asks for an answer at once. The shorter, the
+            more of the lease is left when the coordinator cannot be reached; changes are heard at once either way.
         lease_margin: the part of the session timeout kept back for stopping: a worker unheard for
             ``session timeout * (1 - lease_margin)`` stops everything.
     """
@@ -64,7 +65,7 @@ class MemberSettings:
     member_id: str
     instance_id: str | None = None
     rebalance_timeout_ms: int = 60_000
-    max_wait_ms: int = 3_000
+    max_wait_ms: int = 2_000
     server_assignor: str | None = None
     lease_margin: float = 0.2
 

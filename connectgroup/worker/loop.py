@@ -83,6 +83,9 @@ class WorkerSettings:
     lose_timeout_s: float = 30.0
 
 
+FIRST_INTERVAL_MS = 3_000
+"""Between two looks at assignors' metadata, until the coordinator has said how often to speak."""
+
 LEAST_PATIENCE_S = 0.2
 """An answer is given at least this long, however little is left of the lease."""
 
@@ -167,6 +170,7 @@ class Worker:
         performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._beat_all(), name="beat")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        watcher = asyncio.create_task(self._watch_assignors(), name="watch assignors")
         try:
             await asyncio.wait({performer, beater, stopping}, return_when=asyncio.FIRST_COMPLETED)
             for task in (performer, beater):
@@ -184,7 +188,7 @@ class Worker:
                 # Not the orderly way out: still, nothing should go on writing once this has returned.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._performer.stop(left), self._times.lose_timeout_s)
-            tasks: list[asyncio.Task[Any]] = [performer, beater, stopping]
+            tasks: list[asyncio.Task[Any]] = [performer, beater, stopping, watcher]
             if self._computing is not None:
                 tasks.append(self._computing)
             for task in tasks:
@@ -266,9 +270,10 @@ class Worker:
         if actions or response.member_epoch != request.member_epoch or self.member.has_something_to_say:
             return
         if request.max_wait_ms or not self.member.settings.max_wait_ms:
-            # Nothing new: the next one is due an interval after this one was sent, which has passed if it was parked.
-            # One that could not be parked is followed at once by one that can.
-            await self._rest((sent_ms + self.member.heartbeat_interval_ms - _now_ms()) / 1000)
+            # Nothing new: the next one is due an interval after this one was sent, or when this one has been parked as
+            # long as it asked for. One that could not be parked is followed at once by one that can.
+            wait_ms = min(self.member.heartbeat_interval_ms, request.max_wait_ms or self.member.heartbeat_interval_ms)
+            await self._rest((sent_ms + wait_ms - _now_ms()) / 1000)
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
         """However often the same is answered, it must not be asked for at full speed (KAFKA-20253)."""
@@ -346,6 +351,22 @@ class Worker:
         self._wake.set()
         if not self.member.owned:
             self._emptied.set()
+
+    async def _watch_assignors(self) -> None:
+        """Ask assignors that have metadata of their own for it, and tell the group of changes (a ``reason``, CN-10)."""
+        watched = [
+            assignor for assignor in self._assignors.values() if type(assignor).metadata is not Assignor.metadata
+        ]
+        while watched:
+            await asyncio.sleep((self.member.heartbeat_interval_ms or FIRST_INTERVAL_MS) / 1000)
+            infos = {info.name: info for info in self.member.assignors}
+            for assignor in watched:
+                try:
+                    infos[assignor.name] = await off_loop(f"metadata of {assignor.name}", assignor_info, assignor)
+                except PluginError as error:
+                    logger.error("%s", error)
+            self.member.set_assignors(list(infos.values()))
+            self._wake.set()
 
     # ----------------------------------------------------------------------------------------------
     # Compute

@@ -152,7 +152,11 @@ def test_cn_05_an_install_for_an_epoch_gone_by_is_refused(pair: Scene) -> None:
         pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", NOBODY)], "X is not a member", id="unknown member"),
         pytest.param([("A", foo(-1, 0)), ("A", foo(1))], "A is listed twice", id="a member twice"),
         pytest.param([("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2, given to A, does not exist", id="a task too many"),
-        pytest.param([("A", foo(-1, 0)), ("B", tasks(foo=[1], baz=[-1]))], "baz, given to B, does not exist", id="an unknown connector"),
+        pytest.param(
+            [("A", foo(-1, 0)), ("B", tasks(foo=[1], baz=[-1]))],
+            "baz, given to B, does not exist",
+            id="an unknown connector",
+        ),
         pytest.param([("A", foo(-1, 0, 1)), ("B", foo(1))], "foo-1 is given twice, to A and B", id="a task twice"),
         pytest.param([("A", foo(-1, 0)), ("B", foo(-1, 1))], "foo is given twice, to A and B", id="a connector twice"),
         pytest.param([("A", foo(-1, 0))], "foo-1 is given to nobody", id="a task left out"),

@@ -404,3 +404,25 @@ def test_kafka_20431_describe_shows_what_is_being_stopped(scene: Scene, fixed: F
     assert (b.state, b.member_epoch) == ("UNREVOKED", 20)
     assert describe(scene.group).state == "Reconciling"
     assert shown(scene, 1).member_id == "B"
+
+
+def test_another_class_takes_none_of_the_tasks_over(scene: Scene, fixed: FixedAssignor) -> None:
+    """A task's configuration may look the same to another class; nothing of the old one may go on under it."""
+    fixed.shares = {"A": foo(-1), "B": Units()}
+    scene.update(ConnectorChange(connector="foo", config=entries({"connector.class": "other"})))
+    assert scene.group.connectors["foo"].tasks == ()
+    assert given(scene.heartbeat("A", 20)) == Units(), "the connector too has another configuration"
+    assert given(scene.heartbeat("B", 20)) == Units()
+    scene.heartbeat("B", 20, owned=Units())
+    answer = scene.heartbeat("A", 20, owned=Units())
+    assert given(answer) == foo(-1)
+    assert answer.assignment is not None
+    assert [grant.owner_epoch for grant in answer.assignment.grants] == [21]
+
+
+def test_a_new_configuration_of_the_same_class_leaves_tasks_alone(scene: Scene) -> None:
+    """Only what is configured anew stops; the owner says later which tasks change."""
+    before = scene.group.connectors["foo"].tasks
+    scene.update(ConnectorChange(connector="foo", config=entries({"colour": "green"})))
+    assert scene.group.connectors["foo"].tasks == before
+    assert given(scene.heartbeat("B", 20)) is None

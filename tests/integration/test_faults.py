@@ -115,9 +115,12 @@ def test_a_worker_that_is_told_to_stop_hands_its_tasks_over(cluster: Cluster, sc
     scene.run()
     below = family(cluster.pid(victim))
     assert cluster.tasks_of(victim, *(pipe.name for pipe in scene.pipes))
+    before = len(cluster.log_of(victim))
     assert cluster.stop(victim) == 0, cluster.log_of(victim)
     assert victim not in cluster.members()
-    assert not any("failed" in line or "lost" in line for line in cluster.log_of(victim)), cluster.log_of(victim)
+    said = cluster.log_of(victim)[before:]
+    assert any(": stopping " in line for line in said), said
+    assert not any(" ERROR " in line or " WARNING " in line for line in said), said
     scene.flow_on()
     cluster.wait("the end of its helpers", lambda: not _alive(below))
     scene.finish()

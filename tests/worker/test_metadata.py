@@ -1,0 +1,62 @@
+"""What an assignor says of its member reaches the group when it changes, and a bad one does no harm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from connectgroup import Coordinator, GroupSettings, LocalClient, MemberSettings, MemoryLog, Worker
+from connectgroup.assignor import Metadata
+from connectgroup.messages import DescribeRequest, DescribeResponse
+
+
+def _balanced() -> type:
+    from assignors.balanced import BalancedAssignor
+
+    return BalancedAssignor
+
+
+class Moody(_balanced()):  # type: ignore[misc]
+    """Balanced, with something to say."""
+
+    said: ClassVar[list[Metadata | Exception]] = [Metadata()]
+
+    def metadata(self) -> Metadata:
+        word = self.said[-1]
+        if isinstance(word, Exception):
+            raise word
+        return word
+
+
+async def test_a_changed_reason_asks_for_a_rebalance() -> None:
+    """CN-10, "A worker updates its assignors' reason or metadata": the worker notices by itself."""
+    Moody.said = [Metadata()]
+    coordinator = Coordinator(MemoryLog(), GroupSettings(session_timeout_ms=600, heartbeat_interval_ms=50))
+    await coordinator.start()
+    worker = Worker(
+        MemberSettings(group_id="g", member_id="w", max_wait_ms=100),
+        heartbeats=LocalClient(coordinator),
+        control=LocalClient(coordinator),
+        assignors=[Moody()],
+    )
+    running = asyncio.create_task(worker.run())
+    client = LocalClient(coordinator)
+
+    async def causes(epoch: int) -> tuple[str, ...]:
+        async with asyncio.timeout(30):
+            while True:
+                answer = await client.call(DescribeRequest(group_ids=("g",)), timeout_s=5)
+                assert isinstance(answer, DescribeResponse)
+                done = [past for past in answer.groups[0].rebalances if past.epoch == epoch and past.finished_ms >= 0]
+                if done:
+                    return done[0].causes
+                await asyncio.sleep(0.01)
+
+    assert await causes(1) == ("w joined",)
+    Moody.said.append(RuntimeError("no metadata today"))
+    await asyncio.sleep(0.2)
+    Moody.said.append(Metadata(reason=7))
+    assert await causes(2) == ("w: balanced asks for a rebalance (reason 7)",)
+    worker.stop()
+    await asyncio.wait_for(running, 30)
+    await coordinator.close()
