@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence, Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .assignor import (
     Assignment,
@@ -28,14 +28,11 @@ from .assignor import (
     TopicPartition,
 )
 from .errors import PluginError
-from .messages import AssignorInfo, InstalledMember, PrepareResponse, grouped
+from .messages import LARGEST_METADATA, AssignorInfo, InstalledMember, PrepareResponse, grouped
 from .names import NO_UNITS, Unit, Units, printable
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
-
-MOST_METADATA_BYTES: Final = 1 << 20
-"""No member's metadata may be larger: it travels in every Prepare and is a record of the log."""
 
 GroupT = TypeVar("GroupT", bound=Group)
 AssignmentT = TypeVar("AssignmentT", bound=Assignment)
@@ -284,8 +281,8 @@ def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | Non
         return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
     if not isinstance(said.metadata, bytes):
         return f"metadata: got {_type(said.metadata)}; allowed: bytes"
-    if len(said.metadata) > MOST_METADATA_BYTES:
-        return f"metadata: got {len(said.metadata)} bytes; allowed: at most {MOST_METADATA_BYTES}"
+    if len(said.metadata) > LARGEST_METADATA:
+        return f"metadata: got {len(said.metadata)} bytes; allowed: at most {LARGEST_METADATA}"
     return None
 
 

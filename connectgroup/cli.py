@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import ConfigError, ConnectGroupError, TransportError, from_code
 from .messages import (
@@ -34,6 +34,9 @@ from .messages import (
 )
 from .names import Unit, show
 from .records import WantedState
+
+if TYPE_CHECKING:
+    from .config import CoordinatorConfig
 
 STATES = {"resume": WantedState.RUNNING, "pause": WantedState.PAUSED, "stop": WantedState.STOPPED}
 
@@ -66,22 +69,12 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
 
 
 async def _up(options: argparse.Namespace) -> int:
-    from .config import CoordinatorConfig, checked, read_connector
+    from .config import read_connector
     from .supervisor import Supervisor, explain, summary
 
     connectors = [read_connector(path) for path in options.connector]
     data = Path(options.data)
-    _make_directory("--data", data)
-    config = checked(
-        CoordinatorConfig,
-        {
-            "host": options.host,
-            "port": options.port,
-            "data": data / "groups.sqlite",
-            "session_timeout_ms": options.session_timeout_ms,
-            "heartbeat_interval_ms": options.heartbeat_interval_ms,
-        },
-    )
+    config = _coordinator_config(options)
     supervisor = Supervisor(
         options.group,
         workers=options.workers,
@@ -111,20 +104,26 @@ async def _up(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _coordinator(options: argparse.Namespace) -> int:
+def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
+    """The settings, checked; and the directory they name, made."""
     from .config import CoordinatorConfig, checked
-    from .coordinator.server import CoordinatorServer
 
     values = {
         "host": options.host,
         "port": options.port,
+        "data": options.data / "groups.sqlite",
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
     }
-    if options.data is not None:
-        _make_directory("--data", options.data)
-        values["data"] = options.data / "groups.sqlite"
-    server = CoordinatorServer(checked(CoordinatorConfig, values))
+    config = checked(CoordinatorConfig, values)
+    _make_directory("--data", options.data)
+    return config
+
+
+async def _coordinator(options: argparse.Namespace) -> int:
+    from .coordinator.server import CoordinatorServer
+
+    server = CoordinatorServer(_coordinator_config(options))
     stopping = _stop_event()
     await server.start()
     print(f"coordinator at {server.address}", flush=True)
@@ -308,7 +307,9 @@ def _parser() -> argparse.ArgumentParser:
     up.set_defaults(run=_up)
 
     coordinator = commands.add_parser("coordinator", help="a coordinator alone")
-    coordinator.add_argument("--data", type=Path, help="directory of the log; without it all is forgotten at the end")
+    coordinator.add_argument(
+        "--data", type=Path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
+    )
     _add_server(coordinator)
     coordinator.set_defaults(run=_coordinator)
 

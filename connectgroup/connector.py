@@ -87,8 +87,8 @@ class Connector(ABC):
     def task(self, config: Config, context: TaskContext) -> Task:
         """A new, not yet started task for one of the configurations that ``task_configs`` gave.
 
-        What the task depends on belongs into ``config``: a task whose configuration stays the same is not
-        interrupted when the connector's own changes.
+        When the connector's own configuration changes in anything but ``tasks.max``, all of its tasks stop, and
+        start anew when ``task_configs`` has been asked again; otherwise those whose ``config`` stays the same go on.
         """
 
     @classmethod  # noqa: B027 (to do nothing is the usual case)

@@ -17,7 +17,8 @@
     ├── ConfigError              a setting: field, value, what is allowed
     └── PluginError              an assignor, listener or connector that misbehaved: which, and how
 
-A bug in this package is an ``AssertionError`` and is never caught.
+A bug in this package is an ``AssertionError``: it is logged with its trace where it must not take others down, and
+never handled as one of these.
 """
 
 from __future__ import annotations

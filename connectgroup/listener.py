@@ -5,7 +5,7 @@ step with them: a cache, a metric, an offset commit, a log line.
 
 What is promised, for one worker:
 
-- Callbacks never overlap and none runs after the worker's ``close()`` has returned.
+- Callbacks never overlap and none begins after the worker's ``run()`` has returned.
 - Given: ``on_assigned`` returns, then the units start.
 - Taken: the units stop, then ``on_revoked`` runs, then the group is told. So what a unit did last is visible to
   ``on_revoked``, and no other worker is given the unit before it has returned.

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from .names import CONNECTOR, NO_UNITS, Unit, Units
+
+LARGEST_METADATA: Final = 65_536
+"""Bytes of one member's metadata for one assignor: it travels in every Prepare and is a record of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +492,10 @@ class Rebalance:
         started_ms: wall clock of the first cause, milliseconds since 1970.
         finished_ms: wall clock of the moment all members had reached it; -1 while under way.
         computed_by: the member that computed the target, or "coordinator".
-        moves: units that were given to a member, each with its standstill.
+        moved: units that changed hands.
+        started: units that were given to a member and had run nowhere before.
+        longest_standstill_ms: of all that moved.
+        moves: those that stood still longest, at most 100.
     """
 
     epoch: int
@@ -497,6 +503,9 @@ class Rebalance:
     started_ms: int = 0
     finished_ms: int = -1
     computed_by: str = ""
+    moved: int = 0
+    started: int = 0
+    longest_standstill_ms: int = 0
     moves: tuple[Move, ...] = ()
 
 

@@ -23,6 +23,9 @@ GROUP_TYPE: Final = "connect"
 HISTORY: Final = 100
 """Rebalances a group remembers: design 3.12."""
 
+MOST_MOVES: Final = 100
+"""Moves of one rebalance that are kept one by one: a record must fit into a batch however large the group is."""
+
 
 class Kind(IntEnum):
     """Record kinds, as stored. Never reuse a number."""

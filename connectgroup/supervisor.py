@@ -14,9 +14,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
 from .config import ConnectorFile, CoordinatorConfig
 from .coordinator.server import CoordinatorServer
@@ -27,7 +29,9 @@ from .messages import (
     DescribeRequest,
     DescribeResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     Rebalance,
+    Response,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
     each_unit,
@@ -38,6 +42,8 @@ from .names import LEAVE_EPOCH
 logger = logging.getLogger(__name__)
 
 RESTART_WAIT_S = 1.0
+LONGEST_RESTART_WAIT_S = 30.0
+LONG_LIFE_S = 60.0
 STOP_TIMEOUT_S = 30.0
 HERE = "this process"
 
@@ -51,6 +57,7 @@ class WorkerProcess:
         rows: rows it has made durable in its present life.
         rows_before: rows of its earlier lives.
         wanted: whether it is to run; false once it has been told to stop.
+        deaths: in a row, each after a short life.
     """
 
     name: str
@@ -60,6 +67,8 @@ class WorkerProcess:
     units: int = 0
     epoch: int = 0
     wanted: bool = True
+    started_s: float = 0.0
+    deaths: int = 0
     watch: asyncio.Task[None] | None = None
     lines: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -200,6 +209,7 @@ class Supervisor:
     # ----------------------------------------------------------------------------------------------
 
     async def _start(self, worker: WorkerProcess) -> None:
+        worker.started_s = asyncio.get_running_loop().time()
         worker.process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "connectgroup", "worker", "--supervised"),
@@ -220,20 +230,14 @@ class Supervisor:
 
     async def _read_reports(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        async for line in process.stdout:
+        async for line in _lines(process.stdout):
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 said = json.loads(line)
                 worker.rows, worker.units, worker.epoch = int(said["rows"]), int(said["units"]), int(said["epoch"])
 
     async def _read_log(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        while True:
-            try:
-                line = await process.stderr.readline()
-            except ValueError:
-                continue  # longer than a line may be: the rest of it comes as lines of its own
-            if not line:
-                return
+        async for line in _lines(process.stderr):
             self._worker_log(worker.name, line.decode(errors="replace").rstrip())
 
     async def _watch(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
@@ -243,18 +247,53 @@ class Supervisor:
         await self._say_dead(worker.name, code)
         await asyncio.gather(*worker.lines, return_exceptions=True)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
-        if code != 0 and worker.wanted and not self._closing:
-            logger.error("%s %s", worker.name, ending(code))
-        if not (worker.wanted and self._restart) or self._closing:
-            return
-        await asyncio.sleep(RESTART_WAIT_S)
         if worker.wanted and not self._closing:
-            await self._start(worker)
+            logger.error("%s %s", worker.name, ending(code))
+        if self._restart:
+            await self._start_again(worker)
+
+    async def _start_again(self, worker: WorkerProcess) -> None:
+        """After a moment, and after a longer one each time it dies young."""
+        lived_s = asyncio.get_running_loop().time() - worker.started_s
+        worker.deaths = 1 if lived_s > LONG_LIFE_S else worker.deaths + 1
+        while worker.wanted and not self._closing:
+            await asyncio.sleep(min(RESTART_WAIT_S * 2 ** (worker.deaths - 1), LONGEST_RESTART_WAIT_S))
+            if not worker.wanted or self._closing:
+                return
+            try:
+                await self._start(worker)
+                return
+            except OSError as error:
+                worker.deaths += 1
+                logger.error("%s cannot be started: %s", worker.name, error)
 
     async def _say_dead(self, name: str, code: int) -> None:
         """A leave on the worker's behalf; one that left by itself is unknown by now, which is as good."""
         request = HeartbeatRequest(group_id=self.group, member_id=name, member_epoch=LEAVE_EPOCH, cause=ending(code))
-        await self.server.coordinator.handle(request, client_host=HERE)
+
+        def to_be_repeated(response: Response) -> bool:
+            return isinstance(response, HeartbeatResponse) and from_code(response.error_code, None).retriable
+
+        # Past the session timeout the group knows by itself.
+        retrying = AsyncRetrying(
+            retry=retry_if_result(to_be_repeated),
+            wait=wait_fixed(0.1),
+            stop=stop_after_delay(self.server.config.session_timeout_ms / 1000),
+        )
+        with contextlib.suppress(RetryError):
+            await retrying(self.server.coordinator.handle, request, client_host=HERE)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Lines until the end, whatever their length: a pipe that nobody reads would stop the process at its other end."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:
+            continue  # longer than the stream's limit: what has been read of it is dropped, the rest comes as lines
+        if not line:
+            return
+        yield line
 
 
 def ending(code: int) -> str:
@@ -278,15 +317,12 @@ def _to_stderr(name: str, line: str) -> None:
 
 def explain(rebalance: Rebalance) -> str:
     """One rebalance on one line: epoch, cause, moves, standstill."""
-    moved = [move for move in rebalance.moves if move.source]
-    started = len(rebalance.moves) - len(moved)
     parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
-    if moved:
-        longest_ms = max(move.standstill_ms for move in moved)
-        parts.append(f"{len(moved)} moved, longest standstill {longest_ms} ms")
-    if started:
-        parts.append(f"{started} started")
-    if not rebalance.moves:
+    if rebalance.moved:
+        parts.append(f"{rebalance.moved} moved, longest standstill {rebalance.longest_standstill_ms} ms")
+    if rebalance.started:
+        parts.append(f"{rebalance.started} started")
+    if not rebalance.moved + rebalance.started:
         parts.append("nothing moved")
     if rebalance.finished_ms < 0:
         parts.append("under way")

@@ -38,7 +38,7 @@ PATIENCE_S = 90
 
 async def demo(options: argparse.Namespace) -> int:
     """Run it; 0 if every flight is in the sink exactly once."""
-    data: Path = options.data
+    data: Path = options.data.resolve()
     shutil.rmtree(data, ignore_errors=True)
     source, sink = data / "source", data / "flights.sqlite"
     source.mkdir(parents=True)

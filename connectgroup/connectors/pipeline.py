@@ -78,13 +78,13 @@ class PipelineConfig(BaseModel):
 
 ALLOWED: Final = {
     "source": "files",
-    "source.path": "a directory",
+    "source.path": "a directory, as an absolute path",
     "source.format": "csv, jsonl",
     "source.schema": "columns as NAME TYPE, separated by commas (csv: may be left out)",
     "source.null": "a word that means null in a csv field without quotes, beside the empty field",
     "source.max.bytes.per.batch": "1024 to 268435456",
     "sink": "sqlite, parquet",
-    "sink.path": "a database file (sqlite) or a directory (parquet)",
+    "sink.path": "a database file (sqlite) or a directory (parquet), as an absolute path",
     "sink.table": "a name of letters, digits and _, not starting with connectgroup_ or sqlite_",
     "sink.busy.timeout.ms": "1 to 60000",
     "trigger.ms": "10 to 3600000",
@@ -105,6 +105,10 @@ def parse_config(config: Config) -> PipelineConfig:
         settings = PipelineConfig.model_validate(dict(config))
     except ValidationError as error:
         raise _told(error, config) from error
+    for field, path in (("source.path", settings.source_path), ("sink.path", settings.sink_path)):
+        # Each worker has a working directory of its own; a relative path would be another place on each.
+        if not Path(path).is_absolute():
+            raise ConfigError(field, path, ALLOWED[field])
     if settings.source_schema is not None:
         from_ddl(settings.source_schema)
     elif settings.source_format == "jsonl":

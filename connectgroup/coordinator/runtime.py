@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,9 @@ logger = logging.getLogger(__name__)
 MOST_A_TURN = 500
 """Requests decided before their records are appended: bounds a batch and the wait of the first in line."""
 
+LATE_S = 1.0
+"""A timer that fires later than this, or than a quarter of its time, is set anew instead."""
+
 RELOAD_WAIT_S = 0.2
 """Between two attempts to load a group whose log cannot be read just now."""
 
@@ -72,6 +75,7 @@ class _Command:
     client_host: str = ""
     answer: asyncio.Future[Response] | None = None
     arrived: bool = False
+    late: bool = False
     parked_response: HeartbeatResponse | None = None
     answer_by_s: float = 0.0
     parked_until: asyncio.TimerHandle | None = None
@@ -101,11 +105,12 @@ class Coordinator:
         self._broken: dict[str, LogError] = {}
         self._loading: set[str] = set()
         self._queue: asyncio.Queue[_Command] = asyncio.Queue()
-        self._asked: set[_Command] = set()
+        self._asked: dict[_Command, None] = {}  # in the order in which they came
         self._parked: dict[tuple[str, str], _Command] = {}
         self._heard: dict[tuple[str, str], tuple[int, float]] = {}
         self._most_heard = 1_000
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
+        self._expired: set[TimerKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._not_serving: GroupError | None = None
@@ -123,7 +128,14 @@ class Coordinator:
         await self._log.open()
         for group_id, loaded in (await self._log.load()).items():
             self._take(group_id, loaded)
-        self._spawn(self._run())
+        self._spawn(self._run()).add_done_callback(self._on_loop_end)
+
+    def _on_loop_end(self, loop: asyncio.Task[None]) -> None:
+        """The loop ends with ``close``; if it ever ends otherwise, nobody may wait for an answer that cannot come."""
+        if not self._closed and self._not_serving is None:
+            error = None if loop.cancelled() else loop.exception()
+            logger.critical("the coordinator's loop has ended", exc_info=error)
+            self._stop_serving(CoordinatorNotAvailable("the coordinator has failed"))
 
     async def close(self) -> None:
         """Stop serving: parked heartbeats are told to look for another coordinator, timers are forgotten."""
@@ -174,11 +186,23 @@ class Coordinator:
             self._refuse(command, self._not_serving)
         else:
             self._queue.put_nowait(command)
-        self._asked.add(command)
+            self._hear(request)
+        self._asked[command] = None
         try:
             return await answer
         finally:
-            self._asked.discard(command)
+            self._asked.pop(command, None)
+
+    def _hear(self, request: GroupRequest) -> None:
+        """Proof of life counts from its arrival: it may have to wait behind a slow append (F11)."""
+        if isinstance(request, HeartbeatRequest):
+            key = TimerKey(TimerKind.SESSION, request.group_id, request.member_id)
+            heard, _ = self._heard.get((request.group_id, request.member_id), (-1, 0.0))
+            late_copy = 0 <= request.sequence <= heard
+            if late_copy:
+                return
+            if key in self._timers or key in self._expired:
+                self._set(SetTimer(key, self._settings.session_timeout_ms))
 
     # ----------------------------------------------------------------------------------------------
     # The loop
@@ -210,7 +234,10 @@ class Coordinator:
                 # A fault in the rules: nobody is told anything of this turn that the log does not have, and the
                 # other groups go on (D8).
                 logger.exception("group %s: %s failed", printable(group.group_id), type(command.what).__name__)
-                self._refuse(command, UnknownServerError("the coordinator failed to handle the request"))
+                failed = "the coordinator failed to handle the request"
+                # A worker must not end for our fault: its heartbeat is one to repeat.
+                heartbeat = isinstance(command.what, HeartbeatRequest)
+                self._refuse(command, CoordinatorNotAvailable(failed) if heartbeat else UnknownServerError(failed))
                 self._drop(command.group_id)
                 touched.discard(command.group_id)
                 records = [record for record in records if record.group_id != command.group_id]
@@ -256,12 +283,18 @@ class Coordinator:
         touched: set[str],
     ) -> None:
         """The log will not have this batch, and has nothing of it. Only the one at fault may fail (KAFKA-19760)."""
+        for command, response in answers:
+            if command.late:
+                command.resolve(self._signed(response))
         for group_id in sorted(touched):
             self._forget(group_id)
-            await self._reload(group_id)
+            if not await self._load_once(group_id):
+                self._spawn(self._reload(group_id))
         if len(commands) == 1:
             logger.error("refused by the log: %s", error)
-            self._refuse(commands[0], InvalidRequest(f"the change cannot be stored: {error}"))
+            # A heartbeat is not at fault for what follows from it, and its sender must not end for it.
+            blamed = CoordinatorNotAvailable if isinstance(commands[0].what, HeartbeatRequest) else InvalidRequest
+            self._refuse(commands[0], blamed(f"the change cannot be stored: {error}"))
         for command, _ in answers:
             # Parked heartbeats that this turn woke: not theirs is the fault, and they would not come again.
             if command not in commands:
@@ -276,6 +309,10 @@ class Coordinator:
         """The group to decide for, or ``None`` when the command was answered or has nothing to do."""
         if command.answer is not None and command.answer.done():
             return None
+        if isinstance(command.what, TimerKey):
+            if command.what not in self._expired:
+                return None
+            self._expired.discard(command.what)
         if command.group_id in self._broken:
             self._refuse(command, CoordinatorNotAvailable(str(self._broken[command.group_id])))
             return None
@@ -289,12 +326,15 @@ class Coordinator:
             who = (request.group_id, request.member_id)
             if request.sequence >= 0:
                 if request.sequence <= self._last_heard(who, group):
+                    command.late = True
                     error = StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
                     answers.append((command, refusal(request, error)))
                     return None
                 self._heard[who] = request.sequence, asyncio.get_running_loop().time()
-            earlier = self._parked.pop(who, None)
-            if earlier is not None and earlier.parked_response is not None:
+        if isinstance(request, HeartbeatRequest):
+            earlier = self._parked.get((request.group_id, request.member_id))
+            if earlier is not None and earlier is not command and earlier.parked_response is not None:
+                del self._parked[(request.group_id, request.member_id)]
                 answers.append((earlier, earlier.parked_response))
         return group
 
@@ -393,14 +433,24 @@ class Coordinator:
         pending = self._timers.pop(timer.key, None)
         if pending is not None:
             pending.cancel()
+        # One that has fired and still waits for its turn is out of date now.
+        self._expired.discard(timer.key)
         if isinstance(timer, SetTimer):
             loop = asyncio.get_running_loop()
-            self._timers[timer.key] = loop.call_later(timer.after_ms / 1000, self._expire, timer.key)
+            due_s = loop.time() + timer.after_ms / 1000
+            self._timers[timer.key] = loop.call_at(due_s, self._expire, timer, due_s)
 
-    def _expire(self, key: TimerKey) -> None:
-        self._timers.pop(key, None)
-        if self._not_serving is None:
-            self._queue.put_nowait(_Command(key, key.group_id))
+    def _expire(self, timer: SetTimer, due_s: float) -> None:
+        self._timers.pop(timer.key, None)
+        if self._not_serving is not None:
+            return
+        late_s = asyncio.get_running_loop().time() - due_s
+        if late_s > max(LATE_S, timer.after_ms / 4000):
+            # This process has been standing still, and what the members said meanwhile is still unread (F14, F15).
+            self._set(timer)
+            return
+        self._expired.add(timer.key)
+        self._queue.put_nowait(_Command(timer.key, timer.key.group_id))
 
     # ----------------------------------------------------------------------------------------------
     # Loading
@@ -434,18 +484,23 @@ class Coordinator:
 
     async def _reload(self, group_id: str) -> None:
         while True:
-            try:
-                loaded = await self._log.load(group_id)
-            except LogFenced as error:
-                self._step_down(error)
+            if self._not_serving is not None or await self._load_once(group_id):
                 return
-            except LogError as error:
-                logger.error("group %s cannot be loaded, trying again: %s", printable(group_id), error)
-                await asyncio.sleep(RELOAD_WAIT_S)
-                continue
-            self._take(group_id, loaded[group_id])
-            self._loading.discard(group_id)
-            return
+            await asyncio.sleep(RELOAD_WAIT_S)
+
+    async def _load_once(self, group_id: str) -> bool:
+        """Read a group again; false where the log cannot be read just now."""
+        try:
+            loaded = await self._log.load(group_id)
+        except LogFenced as error:
+            self._step_down(error)
+            return False
+        except LogError as error:
+            logger.error("group %s cannot be loaded, trying again: %s", printable(group_id), error)
+            return False
+        self._take(group_id, loaded[group_id])
+        self._loading.discard(group_id)
+        return True
 
     # ----------------------------------------------------------------------------------------------
     # Answering
@@ -469,7 +524,8 @@ class Coordinator:
                 self._refuse(command, CoordinatorNotAvailable("the group is being loaded again"))
         return [answer for answer in answers if answer[0].group_id not in group_ids]
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

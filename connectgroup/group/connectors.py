@@ -21,7 +21,6 @@ from ..messages import (
     ConnectorChange,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
-    config_of,
 )
 from ..names import NO_UNITS, Unit, Units, printable
 from ..records import ConnectorRecord, Kind, TaskEntry, Tombstone, WantedState
@@ -146,9 +145,9 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     after = before or ConnectorRecord(group_id=group.group_id, connector=wanted.connector, version=0, since_epoch=epoch)
     causes = []
     if wanted.config is not None and (before is None or wanted.config != before.config):
-        of_another_class = _class_of(wanted.config) != _class_of(after.config)
-        # Another class cuts its work in its own way: no task of the one before may go on, whatever its configuration.
-        tasks = () if of_another_class else after.tasks
+        # A task belongs to the configuration its list was made for: it must not go on under another, nor move to a
+        # worker that would run it under another (KAFKA-9228). Only how many there may be says nothing about each.
+        tasks = after.tasks if _without_limit(wanted.config) == _without_limit(after.config) else ()
         after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
         causes.append("added" if before is None else "reconfigured")
     if wanted.wanted_state and wanted.wanted_state != after.wanted_state:
@@ -164,8 +163,8 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     return _Change(before, after, f"connector {name} {', '.join(causes)}")
 
 
-def _class_of(config: Iterable[ConfigEntry]) -> str:
-    return config_of(config).get("connector.class", "")
+def _without_limit(config: Iterable[ConfigEntry]) -> set[ConfigEntry]:
+    return {entry for entry in config if entry.name not in ("tasks.max", "name")}
 
 
 def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:

@@ -24,7 +24,7 @@ from ..messages import (
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
-from ..records import RebalanceRecord, Record
+from ..records import MOST_MOVES, RebalanceRecord, Record
 from .assignment import compute_timed_out, install, prepare
 from .connectors import after_connectors, update_connectors
 from .describe import describe
@@ -126,13 +126,17 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
     # A unit has moved if its grant is newer than the last rebalance that ended: read back from a compacted log, a grant
     # of long ago looks as if it had landed just now.
     before = max((past.epoch for past in group.rebalances.values() if past.finished_ms >= 0), default=0)
-    moved = (unit for unit in sorted(group.landed) if group.holders.get(unit, ("", 0))[1] > before)
+    moves = [group.landed[unit] for unit in sorted(group.landed) if group.holders.get(unit, ("", 0))[1] > before]
+    moved = [move for move in moves if move.source]
     ended = Rebalance(
         epoch=last.epoch,
         causes=last.causes,
         started_ms=last.started_ms,
         finished_ms=max(now_ms, last.started_ms),
         computed_by=group.computed_by,
-        moves=tuple(group.landed[unit] for unit in moved),
+        moved=len(moved),
+        started=len(moves) - len(moved),
+        longest_standstill_ms=max((move.standstill_ms for move in moved), default=0),
+        moves=tuple(sorted(moves, key=lambda move: move.standstill_ms, reverse=True)[:MOST_MOVES]),
     )
     return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

@@ -254,6 +254,10 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
     _take_member(draft, known, member, settings)
     if known is not None:
         _let_go(draft, member_id)
+        computation = draft.computation
+        if computation is not None and computation.member_id == member_id and computation.prepared:
+            # Whoever asked for the group's state may be gone with its former process: it is told again.
+            draft.write(replace(computation, prepared=False))
 
 
 def _let_go(draft: Draft, member_id: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..errors import InvalidRequest
 from ..messages import (
+    LARGEST_METADATA,
     AssignorInfo,
     ConnectorTasks,
     HeartbeatRequest,
@@ -24,8 +25,6 @@ from .settings import GroupSettings
 
 LONGEST_NAME = 249
 """Characters in a group, member, instance or connector name (Kafka's limit for topic names)."""
-
-LARGEST_METADATA = 65_536
 
 
 def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:

@@ -56,7 +56,8 @@ class Limits:
     """What a server takes from its peers.
 
     Attributes:
-        max_frame_bytes: longest request.
+        max_frame_bytes: longest request: an assignment for 1,000 workers and 100,000 tasks takes 2 MiB. As much as
+            the log takes in one batch.
         max_connections: in all; a connection counts until its last request is done, also when it was lost before.
         max_connections_per_address: of them from one address.
         max_connections_from_loopback: of them from this machine, where all workers may be.
@@ -67,7 +68,7 @@ class Limits:
         idle_deadline_s: without a byte or a request under way.
     """
 
-    max_frame_bytes: int = 1 << 20
+    max_frame_bytes: int = 8 << 20
     max_connections: int = 2000
     max_connections_per_address: int = 100
     max_connections_from_loopback: int = 1500

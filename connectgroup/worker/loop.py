@@ -285,7 +285,9 @@ class Worker:
 
     def _patience_s(self, request: HeartbeatRequest) -> float:
         """How long to wait for an answer: half of what is left of the lease is kept for asking again."""
-        parked_s, lease_s = request.max_wait_ms / 1000, self._lease_s()
+        # The coordinator parks no longer than a third of the session, whatever it is asked for.
+        parked_ms = min(request.max_wait_ms, (self.member.session_timeout_ms or request.max_wait_ms * 3) // 3)
+        parked_s, lease_s = parked_ms / 1000, self._lease_s()
         slack_s = self._times.call_timeout_s
         if lease_s is not None:
             slack_s = min(slack_s, max(LEAST_PATIENCE_S, (lease_s - parked_s) / 2))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ..assignor import Assignor
+from ..assignor_guard import describe
 from ..errors import GroupError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign, Fail, Grant, Lose, Revoke
@@ -96,6 +97,15 @@ class Performer:
             if self._stopping is not None:
                 self._stopping.cancel()
 
+    async def _stopped(self, units: Units) -> None:
+        """Everything lost has stopped, or has failed to: then its writes are for the sink to refuse."""
+        assert self._stopping is not None
+        for stopping in (self._stopping, asyncio.create_task(self.stop(units))):
+            try:
+                await stopping
+            except Exception as error:
+                logger.error("a stop failed: %s", describe(error))
+
     async def stop(self, units: Units) -> None:
         """End these; nobody is told."""
         if self.runner is not None and units:
@@ -135,7 +145,12 @@ class Performer:
     async def _revoke(self, action: Revoke) -> None:
         logger.info("epoch %d: stopping %s", action.epoch, show(action.units))
         # Stop first: a listener that commits offsets must see the last one written.
-        await self.stop(action.units)
+        try:
+            await self.stop(action.units)
+        except Exception as error:
+            # It may still be writing: the group must not hear that it is not (reliability X6, F18).
+            logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), describe(error))
+            return
         if self._losing.is_set():
             return
         failure = await self._listeners.tell("on_revoked", action.units, action.epoch)
@@ -171,7 +186,9 @@ class Performer:
                 "%s did not stop within %g s; its writes are refused from now on", show(units), self._lose_timeout_s
             )
         else:
-            self._stopping.result()
+            with contextlib.suppress(TimeoutError):
+                # Also what was started while the first stop was under way.
+                await asyncio.wait_for(self._stopped(units), self._lose_timeout_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._lose_timeout_s):
                 await self._listeners.tell("on_lost", units, epoch)

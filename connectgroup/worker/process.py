@@ -11,10 +11,12 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from ..config import WorkerConfig
@@ -24,7 +26,7 @@ from ..plugins import load_assignor, load_connector_class, load_listener
 from ..transport.tcp_client import TcpClient
 from .loop import Worker
 from .offload import off_loop
-from .runner import RunnerSettings, TaskRunner
+from .runner import RunnerSettings, TaskRunner, file_name
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
     )
     runner = TaskRunner(
         config.name,
-        RunnerSettings(scratch=config.scratch, refresh_s=config.refresh_s),
+        RunnerSettings(scratch=_empty_directory(config.scratch / file_name(config.name)), refresh_s=config.refresh_s),
         load_class=load_connector_class,
         publish=worker.publish_tasks,
         report=worker.report,
@@ -71,6 +73,12 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
             telling.cancel()
         await heartbeats.close()
         await control.close()
+
+
+def _empty_directory(path: Path) -> Path:
+    """What an earlier process of this name left when it was killed is of no use to anybody."""
+    shutil.rmtree(path, ignore_errors=True)
+    return path
 
 
 async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bool:

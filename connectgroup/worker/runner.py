@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import shutil
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,7 +45,11 @@ class Runner(Protocol):
         """Begin with each of these; returns when they have been taken on, not when they run."""
 
     async def stop(self, units: Units) -> None:
-        """End these; when it returns nothing of them writes any more. Unknown units are fine."""
+        """End these; when it returns nothing of them writes any more. Unknown units are fine.
+
+        Raises:
+            Exception: one of them failed to stop, and may still be writing.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,7 @@ class RunnerSettings:
     """Times of a runner, in seconds.
 
     Attributes:
-        scratch: where tasks get a directory each, on local disk.
+        scratch: where tasks get a directory each, on local disk; of this worker alone.
         refresh_s: how often the owner of a connector asks it for its tasks again.
         retry_first_s: the wait before a failed task is started again; doubles with each failure in a row.
         retry_most_s: the longest such wait.
@@ -75,6 +81,7 @@ class _Run:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     supervisor: asyncio.Task[None] | None = None
     rows: int = 0
+    stop_error: BaseException | None = None
 
 
 class TaskRunner:
@@ -103,7 +110,7 @@ class TaskRunner:
         self._publish = publish
         self._report = report
         self._runs: dict[Unit, _Run] = {}
-        self._ending: dict[asyncio.Task[None], Unit] = {}
+        self._ending: dict[Unit, list[_Run]] = {}
         self._classes: dict[str, asyncio.Task[type[Connector]]] = {}
         self.rows = 0
 
@@ -116,27 +123,40 @@ class TaskRunner:
         """See ``Runner.start``."""
         for grant in grants:
             run = _Run(grant)
+            # What hangs of an earlier grant is out of date; the stop of this one must not wait for it.
+            self._ending.pop(grant.unit, None)
             self._runs[grant.unit] = run
             run.supervisor = asyncio.create_task(self._supervise(run), name=f"run {grant.unit}@{grant.owner_epoch}")
 
     async def stop(self, units: Units) -> None:
         """See ``Runner.stop``."""
-        for unit in units:
+        # Sorted: the order of a set of names changes from process to process, and a run should be repeatable.
+        for unit in sorted(units):
             run = self._runs.pop(unit, None)
             if run is not None and run.supervisor is not None:
                 run.stopping.set()
-                self._ending[run.supervisor] = unit
-                run.supervisor.add_done_callback(self._ended)
+                self._ending.setdefault(unit, []).append(run)
+                run.supervisor.add_done_callback(partial(self._ended, run))
         # Those that somebody else has asked to stop are waited for as well. And they are waited for, not gathered:
         # who gives up waiting must not cancel a stop half-way.
-        ending = {supervisor for supervisor, unit in self._ending.items() if unit in units}
-        if ending:
-            await asyncio.wait(ending)
+        ending = [run for unit in units for run in self._ending.get(unit, ())]
+        supervisors = {run.supervisor for run in ending if run.supervisor is not None}
+        if supervisors:
+            await asyncio.wait(supervisors)
+        for run in ending:
+            if run.stop_error is not None:
+                raise run.stop_error
 
-    def _ended(self, supervisor: asyncio.Task[None]) -> None:
-        unit = self._ending.pop(supervisor, None)
+    def _ended(self, run: _Run, supervisor: asyncio.Task[None]) -> None:
+        unit = run.grant.unit
+        left = [other for other in self._ending.get(unit, ()) if other is not run]
+        if left:
+            self._ending[unit] = left
+        else:
+            self._ending.pop(unit, None)
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
             logger.error("%s: its supervisor failed: %s", unit, one_line(error), exc_info=error)
+            run.stop_error = error
 
     # ----------------------------------------------------------------------------------------------
 
@@ -227,7 +247,7 @@ class TaskRunner:
             run.rows += rows
             self.rows += rows
 
-        scratch = self._settings.scratch / f"{self._member_id}-{unit}-{epoch}"
+        scratch = self._settings.scratch / file_name(f"{unit}-{epoch}")
         context = TaskContext(
             unit=unit,
             owner_epoch=epoch,
@@ -259,6 +279,7 @@ class TaskRunner:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 
+        run.stop_error = None
         task = await off_loop(f"start {unit}", begin)
         stopping: asyncio.Future[Any] = asyncio.ensure_future(run.stopping.wait())
         ended: set[asyncio.Future[Any]] = {failure, stopping}
@@ -271,6 +292,7 @@ class TaskRunner:
                 await off_loop(f"stop {unit}", end, task)
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, one_line(error))
+                run.stop_error = error
                 keep(error)
         if failure.done():
             raise failure.result()
@@ -296,6 +318,12 @@ async def _pause(run: _Run, seconds: float) -> None:
     """Sleep, but not through a stop."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(run.stopping.wait(), seconds)
+
+
+def file_name(name: str) -> str:
+    """Somebody's name as the name of one file: nothing of it leads elsewhere, and two names stay two."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
+    return plain if name and plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
 
 
 def most_tasks(config: Config) -> int:

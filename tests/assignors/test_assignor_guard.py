@@ -27,7 +27,6 @@ from connectgroup.assignor import (
     TopicSpec,
 )
 from connectgroup.assignor_guard import (
-    MOST_METADATA_BYTES,
     assignor_info,
     first_offence,
     members_for_install,
@@ -35,6 +34,7 @@ from connectgroup.assignor_guard import (
     tell_assignor,
 )
 from connectgroup.errors import PluginError
+from connectgroup.messages import LARGEST_METADATA
 from connectgroup.names import Unit
 
 from .tables import group, units
@@ -221,7 +221,7 @@ def test_partitions_go_to_subscribers_only() -> None:
         ({"metadata": lambda _: None}, "metadata returned None; allowed: Metadata"),
         ({"metadata": lambda _: Metadata(version=1)}, "version: got 1; allowed: 0 .. 0"),
         ({"metadata": lambda _: Metadata(reason=128)}, "reason: got 128; allowed: -128 .. 127"),
-        ({"metadata": lambda _: Metadata(metadata=bytes(MOST_METADATA_BYTES + 1))}, "metadata: got 1048577 bytes"),
+        ({"metadata": lambda _: Metadata(metadata=bytes(LARGEST_METADATA + 1))}, "metadata: got 65537 bytes"),
         ({"metadata": lambda _: 1 / 0}, "metadata raised ZeroDivisionError: division by zero"),
     ],
 )

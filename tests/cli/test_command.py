@@ -172,17 +172,20 @@ LINES = {
         ["worker", "--group", "g", "--coordinator", "here"],
         r"connectgroup: coordinator: got 'here'; allowed: host:port, port 1 to 65535",
     ),
-    "a port that is too high": (["coordinator", "--port", "65536"], r"connectgroup: port: got '65536'; allowed: .*"),
+    "a port that is too high": (
+        ["coordinator", "--port", "65536", "--data", "{tmp}/unused"],
+        r"connectgroup: port: got '65536'; allowed: .*",
+    ),
     "a port that is no number": (
-        ["coordinator", "--port", "http"],
+        ["coordinator", "--port", "http", "--data", "{tmp}/unused"],
         r"connectgroup coordinator: argument --port: got 'http'; allowed: a whole number; see .* --help",
     ),
     "a port in use": (
-        ["coordinator", "--port", "{port}"],
+        ["coordinator", "--port", "{port}", "--data", "{tmp}/unused"],
         r"connectgroup: 127.0.0.1:{port}: .*(in use|cannot listen).*",
     ),
     "an address of the whole network": (
-        ["coordinator", "--port", "0", "--host", "0.0.0.0"],
+        ["coordinator", "--port", "0", "--host", "0.0.0.0", "--data", "{tmp}/unused"],
         r"connectgroup: host: got '0.0.0.0'; allowed: an address of this machine's own .*",
     ),
     "a file that is not there": (
@@ -234,11 +237,11 @@ LINES = {
         r"connectgroup: {tmp}/other/groups.sqlite: .*",
     ),
     "times that do not fit": (
-        ["coordinator", "--port", "0", "--session-timeout-ms", "5000"],
+        ["coordinator", "--port", "0", "--session-timeout-ms", "5000", "--data", "{tmp}/unused"],
         r"connectgroup: heartbeat_interval_ms: got '3000'; allowed: at most a third of session_timeout_ms \(5000\)",
     ),
     "no workers": (
-        ["up", "--workers", "0"],
+        ["up", "--workers", "0", "--data", "{tmp}/unused"],
         r"connectgroup up: argument --workers: got '0'; allowed: a whole number from 1 to 10000; see .* --help",
     ),
     "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),

@@ -14,7 +14,6 @@ from connectgroup.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     NotCoordinator,
-    UnknownServerError,
 )
 from connectgroup.group.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
@@ -279,7 +278,7 @@ async def test_a_fault_in_the_rules_costs_one_answer_and_no_group(monkeypatch: p
             send(coordinator, beat("c")),
         ]
         codes = [code(await asyncio.wait_for(task, 5)) for task in together]
-        assert codes[1] == UnknownServerError.code
+        assert codes[1] in ASK_AGAIN, "no worker ends for a fault that is not its own"
         assert codes[2] == 0
         assert codes[0] in ASK_AGAIN, "it shared the state that is thrown away"
         assert codes[3] in ASK_AGAIN

@@ -406,10 +406,10 @@ def test_kafka_20431_describe_shows_what_is_being_stopped(scene: Scene, fixed: F
     assert shown(scene, 1).member_id == "B"
 
 
-def test_another_class_takes_none_of_the_tasks_over(scene: Scene, fixed: FixedAssignor) -> None:
-    """A task's configuration may look the same to another class; nothing of the old one may go on under it."""
+def test_a_new_configuration_stops_the_tasks_of_the_old_one(scene: Scene, fixed: FixedAssignor) -> None:
+    """KAFKA-9228: no task may run half on the old and half on the new, even if its own configuration stays the same."""
     fixed.shares = {"A": foo(-1), "B": Units()}
-    scene.update(ConnectorChange(connector="foo", config=entries({"connector.class": "other"})))
+    scene.update(ConnectorChange(connector="foo", config=entries({"colour": "green"})))
     assert scene.group.connectors["foo"].tasks == ()
     assert given(scene.heartbeat("A", 20)) == Units(), "the connector too has another configuration"
     assert given(scene.heartbeat("B", 20)) == Units()
@@ -420,9 +420,10 @@ def test_another_class_takes_none_of_the_tasks_over(scene: Scene, fixed: FixedAs
     assert [grant.owner_epoch for grant in answer.assignment.grants] == [21]
 
 
-def test_a_new_configuration_of_the_same_class_leaves_tasks_alone(scene: Scene) -> None:
-    """Only what is configured anew stops; the owner says later which tasks change."""
+def test_another_limit_leaves_the_tasks_alone(scene: Scene) -> None:
+    """``tasks.max`` says how many there may be, not what each does: the owner says which of them change."""
     before = scene.group.connectors["foo"].tasks
-    scene.update(ConnectorChange(connector="foo", config=entries({"colour": "green"})))
+    limit = entries({**config_of(scene.group.connectors["foo"].config), "tasks.max": "9"})
+    scene.update(ConnectorChange(connector="foo", config=limit))
     assert scene.group.connectors["foo"].tasks == before
     assert given(scene.heartbeat("B", 20)) is None

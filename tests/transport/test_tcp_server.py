@@ -217,10 +217,10 @@ async def test_a_port_in_use_is_refused_on_one_line() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"\x7f\xff\xff\xff", "frame of 2147483647 bytes exceeds max 1048576"),
+        (b"\x7f\xff\xff\xff", "frame of 2147483647 bytes exceeds max 8388608"),
         (b"\xff\xff\xff\xff", "frame of -1 bytes"),
         (b"\0\0\0\0", "frame of 0 bytes"),
-        (struct.pack(">i", 2**20 + 1), "exceeds max 1048576"),
+        (struct.pack(">i", 2**23 + 1), "exceeds max 8388608"),
         (b"GET / HTTP/1.1\r\n\r\n", "exceeds max"),
         (frame(b"\0" * 7), "got 7 bytes"),
     ],

@@ -1,0 +1,119 @@
+"""A slow log costs time and not members; a refused batch costs its author and not those beside it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from connectgroup.errors import StaleMemberEpoch
+from connectgroup.messages import DescribeRequest, DescribeResponse, HeartbeatResponse, units_of
+from connectgroup.names import Unit
+
+from .builders import FaultyLog, add, ask, beat, change, look, send, serving, task_list, tick
+
+
+async def test_a_member_heard_in_time_outlives_a_slow_append() -> None:
+    """F11, S14: its heartbeat waits behind a slow fsync while its session would end; proof of life is its arrival."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        await ask(coordinator, beat("a", epoch))
+        await asyncio.sleep(6)
+        log.gate = asyncio.Event()
+        slow = send(coordinator, beat("b"))
+        await asyncio.sleep(2)
+        heard = send(coordinator, beat("a", epoch))
+        await asyncio.sleep(4)
+        log.gate.set()
+        log.gate = None
+        await asyncio.wait_for(asyncio.gather(slow, heard), 5)
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a", "b"]
+
+
+async def test_a_timer_that_fired_before_its_member_spoke_is_out_of_date() -> None:
+    """The expired timer stands in the queue already when the heartbeat arrives."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        await asyncio.sleep(9)
+        log.gate = asyncio.Event()
+        slow = send(coordinator, beat("b"))
+        await asyncio.sleep(1.5)
+        heard = send(coordinator, beat("a", epoch))
+        await tick()
+        log.gate.set()
+        log.gate = None
+        await asyncio.wait_for(asyncio.gather(slow, heard), 5)
+        assert "a" in [member.member_id for member in (await look(coordinator)).members]
+
+
+async def test_a_coordinator_that_stood_still_expels_nobody_for_it() -> None:
+    """F14, F15, D5: all its timers are due at once when it wakes, and what the members said is still unread."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a"))
+        key = next(key for key in coordinator._timers if key.member_id == "a")
+        handle = coordinator._timers.pop(key)
+        timer, due_s = handle._args
+        handle.cancel()
+        coordinator._expire(timer, due_s - 30)
+        await asyncio.sleep(5)
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+        await asyncio.sleep(6)
+        assert (await look(coordinator)).members == (), "then it counts as ever"
+
+
+async def test_a_late_copy_in_a_refused_turn_is_still_late() -> None:
+    """F2: the turn is decided again without its offender; the copy must not be taken for a join then."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        joined = await ask(coordinator, beat("a", sequence=10))
+        await ask(coordinator, beat("a", joined.member_epoch, sequence=20))
+        log.faults.append("refuse")
+        other, copy = send(coordinator, beat("b")), send(coordinator, beat("a", sequence=10))
+        await asyncio.wait_for(other, 5)
+        answer = await asyncio.wait_for(copy, 5)
+        assert isinstance(answer, HeartbeatResponse)
+        assert answer.error_code == StaleMemberEpoch.code
+        member = next(member for member in (await look(coordinator)).members if member.member_id == "a")
+        again = await ask(coordinator, beat("a", member.member_epoch, sequence=30))
+        assert again.error_code == 0
+
+
+async def test_two_parked_heartbeats_in_a_refused_turn_are_both_answered() -> None:
+    """L7: the second takes the place of the first, also where the turn is decided again."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        epoch = (await ask(coordinator, beat("a", sequence=10))).member_epoch
+        log.faults.append("refuse")
+        waiting = [
+            send(coordinator, beat("z", group_id="other")),
+            send(coordinator, beat("a", epoch, sequence=20, max_wait_ms=1000)),
+            send(coordinator, beat("a", epoch, sequence=21, max_wait_ms=1000)),
+        ]
+        _, unanswered = await asyncio.wait(waiting, timeout=20)
+        assert not unanswered
+
+
+async def test_a_worker_is_not_blamed_for_a_batch_it_did_not_write() -> None:
+    """A heartbeat can end a rebalance whose record the log will not have: its sender is told to ask again."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        log.faults.append("refuse")
+        answer = await ask(coordinator, beat("a"))
+        assert answer.error_code == 15
+        assert (await ask(coordinator, beat("a"))).error_code == 0
+
+
+async def test_the_explanation_of_a_rebalance_stays_small() -> None:
+    """A hundred thousand moves must fit into a record, and a hundred such records into an answer."""
+    async with serving() as coordinator:
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        await change(coordinator, add())
+        answer = await ask(coordinator, beat("a", epoch))
+        assert answer.assignment is not None
+        assert units_of(answer.assignment.units) == {Unit("c")}
+        await change(coordinator, task_list("a", answer.assignment.grants[0].owner_epoch, 5_000))
+        await ask(coordinator, beat("a", answer.member_epoch))
+        described = await send(coordinator, DescribeRequest(group_ids=("workers",)))
+        assert isinstance(described, DescribeResponse)
+        last = described.groups[0].rebalances[-1]
+        assert (last.moved, last.started, len(last.moves)) == (0, 5_000, 100)
