@@ -86,6 +86,13 @@ def test_cn_03_only_the_chosen_member_is_asked(pair: Scene) -> None:
     assert any(isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION for timer in pair.last.timers)
 
 
+def test_a_member_that_joins_again_is_told_to_compute_again(pair: Scene) -> None:
+    """Its former process may have died with the question; nobody would compute before the timer else."""
+    pair.update(added("bar"))
+    pair.prepare("A", 3)
+    assert pair.join("A", A).error_code == ComputeAssignment.code
+
+
 def test_the_question_is_complete(pair: Scene) -> None:
     """Prepare: members with metadata and share of the target, connectors with their task counts; nothing else."""
     pair.update(added("bar"))
