@@ -28,9 +28,9 @@ class TaskContext:
 
     Attributes:
         unit: connector and task number.
-        owner_epoch: the epoch at which this worker was given this task. ``(unit, owner_epoch)`` strictly
-            grows with each grant, so it is the token to fence writes with: a sink that has seen a higher
-            one for the same work must refuse a lower one.
+        owner_epoch: the epoch at which this worker was given this task; grows with each grant of it.
+        incarnation: milliseconds since 1970 at which the group was made. A group whose log was lost begins again at
+            epoch 1; this tells its grants from those of the one before.
         member_id: the worker's name in the group.
         scratch: a directory on local disk for this grant alone; it is thrown away when the task ends.
         progress: called with the number of rows made durable since the last call; any thread.
@@ -44,6 +44,16 @@ class TaskContext:
     scratch: Path
     progress: Callable[[int], None]
     failed: Callable[[BaseException], None]
+    incarnation: int = 0
+
+    @property
+    def token(self) -> int:
+        """What to fence writes with: strictly grows with each grant of the unit, also over a group made anew.
+
+        Incarnation in seconds above 32 bits of owner epoch; fits a signed 64-bit integer. A sink that has seen a higher
+        one for the same work must refuse a lower one.
+        """
+        return ((self.incarnation // 1000) << 32) | self.owner_epoch
 
 
 class Task(ABC):

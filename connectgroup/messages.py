@@ -200,6 +200,7 @@ class MemberAssignment:
         metadata: the assignor's word to its counterpart on the member.
         grants: *(tagged)* token and configuration of each unit the request did not name as owned.
         configs: *(tagged)* the configurations of the connectors in ``grants``.
+        incarnation: *(tagged)* grows with each group of this name that is made anew (its log was lost); 0 unknown.
     """
 
     error: int = 0
@@ -208,6 +209,7 @@ class MemberAssignment:
     metadata: bytes = b""
     grants: tuple[UnitGrant, ...] = ()
     configs: tuple[ConnectorConfig, ...] = ()
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

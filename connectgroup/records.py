@@ -75,11 +75,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """The group's epoch; its first one makes the group."""
+    """The group's epoch; its first one makes the group.
+
+    ``created_ms`` is the coordinator's wall clock when it did, the same in all that follow: a group whose log was lost
+    begins again at epoch 1, and this tells it from the one before.
+    """
 
     group_id: str
     epoch: int
     group_type: str = GROUP_TYPE
+    created_ms: int = 0
 
     @property
     def key(self) -> Key:

@@ -168,7 +168,8 @@ class Draft:
             self._bumped = True
             if last is not None and unanswered:
                 self.forget(Kind.REBALANCE, str(last.epoch))
-            self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1))
+            created_ms = self.group.created_ms or self.now_ms
+            self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1, created_ms=created_ms))
             if self.epoch - HISTORY in self.group.rebalances:
                 self.forget(Kind.REBALANCE, str(self.epoch - HISTORY))
         causes = (*last.causes, cause) if last is not None and unanswered else (cause,)

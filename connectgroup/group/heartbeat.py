@@ -211,6 +211,7 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
         units=grouped(shown),
         version=target.version,
         metadata=target.metadata,
+        incarnation=group.created_ms,
         grants=grants,
         configs=configs,
     )

@@ -83,6 +83,7 @@ class Group:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = 0
+        self.created_ms = 0
         self.members: dict[str, MemberRecord] = {}
         self.target_epoch = 0
         self.target_assignor = ""
@@ -133,6 +134,7 @@ class Group:
                 self._apply_current(record)
             case GroupRecord():
                 self.epoch = record.epoch
+                self.created_ms = record.created_ms
             case MemberRecord():
                 self.members[record.member_id] = record
                 self.currents.setdefault(record.member_id, NOTHING)

@@ -16,6 +16,7 @@ class Grant:
     Attributes:
         unit: the connector or task.
         owner_epoch: when it was given: with the unit, the token to fence writes with.
+        incarnation: of the group: epochs of a later one count as higher, whatever they are.
         config: the task's configuration; empty for the connector itself.
         connector_config: the connector's configuration. Neither changes while the grant lasts: a new
             configuration comes with a new grant.
@@ -23,6 +24,7 @@ class Grant:
 
     unit: Unit
     owner_epoch: int
+    incarnation: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
     connector_config: Mapping[str, str] = field(default_factory=dict)
 

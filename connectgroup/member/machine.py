@@ -288,6 +288,7 @@ class Member:
                 Grant(
                     unit=unit,
                     owner_epoch=owner_epoch,
+                    incarnation=assignment.incarnation,
                     config=config,
                     connector_config=configs.get(unit.connector, {}),
                 )

@@ -30,6 +30,9 @@ from typing import Final
 
 from .errors import Fenced, OffsetConflict, SinkError
 
+EPOCH_BITS: Final = 0xFFFF_FFFF
+"""The part of a token that is the owner epoch."""
+
 BUSY_TIMEOUT_S: Final = 5.0
 """How long to wait for another writer of the same file before the batch fails (seconds)."""
 
@@ -42,8 +45,8 @@ class Owner:
         connector: the connector's name.
         task: the task's number, from 0.
         tasks: how many tasks the connector has in the layout this task belongs to.
-        epoch: the owner epoch. Strictly grows per task, and every task of a later layout has a higher one than
-            every task of an earlier layout.
+        epoch: the grant's token (``TaskContext.token``): owner epoch, and above it the group's incarnation. Strictly
+            grows per task, and every task of a later layout has a higher one than every task of an earlier layout.
         source: what is read, as a person would write it. A connector name belongs to one source: positions in
             one directory mean nothing in another.
     """
@@ -54,8 +57,13 @@ class Owner:
     epoch: int
     source: str = ""
 
+    @property
+    def owner_epoch(self) -> int:
+        """The owner epoch alone, as the group shows it."""
+        return self.epoch & EPOCH_BITS
+
     def __str__(self) -> str:
-        return f"{self.connector}-{self.task} at owner epoch {self.epoch}"
+        return f"{self.connector}-{self.task} at owner epoch {self.owner_epoch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,9 +324,10 @@ def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:
 
 
 def _fenced(owner: Owner, place: str, theirs: int) -> Fenced:
+    of_a_later_group = " of a group made later" if theirs > owner.epoch | EPOCH_BITS else ""
     return Fenced(
-        f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {theirs}, ours is {owner.epoch};"
-        " allowed: only the latest owner writes"
+        f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {theirs & EPOCH_BITS}{of_a_later_group},"
+        f" ours is {owner.owner_epoch}; allowed: only the latest owner writes"
     )
 
 

@@ -72,7 +72,7 @@ class SparkTask(Task):
                 connector=self._context.unit.connector,
                 task=source.task,
                 tasks=source.tasks,
-                epoch=self._context.owner_epoch,
+                epoch=self._context.token,
                 source=f"{source.form} files in {source.root}",
             )
             positions = sink.claim(owner, lambda name: is_slice_of(name, source.task, source.tasks))
@@ -81,7 +81,7 @@ class SparkTask(Task):
             batches = Batches(owner, sink, positions, checkpoint, self)
             self._query = (
                 source.frame(session, positions)
-                .writeStream.queryName(f"{self._context.unit}@{owner.epoch}")
+                .writeStream.queryName(f"{self._context.unit}@{self._context.owner_epoch}")
                 .option("checkpointLocation", str(checkpoint))
                 .trigger(processingTime=f"{self._interval_ms()} milliseconds")
                 .foreachBatch(batches)

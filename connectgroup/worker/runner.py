@@ -251,6 +251,7 @@ class TaskRunner:
         context = TaskContext(
             unit=unit,
             owner_epoch=epoch,
+            incarnation=grant.incarnation,
             member_id=self._member_id,
             scratch=scratch,
             progress=on_progress,

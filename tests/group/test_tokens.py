@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import PluginError
+from connectgroup.group.state import replay
 from connectgroup.group.timing import TimerKind
 from connectgroup.messages import ConnectorChange
 from connectgroup.names import Unit, Units
 
-from .builders import FixedAssignor, Scene, settings, tasks, told
+from .builders import FixedAssignor, Scene, added, given, settings, tasks, told
 
 FOO = Unit("foo")
 
@@ -78,3 +79,20 @@ def test_s6_a_rejoin_while_the_target_is_stale_gets_nothing_until_the_next_one(f
     fixed.shares = {"m1": foo(-1, 0)}
     scene.expire(TimerKind.COMPUTE)
     assert told(scene.heartbeat("m1", 10)) == (11, ["foo", "foo-0"])
+
+
+def test_a_group_says_when_it_was_made_for_as_long_as_it_lives() -> None:
+    """X1: the incarnation stays through every later epoch, and tells a group from one made anew with the same name."""
+    made = []
+    for now_ms in (1_000, 9_000):
+        fixed = FixedAssignor()
+        fixed.shares = {"A": foo(-1)}
+        scene = Scene(settings=settings(fixed), now_ms=now_ms)
+        scene.update(added("foo"))
+        scene.now_ms += 500
+        answer = scene.join("A")
+        assert answer.assignment is not None
+        assert given(answer) == foo(-1)
+        made.append(answer.assignment.incarnation)
+        assert replay(scene.group.group_id, scene.log).created_ms == now_ms
+    assert made == [1_000, 9_000]

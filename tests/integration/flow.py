@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from connectgroup.spark.offsets import EPOCH_BITS
 from connectgroup.spark.sinks import MANIFEST, read_committed
 
 Row = tuple[int, str]
@@ -168,9 +169,10 @@ class Pipe:
 
     def fence(self, task: int) -> int:
         """The highest owner epoch the sink has seen of a task."""
-        return self._asked(
+        token = self._asked(
             "SELECT coalesce(max(epoch), -1) FROM connectgroup_fences WHERE connector = ? AND task = ?", self.name, task
         )
+        return token & EPOCH_BITS if token >= 0 else token
 
     def said(self, word: str, task: int, epoch: int) -> list[str]:
         """The witness's lines of one kind, of one grant."""

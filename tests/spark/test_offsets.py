@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.connector import TaskContext
+from connectgroup.names import Unit
 from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.spark.files import is_slice_of
 from connectgroup.spark.offsets import OffsetStore, Owner, Range
@@ -318,3 +320,28 @@ def test_whatever_owners_do_every_byte_of_every_slice_is_in_once(tmp_path: Path,
     assert committed > 5, seed
     assert fenced > 0, seed
     store.close()
+
+
+def test_a_group_made_anew_goes_on_where_the_one_before_stood(store: OffsetStore, tmp_path: Path) -> None:
+    """X1, the group's incarnation: its log was lost, so its epochs begin at 1 again, below every fence in the sink."""
+
+    def token(made_at_s: int, epoch: int) -> int:
+        return TaskContext(
+            unit=Unit("c", 0),
+            owner_epoch=epoch,
+            incarnation=made_at_s * 1000 + 7,
+            member_id="w",
+            scratch=tmp_path,
+            progress=lambda rows: None,
+            failed=lambda error: None,
+        ).token
+
+    before, after = owner(token(1_700_000_000, 40)), owner(token(1_700_000_001, 1))
+    store.claim(before, every)
+    put(store, before, one("a", 0, 10))
+    assert store.claim(after, every) == {"a": 10}
+    put(store, after, one("a", 10, 12))
+    with pytest.raises(Fenced, match="task-0 belongs to owner epoch 1 of a group made later, ours is 40;"):
+        put(store, before, one("a", 12, 14))
+    assert after.owner_epoch == 1
+    assert token(4_294_967_295 // 2, 2**31 - 1) < 2**63, "it fits SQLite's integers"

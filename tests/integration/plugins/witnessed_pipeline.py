@@ -65,7 +65,7 @@ class WitnessedSink(Sink):
         self._sink.close()
 
     def _say(self, word: str, owner: Owner, text: str = "") -> None:
-        line = f"{word} {owner.connector}-{owner.task} {owner.epoch} {text}".strip() + "\n"
+        line = f"{word} {owner.connector}-{owner.task} {owner.owner_epoch} {text}".strip() + "\n"
         # One short write with O_APPEND: lines of several processes do not mix.
         file = os.open(self._witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
