@@ -15,10 +15,10 @@ GOOD = {
     "name": "c",
     "tasks.max": "3",
     "source": "files",
-    "source.path": "in",
+    "source.path": "/data/in",
     "source.format": "csv",
     "sink": "sqlite",
-    "sink.path": "out.db",
+    "sink.path": "/data/out.db",
     "sink.table": "t",
 }
 
@@ -29,6 +29,8 @@ GOOD = {
         ({"source": None}, "source: got 'nothing'; allowed: files"),
         ({"source": "kafka"}, "source: got 'kafka'; allowed: files"),
         ({"source.path": ""}, "source.path: got ''; allowed: a directory"),
+        ({"source.path": "in"}, "source.path: got 'in'; allowed: a directory, as an absolute path"),
+        ({"sink.path": "../out.db"}, "sink.path: got '../out.db'; allowed: a database file"),
         ({"source.format": "xml"}, "source.format: got 'xml'; allowed: csv, jsonl"),
         ({"source.format": "jsonl"}, "source.schema: got 'nothing'; allowed: columns as NAME TYPE"),
         ({"source.schema": "a WORD"}, "source.schema: got 'a WORD'; allowed: types BOOLEAN"),
