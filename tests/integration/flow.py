@@ -191,6 +191,18 @@ class Pipe:
             finally:
                 connection.execute("ROLLBACK")
 
+    def is_locked(self, patience_s: float = 10.0) -> bool:
+        """Whether somebody holds the sink's write lock for longer than any live writer does."""
+        try:
+            with contextlib.closing(sqlite3.connect(self.database, timeout=patience_s, isolation_level=None)) as asked:
+                asked.execute("BEGIN IMMEDIATE")
+                asked.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                return True
+            raise
+        return False
+
     def _asked(self, statement: str, *values: object) -> int:
         if not self.database.exists():
             return 0
