@@ -4,12 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint test demo bench clean
+.PHONY: help install lint test demo bench simulate clean
+
+SEEDS ?= 100
 
 help:
 	@echo "make test   install everything into $(VENV), check style, types and import rules, run all tests"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP"
+	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml
@@ -35,6 +38,9 @@ demo: install
 
 bench: install
 	$(BIN)/python benchmarks/rebalance.py
+
+simulate: install
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-data

@@ -227,13 +227,14 @@ class Worker:
 
     async def _beat_all(self) -> None:
         times = self._times
+        # Made once: each call of it begins a new series, and making it costs more than a heartbeat.
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_TryAgain),
+            wait=wait_random_exponential(multiplier=times.retry_first_s, max=times.retry_most_s),
+            sleep=self._rest,
+            before_sleep=self._say_retry,
+        )
         while True:
-            retrying = AsyncRetrying(
-                retry=retry_if_exception_type(_TryAgain),
-                wait=wait_random_exponential(multiplier=times.retry_first_s, max=times.retry_most_s),
-                sleep=self._rest,
-                before_sleep=self._say_retry,
-            )
             await retrying(self._beat)
 
     async def _beat(self) -> None:

@@ -1,0 +1,374 @@
+"""One seed's cluster: the processes, what they stand on, and everybody who watches them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter, deque
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.coordinator.server import server_assignors
+from connectgroup.errors import GroupError, LogError, TransportError
+from connectgroup.group.settings import GroupSettings
+from connectgroup.group.state import Group
+from connectgroup.member.machine import MemberSettings
+from connectgroup.messages import (
+    ConnectorChange,
+    InstallRequest,
+    Request,
+    Response,
+    UpdateConnectorsRequest,
+    entries,
+)
+from connectgroup.names import Unit, Units
+from connectgroup.records import Record
+from connectgroup.worker.loop import Worker, WorkerSettings
+from connectgroup.worker.runner import RunnerSettings, TaskRunner
+
+from . import network as wires
+from .disk import Disk, SimulatedLog
+from .invariants import Violation, Watch
+from .loop import NOWHERE, SCRATCH, Node, SimulatedLoop
+from .network import Network, SimulatedClient
+from .plugins import SimulatedAssignor, SimulatedConnector, SimulatedListener, SimulatedTask
+from .sink import Sink
+from .sometimes import Sometimes
+
+GROUP = "workers"
+SLICES = 24
+ROWS_A_SECOND = 10
+SERVER_ASSIGNORS = server_assignors(["balanced"])
+
+
+class WorkerNode(Node):
+    """A worker process."""
+
+    def __init__(self, cluster: Cluster, member_id: str, life: int, *, lists_assignors: bool) -> None:
+        super().__init__(f"{member_id}.{life}", cluster.seed_text)
+        self.cluster, self.member_id = cluster, member_id
+        self.running: dict[tuple[Unit, int], SimulatedTask] = {}
+        self.told: Units = frozenset()
+        self.stop_asked_s: float | None = None
+        self.ended = False
+        self.refused = ""
+        self.clients = [SimulatedClient(cluster.network, self, label) for label in ("heartbeats", "control")]
+        self.worker: Worker = self.context.run(self._make, lists_assignors)
+        self.main = cluster.loop.create_task(self._live(), context=self.context)
+
+    def _make(self, lists_assignors: bool) -> Worker:
+        cluster = self.cluster
+        worker = Worker(
+            MemberSettings(
+                group_id=GROUP,
+                member_id=self.member_id,
+                rebalance_timeout_ms=int(cluster.rebalance_s * 1000),
+                max_wait_ms=cluster.max_wait_ms,
+            ),
+            heartbeats=self.clients[0],
+            control=self.clients[1],
+            assignors=[SimulatedAssignor(self)] if lists_assignors else [],
+            listeners=[SimulatedListener(self)],
+            times=WorkerSettings(call_timeout_s=3.0, assignor_timeout_s=6.0, lose_timeout_s=1.5 * cluster.rebalance_s),
+            first_sequence=cluster.next_sequence(),
+        )
+        connector = type("SimulatedConnector", (SimulatedConnector,), {"node": self})
+        worker.set_runner(
+            TaskRunner(
+                self.member_id,
+                RunnerSettings(scratch=SCRATCH, refresh_s=5.0, retry_first_s=0.5, retry_most_s=8.0),
+                load_class=lambda name: connector,
+                publish=worker.publish_tasks,
+                report=worker.report,
+            )
+        )
+        return worker
+
+    async def _live(self) -> None:
+        try:
+            await self.worker.run()
+        except GroupError as error:
+            self.refused = str(error)
+        self.ended = True
+        self.cluster.on_ended(self)
+
+    def pace(self, name: str) -> tuple[float, float] | None:
+        """Starts and callbacks are quick; a stop is slow more often than not."""
+        kind, random, cluster = name.partition(" ")[0], self.random, self.cluster
+        if kind == "assignor":
+            return None if cluster.mood("an assignor hangs", self) else (0.0, random.uniform(0, 0.1))
+        if kind == "stop":
+            if cluster.mood("a stop overstays", self):
+                return random.uniform(0.5, 3) * cluster.rebalance_s, random.uniform(0, 1)
+            if cluster.mood("a stop is slow", self):
+                return random.uniform(0, 0.9) * cluster.rebalance_s, random.uniform(0, 0.5)
+            return random.uniform(0, 0.3), random.uniform(0, 0.05)
+        return random.uniform(0, 0.02), random.uniform(0, 0.05)
+
+
+class WatchedCoordinator(Coordinator):
+    """The shipped one; after each turn somebody looks at it."""
+
+    node: CoordinatorNode
+
+    async def _turn(self, commands: Any) -> None:
+        await super()._turn(commands)
+        self.node.cluster.watch.after_turn(self.node)
+
+
+class CoordinatorNode(Node):
+    """A coordinator process."""
+
+    def __init__(self, cluster: Cluster, life: int) -> None:
+        super().__init__(f"coordinator.{life}", cluster.seed_text)
+        self.cluster = cluster
+        self.log = SimulatedLog(cluster.disk, partial(cluster.kill_coordinator, self))
+        self.coordinator: WatchedCoordinator | None = None
+        self.main = cluster.loop.create_task(self._start(), context=self.context)
+
+    async def _start(self) -> None:
+        coordinator = WatchedCoordinator(self.log, self.cluster.settings, wall_clock_ms=self.cluster.wall_clock_ms)
+        coordinator.node = self
+        while True:
+            try:
+                await coordinator.start()
+                break
+            except LogError:
+                await asyncio.sleep(0.5)
+        self.coordinator = coordinator
+        self.cluster.watch.on_loaded(self)
+        self.cluster.say("serves", self.name, f"epoch {self.log.epoch}")
+
+
+class Cluster:
+    """See the module. One is made for one seed, inside ``loop.simulated`` and on its own loop."""
+
+    def __init__(self, seed: int, loop: SimulatedLoop, *, members: int | None = None, tasks: int | None = None) -> None:
+        self.seed, self.seed_text, self.loop = seed, f"seed {seed}", loop
+        self.random = Random(f"{seed} cluster")
+        random = self.random
+        self.session_s = random.choice([6.0, 10.0, 10.0])
+        self.rebalance_s = random.choice([5.0, 10.0])
+        self.max_wait_ms = random.choice([0, 1_000, 3_000, 3_000, 3_000])
+        self.batch_every_s = (4.0, 20.0)
+        self.settings = GroupSettings(
+            session_timeout_ms=int(self.session_s * 1000),
+            heartbeat_interval_ms=int(self.session_s * 300),
+            server_assignor="balanced",
+            server_assignors=SERVER_ASSIGNORS,
+        )
+        self.sometimes = Sometimes()
+        self.armed: Counter[str] = Counter()
+        self.hits: Counter[str] = Counter()
+        self.moods: dict[str, float] = {}
+        self.story: deque[str] = deque(maxlen=60)
+        self.digest = hashlib.sha256()
+        self.events = 0
+        self.violations: list[Violation] = []
+        self.durable = Group(GROUP)
+        self.watch = Watch(self)
+        self.disk = Disk(Random(f"{seed} disk"), self.sometimes, self.on_durable, self.hit)
+        self.sink = Sink(self.sometimes, self.violated, SLICES)
+        self.network = Network(self, Random(f"{seed} network"))
+        self.handling: dict[asyncio.Task[Response], Any] = {}
+        self.coordinators: list[CoordinatorNode] = []
+        self.workers: dict[str, WorkerNode] = {}
+        self.graves: list[WorkerNode] = []
+        self.clock_ms = 1_700_000_000_000
+        self.source_ends_s: float | None = None
+        self.parts: dict[str, int] = {}
+        self._sequence = 0
+        self._lives = 0
+        self.operator = Node("operator", self.seed_text)
+        self._operator = SimulatedClient(self.network, self.operator, "control")
+        self.orders: deque[ConnectorChange] = deque()
+        self.members_at_first = members or random.choice([3, 4, 5, 6, 8, 10])
+        self.tasks_at_first = tasks or random.choice([3, 10, 20, 40])
+        self.over = False
+        self.lists_assignors = random.choice(["all", "all", "all", "none", "some"])
+
+    # ---- words and numbers
+
+    def say(self, *words: object) -> None:
+        """One event, one line; the hash of all lines is the run's."""
+        if self.over:
+            return
+        line = f"{self.loop.now:.6f} " + " ".join(map(str, words))
+        self.story.append(line)
+        self.digest.update(line.encode())
+        self.events += 1
+
+    def violated(self, name: str, what: str) -> None:
+        """An invariant does not hold; the first is the one that counts."""
+        if not self.over:
+            self.violations.append(Violation(self.seed, name, what, self.loop.now, tuple(self.story)))
+
+    def hit(self, fault: str) -> None:
+        """A fault has had its effect."""
+        self.hits[fault] += 1
+
+    def mood(self, fault: str, node: Node) -> bool:
+        """Whether somebody misbehaves this time."""
+        chance = self.moods.get(fault, 0.0)
+        if chance and node.random.random() < chance:
+            self.hits[fault] += 1
+            self.say(fault, node.name)
+            return True
+        return False
+
+    def next_sequence(self) -> int:
+        """Where a new process begins to count its heartbeats: above all that went before, as a clock would have it."""
+        self._sequence += 1_000_000
+        return self._sequence
+
+    def wall_clock_ms(self) -> int:
+        """The coordinator's wall clock, which jumps."""
+        return self.clock_ms + int(self.loop.now * 1000)
+
+    def source_end(self) -> int:
+        """Where every slice of every source ends by now."""
+        now_s = self.loop.now if self.source_ends_s is None else self.source_ends_s
+        return int(now_s * ROWS_A_SECOND)
+
+    def parts_of(self, connector: str) -> int:
+        """How many tasks a connector's source is good for just now."""
+        return self.parts.get(connector, 1)
+
+    def sink_delay_s(self, node: Node) -> float:
+        """How long a write takes to get to the sink."""
+        if self.mood("a write is late", node):
+            return node.random.random() * 2 * self.session_s
+        return node.random.uniform(0.001, 0.02)
+
+    # ---- processes
+
+    def start_coordinator(self) -> CoordinatorNode:
+        """A new coordinator process; it takes the log from whoever had it."""
+        self._lives += 1
+        node = CoordinatorNode(self, self._lives)
+        self.coordinators.append(node)
+        self.say("coordinator starts", node.name)
+        return node
+
+    @property
+    def serving(self) -> CoordinatorNode | None:
+        """The coordinator that lives and has the log, or is about to take it."""
+        newest = self.disk.storage.epoch
+        alive = (node for node in reversed(self.coordinators) if not node.dead)
+        return next((node for node in alive if node.coordinator is None or node.log.epoch == newest), None)
+
+    def kill_coordinator(self, node: CoordinatorNode) -> None:
+        """The process is gone; most of its clients notice at once."""
+        if node.dead:
+            return
+        node.kill()
+        self.say("coordinator dies", node.name)
+        for worker in self.workers.values():
+            for client in worker.clients:
+                if client.peer is node and self.random.random() < 0.8:
+                    self.loop.call_later(
+                        0.001 + self.random.random() * 0.1, client.reset, "the coordinator died", context=NOWHERE
+                    )
+
+    def start_worker(self, member_id: str) -> WorkerNode:
+        """A new worker process, perhaps under the name of one that is gone."""
+        self._lives += 1
+        lists = self.lists_assignors == "all" or (self.lists_assignors == "some" and self.random.random() < 0.7)
+        before = self.workers.get(member_id)
+        assert before is None or before.dead
+        node = WorkerNode(self, member_id, self._lives, lists_assignors=lists)
+        self.workers[member_id] = node
+        self.say("worker starts", node.name)
+        if member_id in self.durable.members:
+            self.sometimes.reach("a member came back with its old id")
+        return node
+
+    def kill_worker(self, node: WorkerNode) -> None:
+        """SIGKILL: its threads are gone with it."""
+        node.kill()
+        node.running.clear()
+        self.graves.append(node)
+        self.say("worker dies", node.name)
+
+    def living(self) -> list[WorkerNode]:
+        """Worker processes that run or stand still, by name."""
+        return [node for _, node in sorted(self.workers.items()) if not node.dead]
+
+    # ---- the operator
+
+    def order(self, change: ConnectorChange) -> None:
+        """Have a connector changed; repeated until somebody has taken it."""
+        self.orders.append(change)
+
+    async def operate(self) -> None:
+        """Carry out the orders, one by one."""
+        while True:
+            if not self.orders:
+                await asyncio.sleep(0.5)
+                continue
+            request = UpdateConnectorsRequest(group_id=GROUP, changes=(self.orders[0],))
+            try:
+                response: Any = await self._operator.call(request, timeout_s=3.0)
+            except TransportError:
+                await asyncio.sleep(0.5)
+                continue
+            if response.error_code in (14, 15, 16, -1):
+                await asyncio.sleep(0.5)
+                continue
+            self.say("ordered", self.orders[0].connector, response.error_code)
+            self.orders.popleft()
+
+    def order_connector(self, name: str, tasks: int) -> None:
+        """Create or reconfigure a connector so that it has so many tasks."""
+        self.parts[name] = tasks
+        config = {"connector.class": "simulated", "tasks.max": str(tasks)}
+        self.order(ConnectorChange(connector=name, config=entries(config)))
+
+    # ---- what the parts tell
+
+    def on_durable(self, records: Sequence[Record], epoch: int) -> None:
+        """A batch is safe."""
+        self.say("durable", epoch, *sorted({type(record).__name__ for record in records}), self.durable.epoch)
+        self.watch.on_durable(records, epoch)
+
+    def on_request(self, node: Node, request: Request) -> None:
+        """Somebody sends a request."""
+        self.say(node.name, wires.shows(request))
+        if isinstance(node, WorkerNode):
+            self.watch.on_request(node, request)
+
+    def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
+        """A coordinator has answered."""
+        self.say(peer.name, "answers", wires.names_member(request), wires.shows(request), response.error_code)
+        self.watch.on_response(peer, request, response, at_s, copy)
+
+    def on_started(self, node: WorkerNode, unit: Unit, epoch: int, task: SimulatedTask) -> None:
+        """A task has begun."""
+        self.say("start", node.name, unit, epoch)
+        self.watch.on_started(node, unit, epoch)
+        node.running[unit, epoch] = task
+
+    def on_stopped(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        """A task has ended."""
+        self.say("stop", node.name, unit, epoch)
+        node.running.pop((unit, epoch), None)
+
+    def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
+        """A listener is called, or returns."""
+        self.say(node.name, event, len(units), what)
+        self.watch.on_listener(node, event, units, what)
+
+    def on_ended(self, node: WorkerNode) -> None:
+        """A worker has left in good order, or has been turned away."""
+        self.say("worker ends", node.name, node.refused)
+        self.watch.on_ended(node)
+        self.kill_worker(node)
+
+    def meddle(self, node: Node, request: InstallRequest) -> InstallRequest:
+        """A computed assignment on its way out."""
+        if self.mood("an install is not legal", node):
+            return wires.spoilt(request, node.random)
+        return request

@@ -1,0 +1,93 @@
+"""Seeing the rare states in what goes by: records that become safe, answers that leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from connectgroup.group.assignment import COORDINATOR
+from connectgroup.messages import HeartbeatRequest, InstallRequest, Request, UpdateConnectorsRequest, units_of
+from connectgroup.records import (
+    ComputationRecord,
+    CurrentRecord,
+    Key,
+    Kind,
+    MemberRecord,
+    MemberState,
+    RebalanceRecord,
+    Record,
+    TargetRecord,
+    Tombstone,
+)
+
+if TYPE_CHECKING:
+    from .cluster import Cluster, CoordinatorNode
+
+
+def see_record(cluster: Cluster, record: Record, batch: Sequence[Record]) -> None:
+    """A record is about to be taken in."""
+    reach, durable = cluster.sometimes.reach, cluster.durable
+    match record:
+        case TargetRecord():
+            if record.computed_by == COORDINATOR and durable.computation is not None:
+                if durable.computation.failures >= cluster.settings.failures_before_fallback:
+                    reach("the fallback assignor was used")
+                elif any(not member.assignors for member in durable.members.values()):
+                    reach("the server-side assignor served members that list none")
+        case ComputationRecord():
+            before = durable.computation
+            if before is not None and before.epoch == record.epoch and before.member_id != record.member_id:
+                reach("a computing member was replaced")
+        case RebalanceRecord():
+            cause = record.rebalance.causes[-1] if record.rebalance.causes else ""
+            if record.rebalance.finished_ms >= 0:
+                return
+            if "was silent" in cause:
+                reach("a member was removed for silence")
+            elif "did not stop" in cause:
+                reach("a member was removed for a slow stop")
+            elif "joined again" in cause:
+                reach("a member joined again under a later epoch")
+        case CurrentRecord():
+            if record.state == MemberState.UNRELEASED:
+                reach("a unit waited for another member's release")
+            before_it = durable.current(record.member_id)
+            if before_it.pending and not record.pending and record.epoch and durable.epoch > before_it.epoch + 1:
+                reach("an acknowledgement crossed a new target")
+        case MemberRecord():
+            if not durable.members and durable.epoch > 1:
+                reach("a group lost all its members and filled again")
+        case Tombstone(key=Key(kind=Kind.MEMBER)):
+            pass
+
+
+def see_response(
+    cluster: Cluster, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool
+) -> None:
+    """An answer is about to leave."""
+    reach, code = cluster.sometimes.reach, response.error_code
+    if isinstance(request, HeartbeatRequest):
+        if code == 113:
+            reach("a late copy of a heartbeat was refused")
+        elif code == 14:
+            reach("a group was loaded again after a failed append")
+        elif code == 16:
+            reach("a coordinator was fenced")
+        elif code == 0 and request.member_epoch > 0:
+            waited_s = cluster.loop.now - at_s
+            if request.max_wait_ms and response.assignment and 0.2 < waited_s < request.max_wait_ms / 1000 - 0.2:
+                reach("a parked heartbeat was woken")
+            current = cluster.durable.current(request.member_id)
+            if request.member_epoch == current.previous_epoch < current.epoch and request.owned is not None:
+                before = units_of(request.owned)
+                if response.member_epoch == current.epoch and before <= current.held.keys():
+                    reach("an answer was accepted at the previous epoch")
+    elif isinstance(request, InstallRequest):
+        if code == 20482:
+            reach("an install for a passed epoch was refused")
+        elif code == 20481:
+            reach("an illegal install was refused")
+        elif request.error and not code:
+            reach("an assignor's failure was installed")
+    elif isinstance(request, UpdateConnectorsRequest) and code == 113:
+        reach("a task list of a former owner was refused")
