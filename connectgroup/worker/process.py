@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import WorkerConfig
+from ..connector import Connector
 from ..errors import ConnectGroupError, TransportError
 from ..messages import DescribeRequest, DescribeResponse, config_of
 from ..plugins import load_assignor, load_connector_class, load_listener
@@ -110,6 +111,8 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
     for name in sorted(classes):
         try:
             cls = load_connector_class(name)
+            if cls.warm_up.__func__ is not Connector.warm_up.__func__:  # type: ignore[attr-defined]
+                logger.info("warming up %s before joining ...", name)
             await off_loop(f"warm up {name}", cls.warm_up)
         except Exception as error:
             # Not fatal here: the tasks of that class will say what is wrong, the others run.
