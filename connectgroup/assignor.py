@@ -175,6 +175,23 @@ class ConnectorSpec:
     task_weights: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWork:
+    """Work that nobody is given for now.
+
+    Attributes:
+        member_id: the lost worker it waits for; empty where the assignor itself asked for the delay.
+        instance_id: that worker's static name, None if it had none.
+        left_ms: how much longer, in milliseconds.
+        units: what waits.
+    """
+
+    member_id: str = ""
+    instance_id: str | None = None
+    left_ms: int = 0
+    units: Units = NO_UNITS
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConnectGroup(Group):
     """The question put to a ``ConnectAssignor``.
@@ -182,10 +199,18 @@ class ConnectGroup(Group):
     Attributes:
         members: the workers.
         connectors: all there is to place; names are unique.
+        held_back: what waits for a lost worker. An assignor need not look at it: it may place those units or leave
+            them out, they are given to nobody before their time is up or their worker is back.
     """
 
     members: Sequence[ConnectMember] = ()
     connectors: Sequence[ConnectorSpec] = ()
+    held_back: Sequence[HeldWork] = ()
+
+    @property
+    def waiting(self) -> Units:
+        """All units that wait for a lost worker."""
+        return NO_UNITS.union(*(work.units for work in self.held_back if work.member_id))
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -213,22 +238,34 @@ class ConnectMemberAssignment(MemberAssignment):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectAssignment(Assignment):
-    """The answer of a ``ConnectAssignor``: each worker's share."""
+    """The answer of a ``ConnectAssignor``: each worker's share.
+
+    Attributes:
+        held_back: units left out on purpose; they wait for ``delay_ms``.
+        delay_ms: ask again after this long, whatever happens; 0 is never.
+    """
 
     members: Sequence[ConnectMemberAssignment] = ()
+    held_back: Units = NO_UNITS
+    delay_ms: int = 0
 
     @classmethod
-    def from_columns(cls, columns: ConnectColumns, owner: Integers) -> ConnectAssignment:
+    def from_columns(
+        cls, columns: ConnectColumns, owner: Integers, *, held_back: Units = NO_UNITS, delay_ms: int = 0
+    ) -> ConnectAssignment:
         """An answer as one array; each member is answered in the version it spoke.
 
         Args:
             columns: what ``group.columns()`` gave.
             owner: integers of shape ``(units,)``: for each unit the index of its member in
                 ``columns.member_ids``, -1 for none.
+            held_back: those of the units with -1 that are left out on purpose.
+            delay_ms: how long they wait.
         """
         from .assignor_columns import shares_of
 
-        return cls(members=Lazy(lambda: shares_of(columns, owner), origin=(columns, owner)))
+        members = Lazy(lambda: shares_of(columns, owner), origin=(columns, owner))
+        return cls(members=members, held_back=held_back, delay_ms=delay_ms)
 
     @property
     def by_column(self) -> tuple[ConnectColumns, Integers] | None:

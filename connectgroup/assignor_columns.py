@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .assignor import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, Lazy
+from .assignor import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, HeldWork, Lazy
 from .messages import ConnectorTasks, PreparedMember, PrepareResponse, units_of
 from .names import CONNECTOR, Unit
 
@@ -70,6 +70,15 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
                 name=entry.connector, num_tasks=entry.num_tasks, weight=entry.weight, task_weights=entry.task_weights
             )
             for entry in response.connectors
+        ),
+        held_back=tuple(
+            HeldWork(
+                member_id=work.member_id,
+                instance_id=work.instance_id,
+                left_ms=work.left_ms,
+                units=units_of(work.units),
+            )
+            for work in response.held_back
         ),
     )
 

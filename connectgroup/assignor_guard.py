@@ -29,7 +29,7 @@ from .assignor import (
 )
 from .errors import PluginError
 from .messages import LARGEST_METADATA, AssignorInfo, InstalledMember, PrepareResponse, grouped
-from .names import NO_UNITS, Unit, Units, printable
+from .names import Unit, Units, printable
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
@@ -40,15 +40,12 @@ ResultT = TypeVar("ResultT")
 ThingT = TypeVar("ThingT", Unit, TopicPartition)
 
 
-def run_assignor(
-    assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT, *, held_back: Units = NO_UNITS
-) -> AssignmentT:
+def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) -> AssignmentT:
     """Put the question, judge the answer.
 
     Args:
         assignor: any plug-in; nothing is assumed of it.
         group: the question.
-        held_back: units that are to be given to nobody for now.
 
     Returns:
         A legal answer, or one with the assignor's own ``error`` set, whose members are not looked at.
@@ -60,7 +57,7 @@ def run_assignor(
 
     def ask() -> tuple[AssignmentT, str | None]:
         answer = assignor.assign(group)
-        return answer, _offence(assignor, group, answer, held_back)
+        return answer, _offence(assignor, group, answer)
 
     answer, offence = _guarded(assignor, "assign", ask)
     if offence is not None:
@@ -74,6 +71,7 @@ def first_offence(
     members: Collection[str],
     units: AbstractSet[ThingT],
     held_back: AbstractSet[ThingT] = frozenset(),
+    waiting: AbstractSet[ThingT] = frozenset(),
 ) -> str | None:
     """What is wrong first with an assignment: None if nothing, else one line naming it and how many more there are.
 
@@ -81,11 +79,17 @@ def first_offence(
         shares: member id and its units, repeats included.
         members: who there is.
         units: all there is to share out; each must be given exactly once, unless there is no member at all.
-        held_back: those of ``units`` that must not be given.
+        held_back: those of ``units`` that the assignor leaves out on purpose, so that it must not give them.
+        waiting: those of ``units`` that wait for a lost worker: it makes no difference whether they are given.
 
     Source: "Connect on the new protocol", ConnectGroupInstallAssignment, request validation.
     """
     listed = [(member_id, list(given)) for member_id, given in shares]
+    if waiting:
+        listed = [(member_id, [unit for unit in given if unit not in waiting]) for member_id, given in listed]
+        units, held_back = units - waiting, held_back - waiting
+    for unit in sorted(held_back - units):
+        return f"{printable(unit)}, held back, does not exist"
     to_give = units - held_back if held_back else units
     everything = [unit for _, given in listed for unit in given]
     known = all(member_id in members for member_id, _ in listed)
@@ -222,7 +226,7 @@ def describe(error: BaseException) -> str:
     return f"{name}: {printable(text, most=200)}" if text else name
 
 
-def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object, held_back: Units) -> str | None:
+def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) -> str | None:
     expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectGroup) else PartitionAssignment
     share = ConnectMemberAssignment if isinstance(group, ConnectGroup) else PartitionMemberAssignment
     if inspect.iscoroutine(answer):
@@ -234,8 +238,11 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object, he
         return f"error: got {printable(repr(answer.error))}; allowed: an integer"
     if answer.error:
         return None
-    if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup) and answer.by_column is not None:
-        return _column_offence(group, *answer.by_column, held_back=held_back)
+    if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup):
+        if offence := _delay_offence(answer):
+            return offence
+        if answer.by_column is not None:
+            return _column_offence(group, *answer.by_column, held_back=answer.held_back)
     members: list[Any] = list(answer.members)
     for member in members:
         if not isinstance(member, share):
@@ -247,9 +254,14 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object, he
         if offence is not None:
             return f"{printable(member.member_id)}: {offence}"
     known = {member.member_id for member in group.members}
-    if isinstance(group, ConnectGroup):
-        given = [(member.member_id, member.units) for member in members]
-        return first_offence(given, members=known, units=frozenset(group.units), held_back=held_back)
+    if isinstance(group, ConnectGroup) and isinstance(answer, ConnectAssignment):
+        return first_offence(
+            [(member.member_id, member.units) for member in members],
+            members=known,
+            units=frozenset(group.units),
+            held_back=answer.held_back,
+            waiting=group.waiting,
+        )
     return _partition_offence(group, members) if isinstance(group, PartitionGroup) else None
 
 
@@ -286,6 +298,18 @@ def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | Non
     return None
 
 
+def _delay_offence(answer: ConnectAssignment) -> str | None:
+    if not _is_integer(answer.delay_ms) or not 0 <= answer.delay_ms < 1 << 31:
+        return f"delay_ms: got {printable(repr(answer.delay_ms))}; allowed: 0 .. {(1 << 31) - 1}"
+    if not isinstance(answer.held_back, (frozenset, set)) or not all(
+        _is_thing(unit, Unit) for unit in answer.held_back
+    ):
+        return f"held_back: got {printable(repr(answer.held_back))}; allowed: a frozenset of Unit"
+    if answer.held_back and not answer.delay_ms:
+        return f"held_back: got {len(answer.held_back)} units with delay_ms 0; allowed: a delay_ms above 0"
+    return None
+
+
 def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, held_back: Units) -> str | None:
     """An answer as an array cannot give a unit twice; it can be the wrong array, leave out, or point nowhere."""
     import numpy as np
@@ -300,9 +324,15 @@ def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integer
     if outside.size:
         index = int(outside[0])
         return f"owner of {columns.unit(index)}: got {int(owner[index])}; allowed: -1 .. {members - 1}"
-    if held_back:
+    if held_back or group.waiting:
         shares = [(member.member_id, member.units) for member in ConnectAssignment.from_columns(columns, owner).members]
-        return first_offence(shares, members=columns.member_ids, units=frozenset(group.units), held_back=held_back)
+        return first_offence(
+            shares,
+            members=columns.member_ids,
+            units=frozenset(group.units),
+            held_back=held_back,
+            waiting=group.waiting,
+        )
     left_out = np.flatnonzero(owner < 0) if members else np.empty(0, dtype=np.int64)
     if left_out.size:
         more = f" (and {left_out.size - 1} more)" if left_out.size > 1 else ""

@@ -21,6 +21,8 @@ from .errors import ConfigError, ConnectGroupError, TransportError, from_code
 from .messages import (
     ChangedConnector,
     ConnectorChange,
+    DeleteRequest,
+    DeleteResponse,
     DescribedGroup,
     DescribeRequest,
     DescribeResponse,
@@ -114,6 +116,8 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
         "data": options.data / "groups.sqlite",
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
+        "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
+        "moves_per_round": options.moves_per_round,
     }
     config = checked(CoordinatorConfig, values)
     _make_directory("--data", options.data)
@@ -142,6 +146,8 @@ async def _worker(options: argparse.Namespace) -> int:
     values: dict[str, Any] = {"coordinator": options.coordinator, "group": options.group, "scratch": scratch}
     if options.name:
         values["name"] = options.name
+    if options.instance:
+        values["instance"] = options.instance
     if options.assignor:
         values["assignors"] = tuple(options.assignor)
     if options.listener:
@@ -189,6 +195,9 @@ async def _groups_describe(options: argparse.Namespace) -> int:
             print(f"  runs {show(each_unit(member.assigned), most=20)}")
             if member.pending_revocation:
                 print(f"  is stopping {show(each_unit(member.pending_revocation), most=20)}")
+        for waiting in group.held_back:
+            who = f"worker {waiting.instance_id or waiting.member_id}" if waiting.member_id else "the assignor"
+            print(f"waiting {waiting.left_ms / 1000:.1f} s more for {who}: {show(each_unit(waiting.units), most=20)}")
         for connector in group.connectors:
             print(f"connector {connector.connector}: {connector.wanted_state}, version {connector.version}")
             for unit in connector.units:
@@ -196,6 +205,16 @@ async def _groups_describe(options: argparse.Namespace) -> int:
                 print(f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip())
                 if unit.message:
                     print(f"    {unit.message}")
+    return 0
+
+
+async def _groups_delete(options: argparse.Namespace) -> int:
+    response = await _call(options, DeleteRequest(group_ids=(options.group,)))
+    assert isinstance(response, DeleteResponse)
+    for result in response.results:
+        if result.error_code:
+            raise from_code(result.error_code, result.error_message)
+        print(f"group {result.group_id}: deleted")
     return 0
 
 
@@ -317,6 +336,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_coordinator(worker)
     worker.add_argument("--group", required=True, help="the group to join")
     worker.add_argument("--name", help="this worker's name in the group; made up by default")
+    worker.add_argument("--instance", help="a name that outlives the process: stopped, its work waits for its return")
     worker.add_argument("--assignor", action="append", help="an assignor to offer; may be repeated (balanced)")
     worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
     worker.add_argument("--scratch", type=Path, help="directory for what tasks throw away")
@@ -329,7 +349,8 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(run=_groups_list)
     describe = groups.add_parser("describe", help="one group: workers, connectors, tasks")
     explain = groups.add_parser("explain", help="why a group rebalanced, and what it cost")
-    for command, function in ((describe, _groups_describe), (explain, _groups_explain)):
+    forget = groups.add_parser("delete", help="forget a group that all workers have left, with its connectors")
+    for command, function in ((describe, _groups_describe), (explain, _groups_explain), (forget, _groups_delete)):
         command.add_argument("group")
         _add_coordinator(command)
         command.set_defaults(run=function)
@@ -375,6 +396,15 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         "--session-timeout-ms", type=_number, default=10_000, help="silence that removes a worker (10000)"
     )
     parser.add_argument("--heartbeat-interval-ms", type=_number, default=3_000, help="how often workers speak (3000)")
+    parser.add_argument(
+        "--rebalance-delay-ms",
+        type=_number,
+        default=10_000,
+        help="how long a lost worker's work is kept for it (10000)",
+    )
+    parser.add_argument(
+        "--moves-per-round", type=_number, default=0, help="tasks that may be moved at a time, 0 for all (0)"
+    )
 
 
 def _add_coordinator(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from .group.settings import GroupSettings, ServerAssign
 from .member.machine import MemberSettings
 
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
+MaybeMilliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 Name = Annotated[str, Field(min_length=1, max_length=249)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
@@ -41,6 +42,9 @@ class CoordinatorConfig(Settings):
     Attributes:
         data: the log's file; null keeps everything in memory, which a restart forgets.
         assignor: ``group.remote.assignor``: used where members list none, and after failures.
+        scheduled_rebalance_max_delay_ms: how long the work of a lost worker is kept for it; 0 gives it on at once.
+            A move costs milliseconds here, so it is much less than Connect's 300 s.
+        moves_per_round: how many units that run may be moved at a time; 0 moves all at once.
     """
 
     host: str = "127.0.0.1"
@@ -49,6 +53,8 @@ class CoordinatorConfig(Settings):
     session_timeout_ms: Milliseconds = 10_000
     heartbeat_interval_ms: Milliseconds = 3_000
     assignor: Name = "balanced"
+    scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
+    moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
     @model_validator(mode="after")
     def _fits_together(self) -> CoordinatorConfig:
@@ -69,6 +75,8 @@ class CoordinatorConfig(Settings):
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             server_assignor=self.assignor,
             server_assignors=server_assignors,
+            scheduled_delay_ms=self.scheduled_rebalance_max_delay_ms,
+            most_moves=self.moves_per_round,
         )
 
 
@@ -78,6 +86,8 @@ class WorkerConfig(Settings):
     Attributes:
         coordinator: ``host:port``.
         name: the member id; made from host, process and chance where it is not given.
+        instance: ``group.instance.id``: a name that outlives the process. Stopped, the worker leaves for a while and
+            its work waits for whoever joins next under this name.
         assignors: entry-point names in order of preference; empty leaves assigning to the coordinator.
         listeners: entry-point names.
         scratch: where tasks get a directory each, on local disk.
@@ -87,6 +97,7 @@ class WorkerConfig(Settings):
     coordinator: str = f"127.0.0.1:{DEFAULT_PORT}"
     group: Name
     name: Name = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    instance: Name | None = None
     assignors: tuple[Name, ...] = ("balanced",)
     listeners: tuple[Name, ...] = ()
     scratch: Path
@@ -100,7 +111,12 @@ class WorkerConfig(Settings):
 
     def member_settings(self) -> MemberSettings:
         """What the member machine needs of it."""
-        return MemberSettings(group_id=self.group, member_id=self.name, rebalance_timeout_ms=self.rebalance_timeout_ms)
+        return MemberSettings(
+            group_id=self.group,
+            member_id=self.name,
+            instance_id=self.instance,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+        )
 
 
 class ConnectorFile(Settings):

@@ -3,13 +3,15 @@
     ConnectGroupError
     ├── GroupError               a request turned down: has a wire code, costs no record
     │   ├── InvalidRequest 42             ├── UnknownMemberId 25
-    │   ├── InvalidGroupId 24             ├── FencedMemberEpoch 110
+    │   ├── FencedInstanceId 82           ├── FencedMemberEpoch 110
     │   ├── GroupIdNotFound 69            ├── StaleMemberEpoch 113
     │   ├── UnsupportedAssignor 112       ├── UnsupportedVersion 35
     │   ├── ComputeAssignment 20480       ├── NotCoordinator 16
     │   ├── InvalidAssignment 20481       ├── CoordinatorNotAvailable 15
     │   ├── StaleGroupEpoch 20482         ├── CoordinatorLoadInProgress 14
-    │   ├── UnknownServerError -1         └── GroupMaxSizeReached 81
+    │   ├── UnreleasedInstanceId 111      ├── GroupMaxSizeReached 81
+    │   ├── NonEmptyGroup 68              ├── PolicyViolation 44
+    │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
     ├── TransportError           no answer: the caller may ask again
     ├── WireError                bytes that are not a message of ours
@@ -67,12 +69,6 @@ class NotCoordinator(GroupError):
 
     code = 16
     retriable = True
-
-
-class InvalidGroupId(GroupError):
-    """The group id cannot be one."""
-
-    code = 24
 
 
 class UnknownMemberId(GroupError):
@@ -146,6 +142,31 @@ class StaleGroupEpoch(GroupError):
 
 def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
     return [cls, *(deeper for child in cls.__subclasses__() for deeper in _subclasses(child))]
+
+
+class FencedInstanceId(GroupError):
+    """Another process has taken over this static member's name. The worker must stop everything and end."""
+
+    code = 82
+
+
+class UnreleasedInstanceId(GroupError):
+    """The static member's name is in use by a member that has not left. Ask again: it may be dead already."""
+
+    code = 111
+    retriable = True
+
+
+class NonEmptyGroup(GroupError):
+    """The group has members, so it cannot be deleted."""
+
+    code = 68
+
+
+class PolicyViolation(GroupError):
+    """A limit that the operator has set."""
+
+    code = 44
 
 
 def from_code(code: int, message: str | None) -> GroupError:

@@ -146,6 +146,8 @@ class HeartbeatRequest:
         statuses: *(tagged)* what changed since the last answered heartbeat.
         cause: *(tagged)* why the member leaves, in words; shown in the rebalance's explanation.
         traceparent: *(tagged)* W3C trace context of the caller.
+        draining: *(tagged)* the member wants nothing new and its work taken over; it leaves when it has none.
+            Read from full heartbeats only, those that name assignors and units.
     """
 
     group_id: str
@@ -161,6 +163,7 @@ class HeartbeatRequest:
     statuses: tuple[TaskStatus, ...] = ()
     cause: str = ""
     traceparent: str = ""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,8 +291,29 @@ class PreparedConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBack:
+    """Units that nobody is given for now: they wait for a lost worker, or for as long as the assignor asked.
+
+    Attributes:
+        member_id: the worker that is waited for; empty where the assignor asked.
+        instance_id: its static name, null if it had none.
+        left_ms: how much longer.
+        units: what waits.
+    """
+
+    member_id: str = ""
+    instance_id: str | None = None
+    left_ms: int = 0
+    units: tuple[ConnectorTasks, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareResponse:
-    """The group at ``group_epoch``, complete: all that an assignor may look at."""
+    """The group at ``group_epoch``, complete: all that an assignor may look at.
+
+    Attributes:
+        held_back: *(tagged)* may be placed or left out, as the assignor likes: the coordinator gives it to nobody yet.
+    """
 
     throttle_time_ms: int = 0
     error_code: int = 0
@@ -299,6 +323,7 @@ class PrepareResponse:
     members: tuple[PreparedMember, ...] = ()
     connectors: tuple[PreparedConnector, ...] = ()
     coordinator_epoch: int = -1
+    held_back: tuple[HeldBack, ...] = ()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -325,6 +350,8 @@ class InstallRequest:
         error: 0, or the assignor's error: then nothing is installed.
         members: the whole target; a member left out gets nothing.
         message: *(tagged)* the error in words.
+        held_back: *(tagged)* units left out on purpose; needs ``delay_ms``.
+        delay_ms: *(tagged)* ask again after this long; 0 is never.
     """
 
     group_id: str
@@ -334,6 +361,8 @@ class InstallRequest:
     error: int = 0
     members: tuple[InstalledMember, ...] = ()
     message: str = ""
+    held_back: tuple[ConnectorTasks, ...] = ()
+    delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,7 +542,12 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """One group; ``rebalances`` holds the last 100, oldest first."""
+    """One group.
+
+    Attributes:
+        rebalances: the last 100, oldest first.
+        held_back: *(tagged)* what is given to nobody for now, and for how much longer.
+    """
 
     error_code: int = 0
     error_message: str | None = None
@@ -527,6 +561,7 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...] = ()
     connectors: tuple[DescribedConnector, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
+    held_back: tuple[HeldBack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,6 +570,35 @@ class DescribeResponse:
 
     throttle_time_ms: int = 0
     groups: tuple[DescribedGroup, ...] = ()
+    coordinator_epoch: int = -1
+
+
+# --------------------------------------------------------------------------------------------------
+# ConnectGroupDelete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRequest:
+    """Forget these groups with their connectors; a group that has members is kept (ConnectGroupDelete)."""
+
+    group_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedGroup:
+    """What became of one group asked for."""
+
+    group_id: str
+    error_code: int = 0
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteResponse:
+    """One entry a group asked for, in that order."""
+
+    throttle_time_ms: int = 0
+    results: tuple[DeletedGroup, ...] = ()
     coordinator_epoch: int = -1
 
 
@@ -608,6 +672,7 @@ Request = (
     | InstallRequest
     | DescribeRequest
     | UpdateConnectorsRequest
+    | DeleteRequest
     | ApiVersionsRequest
     | FindCoordinatorRequest
 )
@@ -617,6 +682,7 @@ Response = (
     | InstallResponse
     | DescribeResponse
     | UpdateConnectorsResponse
+    | DeleteResponse
     | ApiVersionsResponse
     | FindCoordinatorResponse
 )

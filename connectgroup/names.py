@@ -19,7 +19,7 @@ LEAVE_EPOCH: Final = -1
 """Sent by a member that leaves for good."""
 
 STATIC_LEAVE_EPOCH: Final = -2
-"""Sent by a static member that leaves for a while (later Kafka; the source knows -1 only)."""
+"""Sent by a static member that leaves for a while; the epoch it stands at until it is back (later Kafka)."""
 
 
 class Unit(NamedTuple):

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     COMPUTATION = 7
     STATUS = 8
     REBALANCE = 9
+    DELAY = 10
 
 
 class MemberState(IntEnum):
@@ -93,7 +94,11 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """What a member said about itself when it joined, or since."""
+    """What a member said about itself when it joined, or since.
+
+    Attributes:
+        draining: *(tagged)* it wants nothing new and its work taken over.
+    """
 
     group_id: str
     member_id: str
@@ -102,6 +107,7 @@ class MemberRecord:
     rebalance_timeout_ms: int = 0
     server_assignor: str | None = None
     assignors: tuple[AssignorInfo, ...] = ()
+    draining: bool = False
 
     @property
     def key(self) -> Key:
@@ -110,12 +116,19 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecord:
-    """A target is installed: the last record of its batch, so that half a target is never current."""
+    """A target is installed: the last record of its batch, so that half a target is never current.
+
+    Attributes:
+        checksum: *(tagged)* of what was installed, to tell the same install sent twice from another one.
+        deferred: *(tagged)* moves that were left for the next round (``GroupSettings.most_moves``).
+    """
 
     group_id: str
     epoch: int
     assignor: str = ""
     computed_by: str = ""
+    checksum: int = 0
+    deferred: int = 0
 
     @property
     def key(self) -> Key:
@@ -276,6 +289,40 @@ class StatusRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelayRecord:
+    """Work that is given to nobody until its deadline: a lost worker's, or what an assignor wants held back.
+
+    Attributes:
+        member_id: the worker that is waited for; empty where the assignor asked for the delay.
+        instance_id: that worker's static name, if it had one: it may come back under another member id.
+        units: what is held back.
+        error: with ``version`` and ``metadata`` the rest of the lost worker's share, to be given back as it was.
+        delay_ms: how long it was to last when it began; what is left of it is never taken to be more.
+        deadline_ms: wall clock, milliseconds since 1970. A coordinator that loads the group goes on from it.
+        epoch: the group epoch that the loss led to. While it is the newest, nothing else has happened since.
+    """
+
+    group_id: str
+    member_id: str = ""
+    instance_id: str | None = None
+    units: tuple[ConnectorTasks, ...] = ()
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+    delay_ms: int = 0
+    deadline_ms: int = 0
+    epoch: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.DELAY, self.group_id, self.member_id)
+
+    def left_ms(self, now_ms: int) -> int:
+        """What is left at ``now_ms``: never below zero, nor above the whole, whatever the clocks did (F14)."""
+        return min(max(self.deadline_ms - now_ms, 0), self.delay_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceRecord:
     """One rebalance, written when it begins and again when all members have reached its target."""
 
@@ -308,5 +355,6 @@ Value = (
     | ComputationRecord
     | StatusRecord
     | RebalanceRecord
+    | DelayRecord
 )
 Record = Value | Tombstone

@@ -30,6 +30,7 @@ from ..errors import (
     InvalidRequest,
     LogError,
     NotCoordinator,
+    PolicyViolation,
     StaleMemberEpoch,
     UnknownServerError,
 )
@@ -39,14 +40,17 @@ from ..group.state import Group, replay
 from ..group.timing import SetTimer, Timer, TimerKey, TimerKind, on_load
 from ..log.base import AppendRefused, Log, LogFenced
 from ..messages import (
+    DeleteRequest,
+    DeleteResponse,
     DescribeRequest,
     DescribeResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     Request,
     Response,
+    UpdateConnectorsRequest,
 )
-from ..names import printable
+from ..names import JOIN_EPOCH, printable
 from ..records import Record
 
 logger = logging.getLogger(__name__)
@@ -126,7 +130,13 @@ class Coordinator:
                 name when it is asked for; the others are served.
         """
         await self._log.open()
-        for group_id, loaded in (await self._log.load()).items():
+        try:
+            everything = await self._log.load()
+        except BaseException:
+            # Whoever may try again must be able to take it, here or elsewhere (KAFKA-19394).
+            await self._log.close()
+            raise
+        for group_id, loaded in everything.items():
             self._take(group_id, loaded)
         self._spawn(self._run()).add_done_callback(self._on_loop_end)
 
@@ -171,13 +181,24 @@ class Coordinator:
             raise InvalidRequest(f"{type(request).__name__}: the server answers this itself")
         if isinstance(request, DescribeRequest):
             return await self._describe(request, client_host)
+        if isinstance(request, DeleteRequest):
+            return await self._delete(request, client_host)
         return await self._ask(request, request.group_id, client_host)
 
     async def _describe(self, request: DescribeRequest, client_host: str) -> Response:
-        asked = request.group_ids or tuple(sorted({*self._groups, *self._broken}))
+        known = [group_id for group_id, group in self._groups.items() if group.exists]
+        asked = request.group_ids or tuple(sorted({*known, *self._broken}))
         answers = [await self._ask(DescribeRequest(group_ids=(group_id,)), group_id, client_host) for group_id in asked]
         groups = [group for answer in answers if isinstance(answer, DescribeResponse) for group in answer.groups]
         return DescribeResponse(groups=tuple(groups), coordinator_epoch=self._log.epoch)
+
+    async def _delete(self, request: DeleteRequest, client_host: str) -> Response:
+        answers = [
+            await self._ask(DeleteRequest(group_ids=(group_id,)), group_id, client_host)
+            for group_id in request.group_ids
+        ]
+        results = [result for answer in answers if isinstance(answer, DeleteResponse) for result in answer.results]
+        return DeleteResponse(results=tuple(results), coordinator_epoch=self._log.epoch)
 
     async def _ask(self, request: GroupRequest, group_id: str, client_host: str) -> Response:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -321,6 +342,11 @@ class Coordinator:
             return None
         group = self._groups.get(command.group_id) or Group(command.group_id)
         request = command.what
+        if not group.exists and self._is_full(request):
+            self._refuse(
+                command, PolicyViolation(f"this coordinator has all of its {self._settings.most_groups} groups")
+            )
+            return None
         if isinstance(request, HeartbeatRequest) and not command.arrived:
             command.arrived = True
             who = (request.group_id, request.member_id)
@@ -337,6 +363,14 @@ class Coordinator:
                 del self._parked[(request.group_id, request.member_id)]
                 answers.append((earlier, earlier.parked_response))
         return group
+
+    def _is_full(self, request: GroupRequest | TimerKey) -> bool:
+        """Whether the request would make one group too many."""
+        makes = isinstance(request, UpdateConnectorsRequest) or (
+            isinstance(request, HeartbeatRequest) and request.member_epoch == JOIN_EPOCH
+        )
+        most = self._settings.most_groups
+        return makes and len(self._groups) >= most and sum(group.exists for group in self._groups.values()) >= most
 
     def _last_heard(self, who: tuple[str, str], group: Group) -> int:
         """The highest sequence heard of a member id; for a while also of one that is gone.
@@ -447,7 +481,9 @@ class Coordinator:
         late_s = asyncio.get_running_loop().time() - due_s
         if late_s > max(LATE_S, timer.after_ms / 4000):
             # This process has been standing still, and what the members said meanwhile is still unread (F14, F15).
-            self._set(timer)
+            # A deadline that is in the log does not begin anew: it waits for what is unread, and no longer.
+            again_ms = LATE_S * 1000 if timer.key.kind is TimerKind.DELAY else timer.after_ms
+            self._set(replace(timer, after_ms=min(timer.after_ms, int(again_ms))))
             return
         self._expired.add(timer.key)
         self._queue.put_nowait(_Command(timer.key, timer.key.group_id))
@@ -461,9 +497,10 @@ class Coordinator:
             self._broken[group_id] = loaded
             return
         group = replay(group_id, loaded)
-        if group.exists:
+        # One that was deleted is kept as well: it knows when it was made (``group.delete``).
+        if group.created_ms:
             self._groups[group_id] = group
-            for timer in on_load(group, self._settings):
+            for timer in on_load(group, self._wall_clock_ms(), self._settings):
                 self._set(timer)
 
     def _forget(self, group_id: str) -> None:

@@ -51,8 +51,10 @@ class CoordinatorServer:
 
     async def close(self) -> None:
         """Answer what is parked, close the port, let go of the log."""
-        await self.coordinator.close()
-        await self._server.close()
+        try:
+            await self.coordinator.close()
+        finally:
+            await self._server.close()
 
 
 def server_assignors(names: Iterable[str]) -> dict[str, ServerAssign]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from zlib import crc32
 
 from ..assignor_guard import first_offence
 from ..errors import (
@@ -38,7 +39,7 @@ from ..messages import (
     grouped,
     units_of,
 )
-from ..names import printable
+from ..names import NO_UNITS, Units, printable
 from ..records import (
     ComputationRecord,
     Kind,
@@ -47,7 +48,7 @@ from ..records import (
     TargetRecord,
     WantedState,
 )
-from . import validate
+from . import delay, static, validate
 from .draft import Draft
 from .outcome import Outcome
 from .settings import GroupSettings
@@ -103,6 +104,11 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
 
 
+def taking(members: Sequence[MemberRecord]) -> list[MemberRecord]:
+    """Members that are to be given work: those that are not draining, or all where all are."""
+    return [member for member in members if not member.draining] or list(members)
+
+
 def able_to_compute(members: Sequence[MemberRecord], assignor: str) -> list[str]:
     """Members that can run the assignor for all: A [1-5] for A [1-5], B [3-4], C [2-4].
 
@@ -147,8 +153,7 @@ def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
     members = list(draft.members())
     if not members:
         # A group without members has nothing to assign: its target is current by definition (KAFKA-20442, HB-13).
-        _install(draft, (), "", COORDINATOR)
-        return ()
+        return _install(draft, (), "", COORDINATOR, settings)
     under_way = draft.computation
     fresh = under_way is None or under_way.epoch != draft.epoch
     assignor = select_assignor(members)
@@ -156,12 +161,18 @@ def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
         if fresh:
             return _compute_here(draft, settings, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
         return ()
-    able = able_to_compute(members, assignor)
+    able = _able(draft, members, assignor)
     if under_way is not None and not fresh:
         if under_way.member_id == "" or under_way.member_id in able:
             return ()
         return _ask(draft, settings, able, under_way)
     return _ask(draft, settings, able, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+
+
+def _able(draft: Draft, members: Sequence[MemberRecord], assignor: str) -> list[str]:
+    """Those able to compute that are there to do it, and will be for a while."""
+    there = {member.member_id for member in taking(members) if not draft.current(member.member_id).away}
+    return [member_id for member_id in able_to_compute(members, assignor) if member_id in there]
 
 
 def _ask(
@@ -203,8 +214,7 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
         return (compute(draft.group.group_id, settings.session_timeout_ms),)
     if computation.error:
         draft.write(replace(computation, member_id=""))
-    _install(draft, installed, name, COORDINATOR)
-    return (CancelTimer(TimerKey(TimerKind.COMPUTE, draft.group.group_id)),)
+    return _install(draft, installed, name, COORDINATOR, settings)
 
 
 def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
@@ -219,7 +229,7 @@ def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple
     )
     members = list(draft.members())
     assignor = select_assignor(members)
-    return _ask(draft, settings, able_to_compute(members, assignor) if assignor else (), failed)
+    return _ask(draft, settings, _able(draft, members, assignor) if assignor else (), failed)
 
 
 def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
@@ -292,8 +302,10 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
     """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
     group = draft.group
     members = []
-    for member in draft.members():
+    for member in taking(list(draft.members())):
         info = _info(member, assignor)
+        waiting = delay.waiting_for(draft, member)
+        has = units_of(waiting.units) if waiting is not None else group.target(member.member_id).units
         members.append(
             PreparedMember(
                 member_id=member.member_id,
@@ -302,7 +314,7 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                 assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
                 if info
                 else AssignorMetadata(),
-                units=grouped(unit for unit in group.target(member.member_id).units if unit in group.runnable),
+                units=grouped(unit for unit in has if unit in group.runnable),
             )
         )
     connectors = tuple(
@@ -314,16 +326,28 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
         if connector.wanted_state != WantedState.STOPPED
     )
     return PrepareResponse(
-        group_epoch=draft.epoch, assignor_name=assignor, members=tuple(members), connectors=connectors
+        group_epoch=draft.epoch,
+        assignor_name=assignor,
+        members=tuple(members),
+        connectors=connectors,
+        held_back=delay.shown(draft),
     )
 
 
-def offence_of(draft: Draft, assignor: str, members: Sequence[InstalledMember]) -> str | None:
-    """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9)."""
+def offence_of(
+    draft: Draft, assignor: str, members: Sequence[InstalledMember], *, left_out: Units = NO_UNITS
+) -> str | None:
+    """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9).
+
+    What is held back for lost workers may be placed or not: it is given to nobody. ``left_out`` is what the assignor
+    itself holds back, so that it must not be placed.
+    """
     offence = first_offence(
         ((installed.member_id, each_unit(installed.units)) for installed in members),
-        members={member.member_id for member in draft.members()},
+        members={member.member_id for member in taking(list(draft.members()))},
         units=draft.group.runnable.keys(),
+        held_back=left_out,
+        waiting=draft.lost_work(),
     )
     if offence:
         return offence
@@ -348,7 +372,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence; it is not an exception,
     because the failure is a fact to be recorded.
     """
-    validate.install(request)
+    validate.install(request, settings)
     _speaker(group, request.member_id, request.member_epoch)
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
@@ -363,33 +387,55 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     if request.error != 0:
         message = request.message or f"assignor {assignor} reported error {request.error}"
         timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
-    elif offence := offence_of(draft, assignor, request.members):
+    elif offence := offence_of(draft, assignor, request.members, left_out=units_of(request.held_back)):
         timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
         response = InstallResponse(
             error_code=InvalidAssignment.code, error_message=f"assignment for epoch {request.group_epoch}: {offence}"
         )
     else:
-        _install(draft, request.members, assignor, request.member_id)
-        timers = (CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)),)
+        timers = _install(draft, request.members, assignor, request.member_id, settings, request=request)
     return Outcome(response=response, records=tuple(draft.records), timers=timers)
 
 
 def _is_repeat(group: Group, request: InstallRequest) -> bool:
     """The same install once more, after a lost response (CN-08)."""
-    if request.error or request.group_epoch != group.target_epoch or group.computed_by != request.member_id:
-        return False
-    said = {member.member_id: _share(member) for member in request.members}
-    return all(group.target(member_id) == said.get(member_id, NO_TARGET) for member_id in group.members)
+    return (
+        not request.error
+        and request.group_epoch == group.target_epoch
+        and request.member_id == group.computed_by
+        and _checksum(request) == group.target_checksum
+    )
+
+
+def _checksum(request: InstallRequest) -> int:
+    """Of all that an install says of the target; what became of it may differ (held back, left for the next round)."""
+    return crc32(repr((request.members, request.held_back, request.delay_ms)).encode())
 
 
 def _share(member: InstalledMember) -> Target:
     return Target(units=units_of(member.units), error=member.error, version=member.version, metadata=member.metadata)
 
 
-def _install(draft: Draft, members: Iterable[InstalledMember], assignor: str, computed_by: str) -> None:
-    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02)."""
+def _install(
+    draft: Draft,
+    members: Iterable[InstalledMember],
+    assignor: str,
+    computed_by: str,
+    settings: GroupSettings,
+    *,
+    request: InstallRequest | None = None,
+) -> tuple[Timer, ...]:
+    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02).
+
+    Args:
+        request: what a member sent, where one did.
+    """
     group = draft.group
     shares = {member.member_id: _share(member) for member in members}
+    waiting = draft.lost_work()
+    if waiting:
+        shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
+    deferred = stay_for_now(draft, shares, settings.most_moves)
     for member in draft.members():
         share = shares.get(member.member_id, NO_TARGET)
         # The draft's: a share forgotten in this very step must be written again, even where it is the same.
@@ -404,7 +450,60 @@ def _install(draft: Draft, members: Iterable[InstalledMember], assignor: str, co
                     metadata=share.metadata,
                 )
             )
+        static.release_for_others(draft, member.member_id)
     for member_id in sorted(group.targets):
         if draft.member(member_id) is None:
             draft.forget(Kind.TARGET_MEMBER, member_id)
-    draft.write(TargetRecord(group_id=group.group_id, epoch=draft.epoch, assignor=assignor, computed_by=computed_by))
+    timers = delay.after_install(draft, request.held_back if request else (), request.delay_ms if request else 0)
+    draft.write(
+        TargetRecord(
+            group_id=group.group_id,
+            epoch=draft.epoch,
+            assignor=assignor,
+            computed_by=computed_by,
+            checksum=_checksum(request) if request else 0,
+            deferred=deferred,
+        )
+    )
+    return (*timers, CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)))
+
+
+# --------------------------------------------------------------------------------------------------
+# Rounds
+
+
+def stay_for_now(draft: Draft, shares: dict[str, Target], most_moves: int) -> int:
+    """Leave what goes beyond a round's moves where it runs; the assignor says where, the coordinator how fast.
+
+    Args:
+        shares: changed in place. Which of the moves come first is by name, the same on every replay.
+
+    Returns:
+        How many moves were left for the next round.
+    """
+    if not most_moves:
+        return 0
+    moves = []
+    for member_id, share in shares.items():
+        for unit in share.units:
+            holder = draft.holder(unit)
+            if holder in (None, member_id) or draft.member(str(holder)) is None:
+                continue
+            # What its holder has been told to stop already is on its way.
+            if unit in draft.target(str(holder)).units and not draft.current(str(holder)).away:
+                moves.append((unit, member_id, str(holder)))
+    for unit, member_id, holder in sorted(moves)[most_moves:]:
+        shares[member_id] = replace(shares[member_id], units=shares[member_id].units - {unit})
+        kept = shares.get(holder, NO_TARGET)
+        shares[holder] = replace(kept, units=kept.units | {unit})
+    return max(0, len(moves) - most_moves)
+
+
+def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """All members have reached the target: ask for the moves that it left out."""
+    draft = Draft(group, now_ms)
+    timers: tuple[Timer, ...] = ()
+    if group.deferred and not group.behind and group.epoch == group.target_epoch and group.members:
+        draft.bump(f"{group.deferred} moves were left for this round")
+        timers = settle(draft, settings)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)

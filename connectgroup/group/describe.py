@@ -13,6 +13,8 @@ from ..messages import (
     grouped,
 )
 from ..names import CONNECTOR, Unit, printable
+from .delay import shown
+from .draft import Draft
 from .state import Group, runnable_units
 
 
@@ -25,7 +27,7 @@ def state_name(group: Group) -> str:
     return "Reconciling" if group.behind else "Stable"
 
 
-def describe(group: Group) -> DescribedGroup:
+def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
     """Everything about a group that a person may ask for; units being revoked are shown too (KAFKA-20431)."""
     if not group.exists:
         return DescribedGroup(
@@ -46,6 +48,7 @@ def describe(group: Group) -> DescribedGroup:
         members=tuple(_members(group)),
         connectors=tuple(_connectors(group)),
         rebalances=tuple(group.rebalances.values()),
+        held_back=shown(Draft(group, now_ms)),
     )
 
 
@@ -57,7 +60,7 @@ def _members(group: Group) -> Iterable[DescribedMember]:
             instance_id=member.instance_id,
             client_host=member.client_host,
             member_epoch=current.epoch,
-            state=current.state.name,
+            state="AWAY" if current.away else "DRAINING" if member.draining else current.state.name,
             assigned=grouped(current.assigned),
             pending_revocation=grouped(current.pending),
             target=grouped(group.target(member_id).units),

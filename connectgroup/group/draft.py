@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..messages import Rebalance, units_of
-from ..names import Unit, Units
+from ..names import NO_UNITS, Unit, Units
 from ..records import (
     HISTORY,
     ComputationRecord,
     CurrentRecord,
+    DelayRecord,
     GroupRecord,
     Key,
     Kind,
@@ -38,6 +39,8 @@ class Draft:
         records: written so far, in order.
         epoch: the group epoch.
         target_epoch: the epoch of the installed target.
+        computation: who was asked to compute, and how that went.
+        delays: what is held back, by the member that is waited for.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:
@@ -50,6 +53,7 @@ class Draft:
         self._members: dict[str, MemberRecord | None] = {}
         self._currents: dict[str, Current | None] = {}
         self._targets: dict[str, Target] = {}
+        self.delays: dict[str, DelayRecord] = dict(group.delays)
         self._rebalance = group.latest_rebalance
         self._bumped = False
 
@@ -69,6 +73,10 @@ class Draft:
                 self._targets[record.member_id] = Target(
                     units=units_of(record.units), error=record.error, version=record.version, metadata=record.metadata
                 )
+            case DelayRecord():
+                self.delays[record.member_id] = record
+            case Tombstone(key=Key(kind=Kind.DELAY)):
+                self.delays.pop(record.key.name, None)
             case Tombstone(key=Key(kind=Kind.TARGET_MEMBER)):
                 self._targets[record.key.name] = NO_TARGET
             case Tombstone(key=Key(kind=Kind.MEMBER)):
@@ -83,6 +91,11 @@ class Draft:
         tombstone = Tombstone(Key(kind, self.group.group_id, name))
         if tombstone not in self.records:
             self.write(tombstone)
+
+    def forget_member(self, member_id: str) -> None:
+        """Tombstones current, target, member, in this order (HB-19)."""
+        for kind in (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER):
+            self.forget(kind, member_id)
 
     def set_current(self, member_id: str, current: Current) -> None:
         """Write what a member runs from now on."""
@@ -144,6 +157,21 @@ class Draft:
         runnable, newest = self.group.runnable, self.target_epoch
         return frozenset(unit for unit in self.target(member_id).units if runnable.get(unit, newest + 1) <= newest)
 
+    def waits_for(self, delay: DelayRecord) -> str | None:
+        """The member that a delay waited for, once it is back: under its own id, or under its static name."""
+        if self.member(delay.member_id) is not None:
+            return delay.member_id
+        if delay.instance_id is None:
+            return None
+        return next((member.member_id for member in self.members() if member.instance_id == delay.instance_id), None)
+
+    def lost_work(self) -> Units:
+        """Units that are to be given to nobody now: those of lost workers that are not back (S15)."""
+        if not self.delays:
+            return NO_UNITS
+        lost = [delay for delay in self.delays.values() if delay.member_id and self.waits_for(delay) is None]
+        return NO_UNITS.union(*(units_of(delay.units) for delay in lost)) & self.group.runnable.keys()
+
     def holder(self, unit: Unit) -> str | None:
         """Who holds a unit, units being stopped included."""
         entry = self.group.holders.get(unit)
@@ -168,7 +196,9 @@ class Draft:
             self._bumped = True
             if last is not None and unanswered:
                 self.forget(Kind.REBALANCE, str(last.epoch))
-            created_ms = self.group.created_ms or self.now_ms
+            # A group made again under the name of one that was deleted is a later one, whatever the clock says: its
+            # tokens must be higher.
+            created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1)
             self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1, created_ms=created_ms))
             if self.epoch - HISTORY in self.group.rebalances:
                 self.forget(Kind.REBALANCE, str(self.epoch - HISTORY))

@@ -11,6 +11,9 @@ from dataclasses import replace
 
 from ..errors import GroupError
 from ..messages import (
+    DeletedGroup,
+    DeleteRequest,
+    DeleteResponse,
     DescribeRequest,
     DescribeResponse,
     HeartbeatRequest,
@@ -25,16 +28,20 @@ from ..messages import (
     UpdateConnectorsResponse,
 )
 from ..records import MOST_MOVES, RebalanceRecord, Record
-from .assignment import compute_timed_out, install, prepare
+from .assignment import compute_timed_out, install, next_round, prepare
 from .connectors import after_connectors, update_connectors
+from .delete import delete
 from .describe import describe
-from .heartbeat import heartbeat, rebalance_timed_out, session_timed_out
+from .heartbeat import heartbeat
+from .leave import delay_over, rebalance_timed_out, session_timed_out
 from .outcome import Outcome
 from .settings import GroupSettings
 from .state import Group
 from .timing import TimerKey, TimerKind
 
-GroupRequest = HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest | UpdateConnectorsRequest
+GroupRequest = (
+    HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest | UpdateConnectorsRequest | DeleteRequest
+)
 
 
 def handle(
@@ -42,7 +49,7 @@ def handle(
 ) -> Outcome[Response]:
     """Decide one request. The group is read only; a request turned down costs no record.
 
-    ``request`` is about this group; a describe request is answered for this group alone.
+    ``request`` is about this group; a request to describe or delete is answered for this group alone.
     """
     try:
         match request:
@@ -55,7 +62,9 @@ def handle(
             case UpdateConnectorsRequest():
                 return update_connectors(group, request, now_ms, settings)
             case DescribeRequest():
-                return Outcome(response=DescribeResponse(groups=(describe(group),)))
+                return Outcome(response=DescribeResponse(groups=(describe(group, now_ms),)))
+            case DeleteRequest():
+                return delete(group)
     except GroupError as error:
         return Outcome(response=refusal(request, error))
 
@@ -77,6 +86,13 @@ def refusal(request: GroupRequest, error: GroupError) -> Response:
             return DescribeResponse(
                 groups=tuple(replace(group, error_code=code, error_message=message) for group in described)
             )
+        case DeleteRequest():
+            return DeleteResponse(
+                results=tuple(
+                    DeletedGroup(group_id=group_id, error_code=code, error_message=message)
+                    for group_id in request.group_ids
+                )
+            )
 
 
 def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
@@ -88,6 +104,8 @@ def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) ->
             return rebalance_timed_out(group, key.member_id, now_ms, settings)
         case TimerKind.COMPUTE:
             return compute_timed_out(group, now_ms, settings)
+        case TimerKind.DELAY:
+            return delay_over(group, key.member_id, now_ms, settings)
 
 
 def step(
@@ -110,6 +128,10 @@ def step(
         finish = finished(group, now_ms)
         _apply(group, finish)
         records += finish
+        more = next_round(group, now_ms, settings)
+        _apply(group, more.records)
+        records += more.records
+        timers += more.timers
     return replace(outcome, records=tuple(records), timers=tuple(timers))
 
 

@@ -1,4 +1,4 @@
-"""Join, stay, acknowledge, leave: what the coordinator does with one heartbeat.
+"""Join, stay, acknowledge: what the coordinator does with one heartbeat. Leaving is in ``leave``.
 
 The order is the source's ("Request Handling" of ConnectGroupHeartbeat): find the group, find or make the member,
 check its epoch, take in what it says of itself, and move it one step towards its target. Between the last two
@@ -28,11 +28,12 @@ from ..messages import (
     grouped,
     units_of,
 )
-from ..names import JOIN_EPOCH, LEAVE_EPOCH, Unit, Units, printable, show
+from ..names import JOIN_EPOCH, Unit, Units, printable, show
 from ..records import Kind, MemberRecord, MemberState, StatusRecord, TargetRecord, UnitState
-from . import timing, validate
+from . import delay, static, timing, validate
 from .assignment import check_assignors, settle
 from .draft import Draft
+from .leave import leave, remove_member
 from .outcome import Outcome
 from .reconcile import reconcile
 from .settings import GroupSettings
@@ -59,20 +60,22 @@ def heartbeat(
         InvalidRequest, UnsupportedAssignor, UnknownMemberId, GroupIdNotFound: turned down, nothing changed.
     """
     validate.heartbeat(request, settings)
-    if request.member_epoch == LEAVE_EPOCH:
-        return _leave(group, request, now_ms, settings)
+    if request.member_epoch < JOIN_EPOCH:
+        return leave(group, request, now_ms, settings)
     draft = Draft(group, now_ms)
+    joining: tuple[Timer, ...] = ()
     if request.member_epoch == JOIN_EPOCH:
-        _join(draft, request, settings, client_host)
+        joining = _join(draft, request, settings, client_host)
     else:
         fenced = _admit(group, request)
         if fenced:
-            timers = remove_member(draft, request.member_id, f"{request.member_id} was fenced: {fenced}", settings)
+            cause = f"{request.member_id} was fenced: {fenced}"
+            timers = remove_member(draft, request.member_id, cause, settings, lost=True)
             response = HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=fenced)
             return Outcome(response=response, records=tuple(draft.records), timers=timers)
         _update(draft, request, settings)
     _take_statuses(draft, request.member_id, request.statuses)
-    timers = settle(draft, settings)
+    timers = (*joining, *settle(draft, settings))
 
     computation = draft.computation
     asked = (
@@ -153,7 +156,7 @@ def _step(
     timers = (
         *timers,
         timing.session(group.group_id, member_id, settings),
-        *_rebalance_timer(draft, member_id, before, after),
+        *_rebalance_timer(draft, member_id, after),
     )
     return Outcome(
         response=response,
@@ -217,9 +220,11 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
     )
 
 
-def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
+def _rebalance_timer(draft: Draft, member_id: str, after: Current) -> tuple[Timer, ...]:
     """Armed when there is something new to revoke, cancelled when nothing is left (TO-02, TO-03)."""
     group_id = draft.group.group_id
+    # As the group has it, not the draft: a member that joins again has let go of what it was stopping.
+    before = draft.group.current(member_id)
     if after.state == MemberState.UNREVOKED:
         if after.pending == before.pending:
             return ()
@@ -227,7 +232,7 @@ def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Curre
         assert member is not None
         return (timing.rebalance(group_id, member_id, member.rebalance_timeout_ms),)
     if before.state == MemberState.UNREVOKED:
-        return (timing.CancelTimer(timing.TimerKey(timing.TimerKind.REBALANCE, group_id, member_id)),)
+        return (timing.cancel_rebalance(group_id, member_id),)
     return ()
 
 
@@ -235,11 +240,19 @@ def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Curre
 # Join
 
 
-def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str) -> None:
+def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that joins again says "I run nothing"."""
     group, member_id = draft.group, request.member_id
-    known = group.members.get(member_id)
-    if known is None and len(group.members) >= settings.most_members:
+    known, former = group.members.get(member_id), static.away_bearer(group, request)
+    timers: tuple[Timer, ...] = ()
+    if former is not None:
+        timers = timing.cancel_member(group.group_id, former.member_id)
+        if known is None:
+            static.take_place(draft, former, member_id)
+        else:
+            draft.bump(f"{member_id} took the place of {former.member_id}")
+            draft.forget_member(former.member_id)
+    elif known is None and len(group.members) >= settings.most_members:
         raise GroupMaxSizeReached(
             f"{printable(member_id)} cannot join: the group has all of its {settings.most_members} members"
         )
@@ -251,14 +264,23 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         server_assignor=request.server_assignor,
         assignors=request.client_assignors or (),
+        draining=request.draining,
     )
-    _take_member(draft, known, member, settings)
+    waiting = delay.waiting_for(draft, member) if known is None else None
+    if known is None and former is not None:
+        _take_member(draft, member, settings, before=replace(former, member_id=member_id))
+    else:
+        joins = f"{member_id} came back" if waiting is not None else f"{member_id} joined"
+        _take_member(draft, member, settings, before=known, joins=joins)
+    if waiting is not None:
+        timers += delay.give_back(draft, waiting, member)
     if known is not None:
         _let_go(draft, member_id)
         computation = draft.computation
         if computation is not None and computation.member_id == member_id and computation.prepared:
             # Whoever asked for the group's state may be gone with its former process: it is told again.
             draft.write(replace(computation, prepared=False))
+    return timers
 
 
 def _let_go(draft: Draft, member_id: str) -> None:
@@ -283,6 +305,7 @@ def _let_go(draft: Draft, member_id: str) -> None:
                 epoch=draft.epoch,
                 assignor=group.target_assignor,
                 computed_by=group.computed_by,
+                deferred=group.deferred,
             )
         )
     else:
@@ -290,23 +313,35 @@ def _let_go(draft: Draft, member_id: str) -> None:
         draft.forget(Kind.TARGET_MEMBER, member_id)
 
 
-def _take_member(draft: Draft, known: MemberRecord | None, member: MemberRecord, settings: GroupSettings) -> None:
+def _take_member(
+    draft: Draft, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
+) -> None:
     """Store what a member says of itself; bump the epoch where assignments may depend on it.
+
+    Args:
+        before: what was known of it, or of the one whose place it takes.
+        joins: the cause in words, where nothing was known.
 
     Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
     """
-    if known == member:
+    if draft.member(member.member_id) == member:
         return
     others = [other for other in draft.members() if other.member_id != member.member_id]
     check_assignors([*others, member], settings)
     draft.write(member)
-    if known is None:
-        draft.bump(f"{member.member_id} joined")
-    elif (known.assignors, known.server_assignor) != (member.assignors, member.server_assignor):
-        draft.bump(_what_changed(known, member))
+    if before is None:
+        draft.bump(joins)
+    elif (before.assignors, before.server_assignor, before.draining) != (
+        member.assignors,
+        member.server_assignor,
+        member.draining,
+    ):
+        draft.bump(_what_changed(before, member))
 
 
 def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
+    if known.draining != member.draining:
+        return f"{member.member_id} is {'' if member.draining else 'no longer '}draining"
     before, after = {info.name: info for info in known.assignors}, {info.name: info for info in member.assignors}
     if known.server_assignor != member.server_assignor or before.keys() != after.keys():
         return f"{member.member_id} changed its assignors"
@@ -333,9 +368,13 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
         raise GroupIdNotFound(
             f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
         )
+    static.check_bearer(group, request)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     current = group.current(request.member_id)
+    if current.away:
+        # A late copy of what it said before it left: it must not cost it the place that is kept for it.
+        raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left for a while; join with epoch 0")
     if request.member_epoch == current.epoch:
         return None
     if request.member_epoch == current.previous_epoch and request.owned is not None:
@@ -358,13 +397,13 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
     member = known
     if request.rebalance_timeout_ms != -1:
         member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
-    if request.instance_id is not None:
-        member = replace(member, instance_id=request.instance_id)
     if request.server_assignor is not None:
         member = replace(member, server_assignor=request.server_assignor, assignors=())
     if request.client_assignors is not None:
         member = replace(member, server_assignor=None, assignors=request.client_assignors)
-    _take_member(draft, known, member, settings)
+    if request.rebalance_timeout_ms != -1 and request.owned is not None:
+        member = replace(member, draining=request.draining)
+    _take_member(draft, member, settings, before=known)
 
 
 def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:
@@ -388,51 +427,3 @@ def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus])
             and draft.group.statuses.get(unit) != record
         ):
             draft.write(record)
-
-
-# --------------------------------------------------------------------------------------------------
-# Leave
-
-
-def _leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
-    """Epoch -1: the member goes for good, of its own accord or said to be dead by somebody who knows (design 3.11)."""
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
-    if request.member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
-    draft = Draft(group, now_ms)
-    cause = printable(request.cause, most=200)
-    timers = remove_member(draft, request.member_id, f"{request.member_id} {cause or 'left'}", settings)
-    response = _response(settings, LEAVE_EPOCH)
-    return Outcome(response=response, records=tuple(draft.records), timers=timers)
-
-
-def remove_member(draft: Draft, member_id: str, cause: str, settings: GroupSettings) -> tuple[Timer, ...]:
-    """Take a member out: epoch up, then tombstones current, target, member in this order (HB-19)."""
-    draft.bump(cause)
-    draft.forget(Kind.CURRENT, member_id)
-    draft.forget(Kind.TARGET_MEMBER, member_id)
-    draft.forget(Kind.MEMBER, member_id)
-    return (*timing.cancel_member(draft.group.group_id, member_id), *settle(draft, settings))
-
-
-def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """No heartbeat for the session timeout. A timer of a member that is gone does nothing (KAFKA-8896)."""
-    return _expel(group, member_id, f"was silent for {settings.session_timeout_ms} ms", now_ms, settings)
-
-
-def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Revocation was not acknowledged within the member's rebalance timeout: it is fenced by a record (S14, TO-02)."""
-    current = group.current(member_id)
-    if member_id not in group.members or current.state != MemberState.UNREVOKED:
-        return Outcome(response=None)
-    timeout_ms = group.members[member_id].rebalance_timeout_ms
-    return _expel(group, member_id, f"did not stop {show(current.pending)} within {timeout_ms} ms", now_ms, settings)
-
-
-def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    if member_id not in group.members:
-        return Outcome(response=None)
-    draft = Draft(group, now_ms)
-    timers = remove_member(draft, member_id, f"{member_id} {why}", settings)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)

@@ -24,6 +24,12 @@ class GroupSettings:
         server_assignors: all that a member may ask for by name.
         most_members: members a group may have.
         most_units: connectors and tasks a group may have.
+        most_groups: groups a coordinator may have.
+        most_moves: units that one round may take from members that run them and give to others; what is over waits
+            for the next round, which begins when all members have reached this one's target. 0: no limit.
+        scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the work of a lost worker is kept for it
+            (Connect: 300 s). 0: it is given on at once.
+        longest_delay_ms: the most an assignor may ask for as a delay of its own.
     """
 
     session_timeout_ms: int = 10_000
@@ -34,6 +40,10 @@ class GroupSettings:
     server_assignors: Mapping[str, ServerAssign] = field(default_factory=dict)
     most_members: int = 1_000
     most_units: int = 200_000
+    most_groups: int = 1_000
+    most_moves: int = 0
+    scheduled_delay_ms: int = 0
+    longest_delay_ms: int = 3_600_000
 
     @property
     def longest_wait_ms(self) -> int:

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..messages import Move, Rebalance, units_of
-from ..names import NO_UNITS, Unit, Units
+from ..names import NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from ..records import (
     ComputationRecord,
     ConnectorRecord,
     CurrentRecord,
+    DelayRecord,
     GroupRecord,
     Key,
     Kind,
@@ -47,6 +48,11 @@ class Current:
     def held(self) -> dict[Unit, int]:
         """Assigned and pending together: what nobody else may be given."""
         return {**self.pending, **self.assigned}
+
+    @property
+    def away(self) -> bool:
+        """Whether the member has left for a while: it runs nothing, and its work waits for it (ST-01)."""
+        return self.epoch == STATIC_LEAVE_EPOCH
 
 
 NOTHING = Current()
@@ -88,14 +94,18 @@ class Group:
         self.target_epoch = 0
         self.target_assignor = ""
         self.computed_by = ""
+        self.target_checksum = 0
+        self.deferred = 0
         self.targets: dict[str, Target] = {}
         self.currents: dict[str, Current] = {}
         self.connectors: dict[str, ConnectorRecord] = {}
         self.computation: ComputationRecord | None = None
         self.statuses: dict[Unit, StatusRecord] = {}
         self.rebalances: dict[int, Rebalance] = {}
+        self.delays: dict[str, DelayRecord] = {}
 
         # Derived.
+        self.instances: dict[str, str] = {}
         self.runnable: dict[Unit, int] = {}
         self.holders: dict[Unit, tuple[str, int]] = {}
         self.wanted_by: dict[Unit, str] = {}
@@ -136,7 +146,10 @@ class Group:
                 self.epoch = record.epoch
                 self.created_ms = record.created_ms
             case MemberRecord():
+                self._forget_instance(record.member_id)
                 self.members[record.member_id] = record
+                if record.instance_id is not None:
+                    self.instances[record.instance_id] = record.member_id
                 self.currents.setdefault(record.member_id, NOTHING)
                 self._see_progress(record.member_id)
             case TargetMemberRecord():
@@ -154,6 +167,8 @@ class Group:
                 self.target_epoch = record.epoch
                 self.target_assignor = record.assignor
                 self.computed_by = record.computed_by
+                self.target_checksum = record.checksum
+                self.deferred = record.deferred
                 for member_id in self.members:
                     self._see_progress(member_id)
                 self.news.update(self.members)
@@ -167,6 +182,8 @@ class Group:
                 self.statuses[Unit(record.connector, record.task)] = record
             case RebalanceRecord():
                 self._apply_rebalance(record.rebalance)
+            case DelayRecord():
+                self.delays[record.member_id] = record
             case Tombstone():
                 self._remove(record.key)
 
@@ -187,10 +204,13 @@ class Group:
     def _rehold(self, member_id: str, before: Current, after: Current, at_ms: int) -> None:
         """Keep ``holders`` in step, and note when a unit stopped and where it started again."""
         before_held, after_held = before.held, after.held
+        if after.away:
+            # What it held stands still from now on, although nobody else may have it.
+            self.stopped.update((unit, (member_id, at_ms)) for unit in after_held if not before.away)
         # Pending is looked at too: in a compacted log the record before, with the unit still assigned, is gone.
         for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
             # What nobody shall run any more does not stand still.
-            if unit in self.runnable:
+            if unit in self.runnable and not before.away:
                 self.stopped[unit] = (member_id, at_ms)
         for unit in before_held:
             if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:
@@ -204,7 +224,7 @@ class Group:
             if holder is None or holder[0] == member_id or holder[1] < epoch:
                 self.holders[unit] = (member_id, epoch)
         for unit, epoch in after.assigned.items():
-            if before.assigned.get(unit) != epoch:
+            if before.assigned.get(unit) != epoch and not after.away:
                 source, since_ms = self.stopped.pop(unit, ("", at_ms))
                 self.landed[unit] = Move(
                     connector=unit.connector,
@@ -244,6 +264,7 @@ class Group:
                     self.currents[key.name] = NOTHING
                     self._see_progress(key.name)
             case Kind.MEMBER:
+                self._forget_instance(key.name)
                 self.members.pop(key.name, None)
                 if not self.current(key.name).held:
                     self.currents.pop(key.name, None)
@@ -262,10 +283,21 @@ class Group:
                 self.rebalances.pop(int(key.name), None)
             case Kind.COMPUTATION:
                 self.computation = None
+            case Kind.DELAY:
+                self.delays.pop(key.name, None)
             case Kind.TARGET:
                 self.target_epoch, self.target_assignor, self.computed_by = 0, "", ""
+                self.target_checksum = self.deferred = 0
             case Kind.GROUP:
                 self.epoch = 0
+
+    def _forget_instance(self, member_id: str) -> None:
+        """A static name is free again when its member goes or takes another (KAFKA-20747)."""
+        member = self.members.get(member_id)
+        name = member.instance_id if member is not None else None
+        # In a compacted log the name's next bearer may stand before this one's end.
+        if name is not None and self.instances.get(name) == member_id:
+            del self.instances[name]
 
     def _forget_wanted(self, member_id: str) -> None:
         for unit in self.target(member_id).units:
@@ -273,11 +305,11 @@ class Group:
                 del self.wanted_by[unit]
 
     def _see_progress(self, member_id: str) -> None:
-        """A member is behind until it has the target's epoch and all of its units."""
+        """A member is behind until it has the target's epoch and all of its units, and not while it is away."""
         if member_id not in self.members:
             return
         current = self.current(member_id)
-        there = (
+        there = current.away or (
             current.epoch == self.target_epoch
             and not current.pending
             and current.state == MemberState.STABLE

@@ -2,6 +2,7 @@
 
 Lengths are durations, so the runtime may use a clock that never jumps. Nothing of a timer is stored: after a
 load every session starts anew (nobody is punished for time in which the coordinator was down, reliability D5).
+The one exception is a scheduled delay: its deadline is in the log, and goes on from there (S15).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from ..records import MemberState
+from ..records import DelayRecord, MemberState
 from .settings import GroupSettings
 from .state import Group
 
@@ -21,6 +22,7 @@ class TimerKind(StrEnum):
     SESSION = "session"
     REBALANCE = "rebalance"
     COMPUTE = "compute"
+    DELAY = "delay"
 
 
 class TimerKey(NamedTuple):
@@ -64,17 +66,34 @@ def compute(group_id: str, timeout_ms: int) -> SetTimer:
     return SetTimer(TimerKey(TimerKind.COMPUTE, group_id), timeout_ms)
 
 
+def delay(record: DelayRecord, now_ms: int) -> SetTimer:
+    """What is held back is held back until this fires."""
+    return SetTimer(TimerKey(TimerKind.DELAY, record.group_id, record.member_id), record.left_ms(now_ms))
+
+
+def cancel_rebalance(group_id: str, member_id: str) -> CancelTimer:
+    """The member has nothing to stop any more."""
+    return CancelTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id))
+
+
+def cancel_delay(group_id: str, member_id: str) -> CancelTimer:
+    """Nothing is held back for this member any more."""
+    return CancelTimer(TimerKey(TimerKind.DELAY, group_id, member_id))
+
+
 def cancel_member(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
     """A member that is gone waits for nothing."""
     return (
         CancelTimer(TimerKey(TimerKind.SESSION, group_id, member_id)),
-        CancelTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id)),
+        cancel_rebalance(group_id, member_id),
     )
 
 
-def on_load(group: Group, settings: GroupSettings) -> tuple[Timer, ...]:
-    """The timers of a group just loaded: sessions for all, a rebalance timer for UNREVOKED only (TO-05)."""
-    timers: list[Timer] = []
+def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, ...]:
+    """The timers of a group just loaded: sessions for all, a rebalance timer for UNREVOKED only (TO-05), and what is
+    left of each delay (CN-11).
+    """
+    timers: list[Timer] = [delay(group.delays[member_id], now_ms) for member_id in sorted(group.delays)]
     for member_id in sorted(group.members):
         timers.append(session(group.group_id, member_id, settings))
         if group.current(member_id).state == MemberState.UNREVOKED:

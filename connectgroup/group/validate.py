@@ -19,7 +19,7 @@ from ..messages import (
     UpdateConnectorsRequest,
     each_unit,
 )
-from ..names import CONNECTOR, JOIN_EPOCH, LEAVE_EPOCH, Unit, printable
+from ..names import CONNECTOR, JOIN_EPOCH, STATIC_LEAVE_EPOCH, Unit, printable
 from ..records import WantedState
 from .settings import GroupSettings
 
@@ -45,10 +45,12 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
     """ConnectGroupHeartbeat: all rules that need nothing but the request."""
     name("GroupId", request.group_id)
     name("MemberId", request.member_id)
-    if request.member_epoch < LEAVE_EPOCH:
-        raise _refuse("MemberEpoch", request.member_epoch, ">= -1")
+    if request.member_epoch < STATIC_LEAVE_EPOCH:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= -2")
     if request.instance_id is not None:
         name("InstanceId", request.instance_id)
+    elif request.member_epoch == STATIC_LEAVE_EPOCH:
+        raise _refuse("InstanceId", None, "a static name where MemberEpoch is -2")
     joins = request.member_epoch == JOIN_EPOCH
     if joins and request.rebalance_timeout_ms <= 0:
         raise _refuse("RebalanceTimeoutMs", request.rebalance_timeout_ms, "> 0 in the first heartbeat")
@@ -117,7 +119,7 @@ def prepare(request: PrepareRequest) -> None:
         raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
 
 
-def install(request: InstallRequest) -> None:
+def install(request: InstallRequest, settings: GroupSettings) -> None:
     """ConnectGroupInstallAssignment: all rules that need nothing but the request."""
     name("GroupId", request.group_id)
     name("MemberId", request.member_id)
@@ -125,6 +127,16 @@ def install(request: InstallRequest) -> None:
         raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
     if request.group_epoch < 0:
         raise _refuse("GroupEpoch", request.group_epoch, ">= 0")
+    if not 0 <= request.delay_ms <= settings.longest_delay_ms:
+        raise _refuse("DelayMs", request.delay_ms, f"0 to {settings.longest_delay_ms}")
+    if request.held_back and not request.delay_ms:
+        raise _refuse("HeldBack", f"{len(request.held_back)} connectors", "units held back with a DelayMs above 0")
+    distinct("HeldBack", request.held_back)
+
+
+def delete(group_id: str) -> None:
+    """ConnectGroupDelete: one of its group ids."""
+    name("GroupId", group_id)
 
 
 def update_connectors(request: UpdateConnectorsRequest) -> None:

@@ -35,7 +35,7 @@ from ..messages import (
     grouped,
     units_of,
 )
-from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, Unit, Units
+from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, Compute, Fail, Grant, Lose, Revoke
 
 
@@ -116,6 +116,8 @@ class Member:
         self._statuses: dict[Unit, TaskStatus] = {}
         self._confirmed_ms: int | None = None
         self._leave_cause = ""
+        self._comes_back = False
+        self.draining = False
 
     # ----------------------------------------------------------------------------------------------
     # Speaking
@@ -139,6 +141,11 @@ class Member:
     def say_statuses(self) -> None:
         """They have waited long enough."""
         self._impatient = self.has_statuses
+
+    def drain(self) -> None:
+        """Ask for nothing new and for what runs here to be taken over, one round of moves after the other."""
+        if not self.draining:
+            self.draining = self._full = True
 
     def retire(self) -> list[Action]:
         """Take nothing new and do not join again: this worker is about to leave. Let go of what it has."""
@@ -172,6 +179,8 @@ class Member:
         if self.phase is Phase.LEAVING:
             self._outstanding = None
             self.phase = Phase.GONE
+            if self._comes_back:
+                return replace(request, member_epoch=STATIC_LEAVE_EPOCH, instance_id=self.settings.instance_id)
             return replace(request, member_epoch=LEAVE_EPOCH, cause=self._leave_cause)
         if self._full or self.epoch == JOIN_EPOCH:
             request = replace(
@@ -181,6 +190,7 @@ class Member:
                 server_assignor=None if self.assignors else self.settings.server_assignor,
                 client_assignors=self.assignors or None,
                 owned=grouped(self.owned),
+                draining=self.draining,
             )
         elif self._acknowledge:
             request = replace(request, owned=grouped(self.owned))
@@ -348,8 +358,17 @@ class Member:
         if self.phase is Phase.LOSING:
             self.phase = Phase.JOINING
 
-    def close(self, cause: str = "") -> None:
-        """Everything has been stopped: the next request is the leave (always attempted: KAFKA-16639)."""
+    def close(self, cause: str = "", *, comes_back: bool = False) -> None:
+        """Everything has been stopped: the next request is the leave (always attempted: KAFKA-16639).
+
+        Args:
+            cause: for the rebalance's explanation.
+            comes_back: leave for a while, if this is a static member that has said that it stopped everything: its work
+                may be given to its successor under the tokens it had, so nothing may be left that still writes.
+        """
+        # One that has lost what it had stands at epoch 0: nobody knows what of it may still write.
+        stopped = not self.owned and self.epoch > JOIN_EPOCH
+        self._comes_back = comes_back and stopped and self.settings.instance_id is not None
         self.owned.clear()
         self.revoking = NO_UNITS
         self._leave_cause = cause

@@ -32,6 +32,9 @@ from ..messages import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DeletedGroup,
+    DeleteRequest,
+    DeleteResponse,
     DescribedGroup,
     DescribeRequest,
     DescribeResponse,
@@ -61,6 +64,7 @@ PREPARE: Final = 20481
 INSTALL: Final = 20482
 DESCRIBE: Final = 20483
 UPDATE_CONNECTORS: Final = 20484
+DELETE: Final = 20485
 
 
 _ANSWERABLE: Final = struct.Struct(">hhi")  # API key, version, correlation id
@@ -245,7 +249,7 @@ def error_response(api_key: int, version: int, correlation_id: int, code: int, m
 def refusal(api_key: int, code: int, message: str) -> Response:
     """The response of an API that says no more than an error.
 
-    Describe and FindCoordinator have no place for an error of the whole: it is that of one unnamed group.
+    Describe, Delete and FindCoordinator have no place for an error of the whole: it is that of one unnamed group.
     """
     message = printable(message, most=1000).encode("utf-8", "replace").decode()
     if api_key == API_VERSIONS:
@@ -255,6 +259,8 @@ def refusal(api_key: int, code: int, message: str) -> Response:
         return FindCoordinatorResponse(error_code=code, error_message=message, coordinators=(nowhere,))
     if api_key == DESCRIBE:
         return DescribeResponse(groups=(DescribedGroup(error_code=code, error_message=message),))
+    if api_key == DELETE:
+        return DeleteResponse(results=(DeletedGroup(group_id="", error_code=code, error_message=message),))
     with_error: Callable[..., Response] = APIS[api_key].response_class
     return with_error(error_code=code, error_message=message)
 
@@ -296,6 +302,7 @@ APIS: Final[dict[int, Api]] = {
         _api(INSTALL, "ConnectGroupInstallAssignment", InstallRequest, InstallResponse),
         _api(DESCRIBE, "ConnectGroupDescribe", DescribeRequest, DescribeResponse),
         _api(UPDATE_CONNECTORS, "ConnectGroupUpdateConnectors", UpdateConnectorsRequest, UpdateConnectorsResponse),
+        _api(DELETE, "ConnectGroupDelete", DeleteRequest, DeleteResponse),
     )
 }
 """Every API served here, by key."""

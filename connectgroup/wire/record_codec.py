@@ -33,6 +33,7 @@ CLASSES: Final[dict[Kind, type[Any]]] = {
     Kind.COMPUTATION: records.ComputationRecord,
     Kind.STATUS: records.StatusRecord,
     Kind.REBALANCE: records.RebalanceRecord,
+    Kind.DELAY: records.DelayRecord,
 }
 """The class of each kind; its definition has the same name."""
 

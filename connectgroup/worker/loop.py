@@ -51,6 +51,7 @@ from ..messages import (
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
     entries,
+    grouped,
 )
 from ..names import NO_UNITS, Units, printable, show
 from ..transport.base import Client
@@ -140,6 +141,7 @@ class Worker:
         self._computing: asyncio.Task[None] | None = None
         self._turned_down = 0
         self._stopping = asyncio.Event()
+        self._for_good = False
         self._emptied = asyncio.Event()
         self._abandoned: Units = NO_UNITS
         self._speak_at: asyncio.TimerHandle | None = None
@@ -195,9 +197,20 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def stop(self) -> None:
-        """Ask ``run`` to stop everything, leave the group and return."""
+    def stop(self, *, for_good: bool = False) -> None:
+        """Ask ``run`` to stop everything, leave the group and return.
+
+        Args:
+            for_good: a static member leaves for a while unless this is said: its work waits for it until its session
+                would be over.
+        """
+        self._for_good = self._for_good or for_good
         self._stopping.set()
+
+    def drain(self) -> None:
+        """Ask the group to take this worker's work over, then stop. What runs goes on until somebody takes it."""
+        self.member.drain()
+        self._on_change()
 
     async def wait_stopped(self) -> None:
         """Until ``stop`` has been called."""
@@ -216,7 +229,7 @@ class Worker:
 
     async def _leave(self) -> None:
         """Say that we go, once, without waiting long: the session timeout tells the group otherwise."""
-        self.member.close()
+        self.member.close(comes_back=not self._for_good and self._performer.fatal is None)
         request = self.member.next_request(_now_ms())
         assert request is not None, "a leave can always be said"
         with contextlib.suppress(TransportError):
@@ -354,6 +367,8 @@ class Worker:
         self._wake.set()
         if not self.member.owned:
             self._emptied.set()
+            if self.member.draining:
+                self.stop(for_good=True)
 
     async def _watch_assignors(self) -> None:
         """Ask assignors that have metadata of their own for it, and tell the group of changes (a ``reason``, CN-10)."""
@@ -434,7 +449,12 @@ class Worker:
             len(prepared.members),
             (time.monotonic() - started) * 1000,
         )
-        return replace(install, members=members_for_install(assignment))
+        return replace(
+            install,
+            members=members_for_install(assignment),
+            held_back=grouped(assignment.held_back),
+            delay_ms=assignment.delay_ms,
+        )
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
         """Hand the task list of a connector this worker owns to the group.

@@ -1,6 +1,7 @@
 """A worker as a process: two connections, the installed plug-ins, signals, and a word now and then to its supervisor.
 
-SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends it at once. A supervised
+SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends it at once. SIGUSR1 asks the
+group to take the work over first, and ends the process when it has (a worker alone in its group goes on). A supervised
 worker also ends when its supervisor does (its standard input closes), so that no worker is left over.
 """
 
@@ -134,6 +135,7 @@ def _stop_on_signals(worker: Worker) -> None:
 
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop)
+    loop.add_signal_handler(signal.SIGUSR1, worker.drain)
 
 
 def _stop_with_supervisor(worker: Worker) -> None:

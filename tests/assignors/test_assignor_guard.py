@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from connectgroup.assignor import (
     ConnectGroup,
     ConnectMember,
     ConnectMemberAssignment,
+    HeldWork,
     Metadata,
     PartitionAssignment,
     PartitionAssignor,
@@ -157,14 +160,53 @@ def test_an_assignors_own_error_passes_unlooked_at() -> None:
     assert (answer.error, answer.message) == (7, "no capacity")
 
 
-def test_what_is_held_back_must_be_given_to_nobody() -> None:
-    held_back = units("b-0")
+def test_what_an_assignor_holds_back_it_must_give_to_nobody() -> None:
+    held: dict[str, Any] = {"held_back": units("b-0"), "delay_ms": 5}
+
+    def column(*owner: int) -> Callable[[ConnectGroup], ConnectAssignment]:
+        return lambda group: ConnectAssignment.from_columns(group.columns(), np.array(owner), **held)
+
     without, everything = shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))
-    assert run_assignor(Scripted(lambda _: without), QUESTION, held_back=held_back) is without
-    for too_much in (lambda _: everything, by_column(np.array([0, 0, 1, 1]))):
+
+    def objects(answer: ConnectAssignment) -> Callable[[ConnectGroup], ConnectAssignment]:
+        return lambda _: replace(answer, **held)
+
+    for right in (objects(without), column(0, 0, 1, -1)):
+        answer = run_assignor(Scripted(right), QUESTION)
+        assert (answer.held_back, answer.delay_ms) == (units("b-0"), 5)
+    for too_much in (objects(everything), column(0, 0, 1, 1)):
         with pytest.raises(PluginError, match="b-0, given to m2, is held back"):
-            run_assignor(Scripted(too_much), QUESTION, held_back=held_back)
-    run_assignor(Scripted(by_column(np.array([0, 0, 1, -1]))), QUESTION, held_back=held_back)
+            run_assignor(Scripted(too_much), QUESTION)
+
+
+def _echo(answer: ConnectAssignment, _: ConnectGroup) -> ConnectAssignment:
+    return answer
+
+
+def test_what_waits_for_a_lost_worker_may_be_placed_or_left_out() -> None:
+    waiting = replace(QUESTION, held_back=[HeldWork(member_id="m3", left_ms=7, units=units("b-0"))])
+    for answer in (shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))):
+        assert run_assignor(Scripted(partial(_echo, answer)), waiting) is answer
+    for owner in ([0, 0, 1, -1], [0, 0, 1, 1]):
+        run_assignor(Scripted(by_column(np.array(owner))), waiting)
+    with pytest.raises(PluginError, match="a-0 is given to nobody"):
+        run_assignor(Scripted(by_column(np.array([0, -1, 1, -1]))), waiting)
+
+
+@pytest.mark.parametrize(
+    ("said", "offence"),
+    [
+        ({"delay_ms": -1}, "delay_ms: got -1; allowed: 0 .. 2147483647"),
+        ({"delay_ms": True}, "delay_ms: got True"),
+        ({"delay_ms": 1, "held_back": {"b-0"}}, "held_back: got .*; allowed: a frozenset of Unit"),
+        ({"held_back": units("b-0")}, "held_back: got 1 units with delay_ms 0"),
+        ({"delay_ms": 1, "held_back": units("c")}, "c, held back, does not exist"),
+    ],
+)
+def test_a_delay_that_makes_no_sense_is_an_offence(said: dict[str, Any], offence: str) -> None:
+    whole = shares(("m1", "a a-0"), ("m2", "b b-0"))
+    with pytest.raises(PluginError, match=offence):
+        run_assignor(Scripted(lambda _: replace(whole, **said)), QUESTION)
 
 
 def test_with_no_member_nothing_is_left_out() -> None:

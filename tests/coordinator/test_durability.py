@@ -17,7 +17,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.messages import DescribeResponse, HeartbeatRequest, Response, each_unit
+from connectgroup.messages import DeleteResponse, DescribeResponse, HeartbeatRequest, Response, each_unit
 from connectgroup.names import Unit
 from connectgroup.records import ConnectorRecord, Kind
 
@@ -43,6 +43,7 @@ ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
 def code(response: Response) -> int:
     if isinstance(response, DescribeResponse):
         return response.groups[0].error_code
+    assert not isinstance(response, DeleteResponse)
     return response.error_code
 
 

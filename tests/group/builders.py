@@ -15,7 +15,7 @@ from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAss
 from connectgroup.group.handle import GroupRequest, step
 from connectgroup.group.outcome import Outcome
 from connectgroup.group.settings import GroupSettings
-from connectgroup.group.state import Current, Group
+from connectgroup.group.state import Current, Group, replay
 from connectgroup.group.timing import TimerKey, TimerKind
 from connectgroup.messages import (
     AssignorInfo,
@@ -134,6 +134,7 @@ def group_records(
     connectors: Mapping[str, int],
     members: Mapping[str, Mapping[Unit, int]],
     rebalance_timeout_ms: int = 10_000,
+    instances: Mapping[str, str] | None = None,
 ) -> list[Value]:
     """The records of a group at rest: connectors with so many tasks, members with units and their owner epochs."""
     records: list[Value] = [
@@ -148,7 +149,12 @@ def group_records(
     ]
     records.append(GroupRecord(group_id=GROUP, epoch=epoch))
     records += [
-        MemberRecord(group_id=GROUP, member_id=member_id, rebalance_timeout_ms=rebalance_timeout_ms)
+        MemberRecord(
+            group_id=GROUP,
+            member_id=member_id,
+            instance_id=(instances or {}).get(member_id),
+            rebalance_timeout_ms=rebalance_timeout_ms,
+        )
         for member_id in members
     ]
     records += [
@@ -186,6 +192,7 @@ class Scene:
         connectors: Mapping[str, int],
         members: Mapping[str, Iterable[Unit] | Mapping[Unit, int]],
         rebalance_timeout_ms: int = 10_000,
+        instances: Mapping[str, str] | None = None,
     ) -> Scene:
         """A group that has been at ``epoch`` for a while; plain units were all given at that epoch."""
         owned = {
@@ -194,7 +201,11 @@ class Scene:
         }
         scene = cls(settings=settings)
         for record in group_records(
-            epoch=epoch, connectors=connectors, members=owned, rebalance_timeout_ms=rebalance_timeout_ms
+            epoch=epoch,
+            connectors=connectors,
+            members=owned,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            instances=instances,
         ):
             scene.put(record)
         scene.may_run = {member_id: set(units) for member_id, units in owned.items()}
@@ -277,6 +288,8 @@ class Scene:
         assignors: tuple[AssignorInfo, ...] | None = None,
         server_assignor: str | None = None,
         statuses: tuple[TaskStatus, ...] = (),
+        instance: str | None = None,
+        draining: bool = False,
     ) -> HeartbeatResponse:
         """A heartbeat; ``full`` sets the rebalance timeout as a worker does on join and after an error."""
         request = HeartbeatRequest(
@@ -288,6 +301,8 @@ class Scene:
             client_assignors=assignors,
             server_assignor=server_assignor,
             statuses=statuses,
+            instance_id=instance,
+            draining=draining,
         )
         return self.answer(self.act(request, lost=lost), HeartbeatResponse)
 
@@ -298,6 +313,7 @@ class Scene:
         server_assignor: str | None = None,
         rebalance_timeout_ms: int = 10_000,
         lost: bool = False,
+        instance: str | None = None,
     ) -> HeartbeatResponse:
         """Epoch 0, owning nothing."""
         request = HeartbeatRequest(
@@ -308,12 +324,22 @@ class Scene:
             server_assignor=server_assignor,
             client_assignors=assignors or None,
             owned=(),
+            instance_id=instance,
         )
         return self.answer(self.act(request, lost=lost), HeartbeatResponse)
 
     def leave(self, member_id: str) -> HeartbeatResponse:
         """Epoch -1."""
         return self.heartbeat(member_id, -1)
+
+    def go_away(self, member_id: str, instance: str) -> HeartbeatResponse:
+        """Epoch -2: a static member that has stopped everything and comes back."""
+        self.may_run[member_id] = set()
+        return self.heartbeat(member_id, -2, instance=instance)
+
+    def reload(self) -> None:
+        """Another coordinator reads the log."""
+        self.group = replay(GROUP, self.log)
 
     def expire(self, kind: TimerKind, member_id: str = "") -> Outcome[Response | None]:
         """A timer fires."""

@@ -26,6 +26,10 @@ def picture(group: Group) -> dict[str, Any]:
         "computation": group.computation,
         "statuses": dict(group.statuses),
         "rebalances": list(group.rebalances.items()),
+        "delays": dict(group.delays),
+        "instances": dict(group.instances),
+        "target_checksum": group.target_checksum,
+        "deferred": group.deferred,
         "runnable": dict(group.runnable),
         "holders": dict(group.holders),
         "wanted_by": dict(group.wanted_by),
@@ -63,15 +67,21 @@ def indexes_match(group: Group) -> None:
         for member_id, current in group.currents.items()
         for unit, epoch in current.held.items()
     }
+    assert group.instances == {
+        member.instance_id: member_id for member_id, member in group.members.items() if member.instance_id is not None
+    }
     assert group.runnable == dict(pair for connector in group.connectors.values() for pair in runnable_units(connector))
     assert group.wanted_by == {unit: member_id for member_id, target in group.targets.items() for unit in target.units}
     assert group.statuses.keys() <= group.runnable.keys(), "a status of what nobody shall run"
     there = {
         member_id
         for member_id in group.members
-        if group.current(member_id).epoch == group.target_epoch
-        and group.current(member_id).state is MemberState.STABLE
-        and group.current(member_id).assigned.keys() == group.target(member_id).units
+        if group.current(member_id).away
+        or (
+            group.current(member_id).epoch == group.target_epoch
+            and group.current(member_id).state is MemberState.STABLE
+            and group.current(member_id).assigned.keys() == group.target(member_id).units
+        )
     }
     assert group.behind == group.members.keys() - there
     assert group.targets.keys() <= group.members.keys()
@@ -79,10 +89,11 @@ def indexes_match(group: Group) -> None:
 
 
 def legal_target(group: Group) -> None:
-    """S9: a current target gives each unit that shall run to exactly one member, and nothing else."""
+    """S9: a current target gives each unit that shall run to exactly one member, or it is held back; nothing else."""
     if group.members and group.epoch == group.target_epoch:
         shares = [unit for target in group.targets.values() for unit in target.units]
-        assert sorted(shares) == sorted(group.runnable)
+        waiting = [unit for delay in group.delays.values() for unit in units_of(delay.units) if unit in group.runnable]
+        assert sorted(shares + waiting) == sorted(group.runnable)
 
 
 def rebalances_make_sense(group: Group) -> None:
@@ -129,10 +140,15 @@ def never_both(request: HeartbeatRequest, assignment: MemberAssignment, before: 
 
 
 class Ledger:
-    """S6: a unit is never given twice under the same owner epoch, and the epochs of its grants only grow."""
+    """S6: a unit is never given twice under the same owner epoch, and the epochs of its grants only grow.
+
+    But for one: a static member that has left for a while, after it had stopped everything, may be given what it had
+    under the same epoch again (CN-12).
+    """
 
     def __init__(self) -> None:
         self._newest: dict[Unit, int] = {}
+        self._kept: set[Unit] = set()
         self._held: dict[tuple[str, Unit], int] = {}
         self._epoch = 0
 
@@ -141,17 +157,24 @@ class Ledger:
         self._held = {key: epoch for key, epoch in self._held.items() if key[0] != member_id}
 
     def note(self, group: Group) -> None:
-        """Look at the group after a step."""
+        """Look at the group after a step; one that has been deleted may begin again, as another incarnation."""
+        if not group.exists:
+            self.__init__()  # type: ignore[misc]
         assert group.epoch >= self._epoch, "a group epoch fell"
         self._epoch = group.epoch
         held: dict[tuple[str, Unit], int] = {}
         for member_id, current in group.currents.items():
+            if current.away:
+                self._kept |= current.held.keys()
+                continue
             for unit, epoch in current.held.items():
                 held[member_id, unit] = epoch
                 if self._held.get((member_id, unit)) != epoch:
                     newest = self._newest.get(unit, -1)
-                    assert epoch > newest, f"{unit} given to {member_id} at epoch {epoch}, before that at {newest}"
+                    again = unit in self._kept and epoch == newest
+                    assert epoch > newest or again, f"{unit} given to {member_id} at {epoch}, before that at {newest}"
                     self._newest[unit] = epoch
+                    self._kept.discard(unit)
         self._held = held
 
 

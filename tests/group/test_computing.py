@@ -345,7 +345,7 @@ def test_a_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair
 def test_a_computation_under_way_gets_its_timer_back_after_a_load(pair: Scene) -> None:
     """L5: a target that is stale is always being seen to."""
     pair.join("C", A)
-    assert SetTimer(COMPUTE, 10_000) in on_load(pair.group, pair.settings)
+    assert SetTimer(COMPUTE, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
 
 
 @pytest.mark.parametrize(

@@ -441,7 +441,7 @@ def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
     rest.heartbeat("m0", 100)
     rest.heartbeat("m1", 100)
     assert [rest.state(member_id) for member_id in ("m0", "m1", "m9")] == [UNRELEASED, UNREVOKED, STABLE]
-    assert on_load(rest.group, rest.settings) == (
+    assert on_load(rest.group, rest.now_ms, rest.settings) == (
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m0"), 10_000),
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000),
         SetTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"), 10_000),

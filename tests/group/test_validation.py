@@ -27,6 +27,7 @@ from connectgroup.messages import (
     TaskStatus,
     UpdateConnectorsRequest,
     entries,
+    grouped,
 )
 
 from .builders import GROUP, Scene, info, settings, tasks
@@ -80,10 +81,25 @@ def test_group_and_member_ids(scene: Scene, request_: Any, name: str) -> None:
     refused(scene, replace(request_, member_id=name), "MemberId: got ", "allowed: ")
 
 
-@pytest.mark.parametrize("epoch", [-2, -3, -(2**31)])
+@pytest.mark.parametrize("epoch", [-3, -(2**31)])
 def test_member_epoch_of_a_heartbeat(scene: Scene, epoch: int) -> None:
-    """ "MemberEpoch must be >= -1." RV-09. Epoch -2 stays refused until there are static members."""
-    refused(scene, replace(HEARTBEAT, member_epoch=epoch), "MemberEpoch", str(epoch), ">= -1")
+    """ "MemberEpoch must be >= -1", and -2 for static members. RV-09."""
+    refused(scene, replace(HEARTBEAT, member_epoch=epoch), "MemberEpoch", str(epoch), ">= -2")
+
+
+def test_to_leave_for_a_while_takes_a_static_name(scene: Scene) -> None:
+    """RV-08."""
+    refused(scene, replace(HEARTBEAT, member_epoch=-2), "InstanceId", "None", "static name")
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 3_600_001, 2**31 - 1])
+def test_delay_of_install(scene: Scene, delay_ms: int) -> None:
+    """An assignor may hold work back for an hour, not for ever."""
+    refused(scene, replace(INSTALL, delay_ms=delay_ms), "DelayMs", str(delay_ms), "0 to 3600000")
+
+
+def test_what_an_install_holds_back_needs_an_end(scene: Scene) -> None:
+    refused(scene, replace(INSTALL, held_back=grouped(tasks(foo=[0]))), "HeldBack", "DelayMs above 0")
 
 
 @pytest.mark.parametrize("request_", [PREPARE, INSTALL], ids=["Prepare", "Install"])

@@ -134,6 +134,7 @@ def test_the_private_apis_are_numbered_and_versioned_as_designed() -> None:
         20482: ("ConnectGroupInstallAssignment", range(1)),
         20483: ("ConnectGroupDescribe", range(1)),
         20484: ("ConnectGroupUpdateConnectors", range(1)),
+        20485: ("ConnectGroupDelete", range(1)),
     }
 
 

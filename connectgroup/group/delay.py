@@ -1,0 +1,163 @@
+"""Scheduled delay: a lost worker's work is kept for it for a while, and the group remembers until when.
+
+A member that is lost (silent, fenced, or too slow to stop) may be back in a moment. What it ran and was to run is
+held back until its deadline: nobody is given it, whatever an assignor says, so an assignor need not know of delays at
+all. The deadline is a record. A new coordinator goes on from it, neither beginning anew nor forgetting, as Kafka
+Connect's leader does. An assignor that wants a delay of its own asks for it with its answer.
+
+Source: "Connect on the new protocol", "Triggering Rebalances"; KIP-415, ``scheduled.rebalance.max.delay.ms``; design
+3.8; S15, CN-11, L8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..messages import ConnectorTasks, HeldBack, grouped, units_of
+from ..records import DelayRecord, Kind, MemberRecord, TargetMemberRecord, TargetRecord
+from . import timing
+from .draft import Draft
+from .settings import GroupSettings
+from .timing import Timer
+
+
+def hold_back(draft: Draft, member_id: str, settings: GroupSettings) -> tuple[Timer, ...]:
+    """Keep the work of a member that is about to be removed; called after the epoch has been raised for it.
+
+    Only what it had and was to keep: what it was still to be given has stopped nowhere, and what it was giving up is
+    somebody else's. Not where nobody is left whom a move back and forth could be spared, nor for a member that was
+    away: it has had its time.
+    """
+    member, current, share = draft.member(member_id), draft.current(member_id), draft.target(member_id)
+    others = any(not draft.current(other.member_id).away for other in draft.members() if other.member_id != member_id)
+    units = current.assigned.keys() & share.units & draft.group.runnable.keys()
+    if not settings.scheduled_delay_ms or member is None or current.away or not others or not units:
+        return ()
+    record = DelayRecord(
+        group_id=draft.group.group_id,
+        member_id=member_id,
+        instance_id=member.instance_id,
+        units=grouped(units),
+        error=share.error,
+        version=share.version,
+        metadata=share.metadata,
+        delay_ms=settings.scheduled_delay_ms,
+        deadline_ms=draft.now_ms + settings.scheduled_delay_ms,
+        epoch=draft.epoch,
+    )
+    draft.write(record)
+    return (timing.delay(record, draft.now_ms),)
+
+
+def waiting_for(draft: Draft, member: MemberRecord) -> DelayRecord | None:
+    """What is held back for a member that joins: for its id, or for its static name."""
+    for delay in draft.delays.values():
+        if delay.member_id == member.member_id or (
+            delay.instance_id is not None and delay.instance_id == member.instance_id
+        ):
+            return delay
+    return None
+
+
+def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[Timer, ...]:
+    """Restore a returning member's share without asking an assignor, if nothing else has happened since (L8).
+
+    Otherwise its joining is one more cause to compute; the assignor is shown what is held back as its own, and the
+    delay ends with the next target.
+    """
+    group = draft.group
+    reads = next((info for info in member.assignors if info.name == group.target_assignor), None)
+    if reads is not None and not reads.minimum_version <= delay.version <= reads.maximum_version:
+        return ()
+    if delay.epoch != group.epoch or group.epoch != group.target_epoch:
+        return ()
+    draft.forget(Kind.DELAY, delay.member_id)
+    draft.write(
+        TargetMemberRecord(
+            group_id=group.group_id,
+            member_id=member.member_id,
+            units=grouped(units_of(delay.units) & group.runnable.keys()),
+            error=delay.error,
+            version=delay.version,
+            metadata=delay.metadata,
+        )
+    )
+    for other in list(draft.delays.values()):
+        # They can still be given back so: nothing but a return has happened since.
+        if other.epoch == group.epoch:
+            draft.write(replace(other, epoch=draft.epoch))
+    draft.write(
+        TargetRecord(
+            group_id=group.group_id,
+            epoch=draft.epoch,
+            assignor=group.target_assignor,
+            computed_by=group.computed_by,
+            deferred=group.deferred,
+        )
+    )
+    return (timing.cancel_delay(group.group_id, delay.member_id),)
+
+
+def after_install(draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int) -> tuple[Timer, ...]:
+    """A new target ends the delays of members that are back in it, and brings the assignor's own, if it asks for one.
+
+    A deadline never moves back: an assignor that asks again for the same units keeps the one it had.
+    """
+    group_id = draft.group.group_id
+    timers: list[Timer] = []
+    for delay in list(draft.delays.values()):
+        if delay.member_id and draft.waits_for(delay) is not None:
+            draft.forget(Kind.DELAY, delay.member_id)
+            timers.append(timing.cancel_delay(group_id, delay.member_id))
+    before = draft.delays.get("")
+    if delay_ms:
+        record = DelayRecord(
+            group_id=group_id,
+            units=tuple(asked),
+            delay_ms=delay_ms,
+            deadline_ms=draft.now_ms + delay_ms,
+            epoch=draft.epoch,
+        )
+        if before is not None and asked and units_of(asked) <= units_of(before.units):
+            record = replace(record, deadline_ms=min(record.deadline_ms, before.deadline_ms))
+        draft.write(record)
+        timers.append(timing.delay(record, draft.now_ms))
+    elif before is not None:
+        draft.forget(Kind.DELAY, "")
+        timers.append(timing.cancel_delay(group_id, ""))
+    return tuple(timers)
+
+
+def end(draft: Draft, member_id: str) -> bool:
+    """A deadline has passed: raise the epoch, unless there is nothing to give on.
+
+    Returns:
+        Whether a new target is needed.
+    """
+    delay = draft.delays.get(member_id)
+    if delay is None:
+        return False
+    is_back = draft.waits_for(delay) is not None if member_id else False
+    draft.forget(Kind.DELAY, member_id)
+    if not member_id:
+        draft.bump("the delay that the assignor asked for is over")
+    elif not is_back and units_of(delay.units) & draft.group.runnable.keys():
+        draft.bump(f"{member_id} did not come back within {delay.delay_ms} ms")
+    else:
+        return False
+    return True
+
+
+def shown(draft: Draft) -> tuple[HeldBack, ...]:
+    """What is held back, for assignors and people."""
+    return tuple(
+        HeldBack(
+            member_id=delay.member_id,
+            instance_id=delay.instance_id,
+            left_ms=delay.left_ms(draft.now_ms),
+            units=grouped(units_of(delay.units) & draft.group.runnable.keys()),
+        )
+        for _, delay in sorted(draft.delays.items())
+        if not delay.member_id or draft.waits_for(delay) is None
+    )

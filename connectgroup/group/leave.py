@@ -1,0 +1,99 @@
+"""How members go: for good, for a while, or because they were silent, too slow, or out of step.
+
+Removal is always a record, never only a fact in memory: whoever takes over the coordination must know that a member
+was expelled before it lets the next one have the work (S14).
+"""
+
+from __future__ import annotations
+
+from ..errors import GroupIdNotFound, UnknownMemberId
+from ..messages import HeartbeatRequest, HeartbeatResponse
+from ..names import STATIC_LEAVE_EPOCH, printable, show
+from ..records import MemberState
+from . import delay, static, timing
+from .assignment import settle
+from .draft import Draft
+from .outcome import Outcome
+from .settings import GroupSettings
+from .state import Group
+from .timing import Timer
+
+
+def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
+    """Epoch -1: the member goes for good, of its own accord or said to be dead by somebody who knows (design 3.11).
+    Epoch -2: a static member goes for a while (ST-01).
+    """
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
+    static.check_bearer(group, request)
+    if request.member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    draft = Draft(group, now_ms)
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        static.go_away(draft, request.member_id)
+        timers = (
+            timing.cancel_rebalance(group.group_id, request.member_id),
+            timing.session(group.group_id, request.member_id, settings),
+            # It may have been the one to compute.
+            *settle(draft, settings),
+        )
+    else:
+        cause = printable(request.cause, most=200)
+        timers = remove_member(draft, request.member_id, f"{request.member_id} {cause or 'left'}", settings)
+    response = HeartbeatResponse(
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
+    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def remove_member(
+    draft: Draft, member_id: str, cause: str, settings: GroupSettings, *, lost: bool = False
+) -> tuple[Timer, ...]:
+    """Take a member out: epoch up, then its tombstones.
+
+    Args:
+        lost: it did not say that it goes, so its work may be kept for it (``delay``).
+    """
+    draft.bump(cause)
+    kept = delay.hold_back(draft, member_id, settings) if lost else ()
+    draft.forget_member(member_id)
+    return (*timing.cancel_member(draft.group.group_id, member_id), *kept, *settle(draft, settings))
+
+
+def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """No heartbeat for the session timeout. A timer of a member that is gone does nothing (KAFKA-8896)."""
+    away = group.current(member_id).away
+    silence = f"{settings.session_timeout_ms} ms"
+    return _expel(
+        group,
+        member_id,
+        f"did not come back within {silence}" if away else f"was silent for {silence}",
+        now_ms,
+        settings,
+    )
+
+
+def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Revocation was not acknowledged within the member's rebalance timeout: it is fenced by a record (S14, TO-02)."""
+    current = group.current(member_id)
+    if member_id not in group.members or current.state != MemberState.UNREVOKED:
+        return Outcome(response=None)
+    timeout_ms = group.members[member_id].rebalance_timeout_ms
+    return _expel(group, member_id, f"did not stop {show(current.pending)} within {timeout_ms} ms", now_ms, settings)
+
+
+def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    if member_id not in group.members:
+        return Outcome(response=None)
+    draft = Draft(group, now_ms)
+    timers = remove_member(draft, member_id, f"{member_id} {why}", settings, lost=True)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def delay_over(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """A scheduled delay has come to its end: what was held back is given on."""
+    draft = Draft(group, now_ms)
+    timers = settle(draft, settings) if delay.end(draft, member_id) else ()
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)

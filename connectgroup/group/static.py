@@ -1,0 +1,97 @@
+"""Static members: a name that outlives a process, so that a worker that is bounced finds its work where it left it.
+
+A member that joins with an instance id bears that name. Leaving with epoch -2 it says: everything of mine has
+stopped, and I come back. Until its session is over its work waits for it, no epoch changes and nobody computes. Whoever
+joins next under that name takes its place, whatever its member id.
+
+Source: KIP-345; KIP-848 as Kafka shipped it (``ConsumerGroup.staticMember``, epoch -2); scenarios ST-01..ST-08, CN-12.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import FencedInstanceId, UnknownMemberId, UnreleasedInstanceId
+from ..messages import HeartbeatRequest, grouped
+from ..names import STATIC_LEAVE_EPOCH, printable
+from ..records import MemberRecord, MemberState, TargetMemberRecord
+from .draft import Draft
+from .state import NO_TARGET, Current, Group
+
+
+def check_bearer(group: Group, request: HeartbeatRequest) -> None:
+    """A member that names an instance must be the one that bears it.
+
+    Raises:
+        UnknownMemberId: nobody bears that name (ST-06).
+        FencedInstanceId: another member bears it now (ST-05).
+    """
+    if request.instance_id is None:
+        return
+    bearer = group.instances.get(request.instance_id)
+    if bearer is None:
+        raise UnknownMemberId(f"InstanceId: got {printable(request.instance_id)!r}; no member of the group bears it")
+    if bearer != request.member_id:
+        raise FencedInstanceId(
+            f"InstanceId: {printable(request.instance_id)!r} has been taken over by member {printable(bearer)}"
+        )
+
+
+def away_bearer(group: Group, request: HeartbeatRequest) -> MemberRecord | None:
+    """The member that left for a while under the name with which this one joins, if it is another one.
+
+    Raises:
+        UnreleasedInstanceId: the bearer has not left (ST-04). If it is dead, its session will tell.
+    """
+    bearer = group.instances.get(request.instance_id) if request.instance_id is not None else None
+    if bearer is None or bearer == request.member_id:
+        return None
+    if not group.current(bearer).away:
+        raise UnreleasedInstanceId(
+            f"InstanceId: {printable(request.instance_id)!r} is in use: member {printable(bearer)} has not left"
+        )
+    return group.members[bearer]
+
+
+def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
+    """Give a new member the share of the one whose name it bears; that one is no more (ST-02).
+
+    No epoch changes: nothing is assigned otherwise than before. The units come under the target's epoch, so a token
+    may be given a second time. That is sound here and nowhere else: -2 is said when everything has stopped.
+    """
+    share = draft.target(former.member_id)
+    draft.forget_member(former.member_id)
+    if share != NO_TARGET:
+        draft.write(
+            TargetMemberRecord(
+                group_id=draft.group.group_id,
+                member_id=member_id,
+                units=grouped(share.units),
+                error=share.error,
+                version=share.version,
+                metadata=share.metadata,
+            )
+        )
+
+
+def go_away(draft: Draft, member_id: str) -> None:
+    """One record: the member runs nothing, and what it held waits for it (ST-01). Twice is once."""
+    current = draft.current(member_id)
+    if not current.away:
+        draft.set_current(
+            member_id,
+            Current(
+                epoch=STATIC_LEAVE_EPOCH,
+                previous_epoch=STATIC_LEAVE_EPOCH,
+                state=MemberState.STABLE,
+                assigned=dict.fromkeys(current.assigned, 0),
+            ),
+        )
+
+
+def release_for_others(draft: Draft, member_id: str) -> None:
+    """Free what a new target takes from a member that is away: nothing of it runs, so nobody needs to acknowledge."""
+    current, share = draft.current(member_id), draft.target(member_id)
+    kept = {unit: epoch for unit, epoch in current.assigned.items() if unit in share.units}
+    if current.away and kept != current.assigned:
+        draft.set_current(member_id, replace(current, assigned=kept))

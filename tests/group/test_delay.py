@@ -1,0 +1,274 @@
+"""Scheduled delay: what a lost worker ran waits for it until a deadline that is in the log (S15, CN-11, L8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.group.describe import describe
+from connectgroup.group.timing import SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.messages import ConnectorChange, InstalledMember, InstallRequest, InstallResponse, grouped, units_of
+from connectgroup.names import Units
+from connectgroup.records import DelayRecord, GroupRecord
+
+from .builders import GROUP, FixedAssignor, Scene, info, names, round_robin, settings, tasks, told
+
+DELAY_MS = 60_000
+ONE, TWO, THREE = tasks(foo=[-1, 0]), tasks(foo=[1, 2]), tasks(foo=[3, 4])
+A = info("a")
+
+
+@pytest.fixture
+def rest() -> Scene:
+    """m1, m2 with the static name i2, and m3, with two units each at epoch 10; work waits for 60 s."""
+    return Scene.at_rest(
+        settings(scheduled_delay_ms=DELAY_MS),
+        epoch=10,
+        connectors={"foo": 5},
+        members={"m1": ONE, "m2": TWO, "m3": THREE},
+        instances={"m2": "i2"},
+    )
+
+
+def waiting(scene: Scene) -> Units:
+    return frozenset().union(*(units_of(delay.units) for delay in scene.group.delays.values()))
+
+
+def held_at(scene: Scene, epoch: int) -> dict[str, list[str]]:
+    """Everybody's units after a heartbeat or two."""
+    for _ in range(2):
+        for member_id in sorted(scene.group.members):
+            current = scene.current(member_id)
+            scene.heartbeat(member_id, current.epoch, frozenset(current.assigned))
+    assert all(scene.current(member_id).epoch == epoch for member_id in scene.group.members)
+    return {member_id: names(scene.current(member_id).assigned) for member_id in sorted(scene.group.members)}
+
+
+def test_s15_what_a_lost_worker_ran_is_given_to_nobody(rest: Scene) -> None:
+    rest.expire(TimerKind.SESSION, "m2")
+    assert waiting(rest) == TWO
+    epoch = rest.group.epoch
+    assert rest.last is not None
+    assert SetTimer(TimerKey(TimerKind.DELAY, GROUP, "m2"), DELAY_MS) in rest.last.timers
+    held = held_at(rest, epoch)
+    assert {*held} == {"m1", "m3"}
+    assert not {*names(TWO)} & {unit for units in held.values() for unit in units}
+    [shown] = describe(rest.group, rest.now_ms + 1_000).held_back
+    assert (shown.member_id, shown.instance_id, shown.left_ms) == ("m2", "i2", DELAY_MS - 1_000)
+    assert units_of(shown.units) == TWO
+
+
+def test_ic_06_when_the_time_is_up_it_is_given_on_once(rest: Scene) -> None:
+    rest.expire(TimerKind.SESSION, "m2")
+    held_at(rest, 11)
+    rest.now_ms += DELAY_MS
+    rest.expire(TimerKind.DELAY, "m2")
+    assert rest.group.latest_rebalance is not None
+    assert rest.group.latest_rebalance.causes == (f"m2 did not come back within {DELAY_MS} ms",)
+    assert waiting(rest) == frozenset()
+    held = held_at(rest, 12)
+    assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
+    rest.expire(TimerKind.DELAY, "m2")
+    assert rest.records == ()
+
+
+@pytest.mark.parametrize(("member_id", "instance"), [("m2", "i2"), ("m2", None), ("m2b", "i2")])
+def test_l8_who_comes_back_gets_its_work_at_once_and_nobody_computes(
+    rest: Scene, member_id: str, instance: str | None
+) -> None:
+    """IC-07: same member id or same static name. Others keep what they have, and the tokens are later ones."""
+    rest.expire(TimerKind.SESSION, "m2")
+    held_at(rest, 11)
+    rest.settings.server_assignors["round-robin"] = lambda _: pytest.fail("nobody has to compute")  # type: ignore[index]
+    assert told(rest.join(member_id, instance=instance)) == (12, names(TWO))
+    assert rest.current(member_id).assigned == dict.fromkeys(TWO, 12)
+    assert rest.group.delays == {}
+    assert held_at(rest, 12) == {"m1": names(ONE), member_id: names(TWO), "m3": names(THREE)}
+
+
+def test_two_lost_workers_each_get_their_own_back(rest: Scene) -> None:
+    rest.expire(TimerKind.SESSION, "m2")
+    rest.expire(TimerKind.SESSION, "m3")
+    assert waiting(rest) == TWO | THREE
+    held_at(rest, 12)
+    assert told(rest.join("m3"))[1] == names(THREE)
+    assert told(rest.join("m2b", instance="i2"))[1] == names(TWO)
+    assert rest.group.delays == {}
+
+
+def test_where_more_has_happened_it_is_an_ordinary_join(rest: Scene) -> None:
+    """The assignor is asked, and is shown what waits as the returning worker's own."""
+    asked = []
+
+    def watched(question):  # type: ignore[no-untyped-def]
+        asked.append(question)
+        return round_robin(question)
+
+    rest.settings.server_assignors["round-robin"] = watched  # type: ignore[index]
+    rest.expire(TimerKind.SESSION, "m2")
+    rest.join("m4")
+    assert [work.member_id for work in asked[-1].held_back] == ["m2"]
+    rest.join("m2b", instance="i2")
+    shown = {member.member_id: units_of(member.units) for member in asked[-1].members}
+    assert shown["m2b"] == TWO
+    assert asked[-1].held_back == ()
+    assert rest.group.delays == {}
+    held = held_at(rest, rest.group.epoch)
+    assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
+
+
+def test_cn_11_a_new_coordinator_goes_on_from_the_deadline(rest: Scene) -> None:
+    """Neither forgotten (Connect's leader does: IC-08) nor begun anew."""
+    rest.expire(TimerKind.SESSION, "m2")
+    rest.now_ms += DELAY_MS // 2
+    rest.reload()
+    key = TimerKey(TimerKind.DELAY, GROUP, "m2")
+    assert SetTimer(key, DELAY_MS // 2) in on_load(rest.group, rest.now_ms, rest.settings)
+
+
+@pytest.mark.parametrize(("jump_ms", "left_ms"), [(-3_600_000, DELAY_MS), (3_600_000, 0)])
+def test_f14_a_clock_that_jumps_neither_prolongs_a_delay_nor_makes_it_negative(
+    rest: Scene, jump_ms: int, left_ms: int
+) -> None:
+    rest.expire(TimerKind.SESSION, "m2")
+    key = TimerKey(TimerKind.DELAY, GROUP, "m2")
+    assert SetTimer(key, left_ms) in on_load(rest.group, rest.now_ms + jump_ms, rest.settings)
+
+
+def test_kafka_15693_without_a_delay_work_is_given_on_at_once() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
+    scene.expire(TimerKind.SESSION, "m2")
+    assert scene.group.delays == {}
+    assert told(scene.heartbeat("m1", 10)) == (11, names(ONE | TWO))
+
+
+@pytest.mark.parametrize("epoch", [-1, -2])
+def test_who_says_that_it_goes_is_not_waited_for_longer_than_that(rest: Scene, epoch: int) -> None:
+    if epoch == -2:
+        rest.go_away("m2", "i2")
+        rest.expire(TimerKind.SESSION, "m2")
+    else:
+        rest.leave("m2")
+    assert rest.group.delays == {}
+    held = held_at(rest, 11)
+    assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
+
+
+def test_the_last_worker_is_not_waited_for(rest: Scene) -> None:
+    """Nobody is left whom moves back and forth could be spared."""
+    for member_id in ("m1", "m3"):
+        rest.leave(member_id)
+        held_at(rest, rest.group.epoch)
+    rest.expire(TimerKind.SESSION, "m2")
+    assert rest.group.delays == {}
+    assert rest.group.target_epoch == rest.group.epoch
+
+
+def test_only_what_it_ran_and_was_to_keep_waits(rest: Scene) -> None:
+    """What it was told to stop belongs to another; what it had not been given has not stopped anywhere."""
+    fixed = FixedAssignor()
+    scene = Scene.at_rest(
+        settings(fixed, scheduled_delay_ms=DELAY_MS), epoch=10, connectors={"foo": 5},
+        members={"m1": ONE, "m2": TWO, "m3": THREE},
+    )  # fmt: skip
+    fixed.shares = {"m1": ONE | tasks(foo=[1]), "m2": tasks(foo=[2, 3]), "m3": tasks(foo=[4])}
+    scene.heartbeat("m1", 10, assignors=())
+    scene.join("m9")
+    assert told(scene.heartbeat("m2", 10, TWO, full=True)) == (10, ["foo-2"])
+    scene.expire(TimerKind.REBALANCE, "m2")
+    assert waiting(scene) == tasks(foo=[2])
+
+
+def test_work_that_is_no_more_waits_for_nobody(rest: Scene) -> None:
+    rest.expire(TimerKind.SESSION, "m2")
+    rest.update(ConnectorChange(connector="foo", delete=True))
+    assert describe(rest.group).held_back[0].units == ()
+    epoch = rest.group.epoch
+    rest.expire(TimerKind.DELAY, "m2")
+    assert (rest.group.delays, rest.group.epoch) == ({}, epoch)
+
+
+def test_a_fenced_worker_gets_its_work_back(rest: Scene) -> None:
+    assert rest.heartbeat("m2", 99).error_code != 0
+    assert waiting(rest) == TWO
+    assert told(rest.join("m2", instance="i2"))[1] == names(TWO)
+
+
+def test_an_assignor_that_places_what_waits_is_not_refused() -> None:
+    """It need not know of delays at all; the coordinator gives nothing of it away."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=DELAY_MS), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO}
+    )
+    scene.heartbeat("m1", 10, assignors=(A,))
+    scene.heartbeat("m2", 10, assignors=(A,))
+    scene.prepare("m1", 10)
+    scene.install("m1", 10, scene.group.epoch, {"m1": ONE, "m2": TWO})
+    epoch = scene.group.epoch
+    for member_id, owned in (("m1", ONE), ("m2", TWO)):
+        scene.heartbeat(member_id, 10, owned)
+    scene.expire(TimerKind.SESSION, "m2")
+    assert scene.prepare("m1", scene.current("m1").epoch).held_back[0].member_id == "m2"
+    members = [InstalledMember(member_id="m1", units=grouped(ONE | TWO))]
+    for _ in range(2):  # and the same install again is a no-op (CN-08)
+        assert scene.install_members("m1", scene.current("m1").epoch, epoch + 1, *members).error_code == 0
+    assert scene.records == ()
+    assert scene.group.target("m1").units == ONE
+    assert told(scene.heartbeat("m1", scene.current("m1").epoch)) == (epoch + 1, None)
+
+
+class TestAnAssignorsOwnDelay:
+    """An assignor leaves units out and says for how long."""
+
+    def installed(self, scene: Scene, epoch: int, group_epoch: int, delay_ms: int, held: Units) -> InstallResponse:
+        scene.prepare("m1", epoch)
+        request = InstallRequest(
+            group_id=GROUP,
+            member_id="m1",
+            member_epoch=epoch,
+            group_epoch=group_epoch,
+            members=(InstalledMember(member_id="m1", units=grouped(ONE | TWO - held)),),
+            held_back=grouped(held),
+            delay_ms=delay_ms,
+        )
+        return scene.answer(scene.act(request), InstallResponse)
+
+    @pytest.fixture
+    def asked(self) -> Scene:
+        """m1 alone with foo of three tasks, asked to compute for epoch 11."""
+        scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE | TWO})
+        scene.heartbeat("m1", 10, assignors=(A,))
+        return scene
+
+    def test_it_is_stored_shown_and_ends(self, asked: Scene) -> None:
+        assert self.installed(asked, 10, 11, 5_000, TWO).error_code == 0
+        [record] = [record for record in asked.records if isinstance(record, DelayRecord)]
+        assert (record.member_id, record.delay_ms, record.deadline_ms) == ("", 5_000, asked.now_ms + 5_000)
+        assert describe(asked.group, asked.now_ms).held_back[0].left_ms == 5_000
+        asked.now_ms += 5_000
+        asked.expire(TimerKind.DELAY)
+        assert asked.group.epoch == 12
+        assert self.installed(asked, 10, 12, 0, frozenset()).error_code == 0
+        assert asked.group.delays == {}
+
+    def test_the_same_units_keep_their_deadline(self, asked: Scene) -> None:
+        self.installed(asked, 10, 11, 5_000, TWO)
+        asked.now_ms += 3_000
+        asked.heartbeat("m1", 10, assignors=(info("a", reason=1),))
+        self.installed(asked, 10, 12, 5_000, tasks(foo=[1]))
+        assert asked.group.delays[""].left_ms(asked.now_ms) == 2_000
+        asked.heartbeat("m1", 10, assignors=(info("a", reason=2),))
+        self.installed(asked, 10, 13, 5_000, tasks(foo=[0, 1]) - ONE | TWO)
+        assert asked.group.delays[""].left_ms(asked.now_ms) == 5_000
+
+    def test_what_is_held_back_exists_and_is_not_given(self, asked: Scene) -> None:
+        response = self.installed(asked, 10, 11, 5_000, tasks(bar=[0]))
+        assert response.error_message is not None
+        assert "bar-0, held back, does not exist" in response.error_message
+
+    def test_a_delay_without_units_asks_again(self, asked: Scene) -> None:
+        """A back-off: nothing waits, but the assignor wants another turn (IC-23)."""
+        self.installed(asked, 10, 11, 40, frozenset())
+        asked.expire(TimerKind.DELAY)
+        assert any(isinstance(record, GroupRecord) for record in asked.records)
+        last = asked.group.latest_rebalance
+        assert last is not None
+        assert last.causes == ("the delay that the assignor asked for is over",)

@@ -1,0 +1,83 @@
+"""A group is deleted: nothing of it stays but when it was made (KAFKA-19163 and what follows from fencing)."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup
+from connectgroup.group.state import Group, replay
+from connectgroup.group.timing import CancelTimer, TimerKey, TimerKind
+from connectgroup.messages import DeletedGroup, DeleteRequest, DeleteResponse
+from connectgroup.records import Tombstone
+
+from .builders import GROUP, Scene, added, settings, tasks
+from .invariants import compacted, picture
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A group with members, connectors, statuses and a history."""
+    return Scene.at_rest(
+        settings(scheduled_delay_ms=60_000),
+        epoch=10,
+        connectors={"foo": 2},
+        members={"m1": tasks(foo=[-1, 0]), "m2": tasks(foo=[1])},
+        instances={"m2": "i2"},
+    )
+
+
+def deleted(scene: Scene, group_id: str = GROUP) -> DeletedGroup:
+    response = scene.answer(scene.act(DeleteRequest(group_ids=(group_id,))), DeleteResponse)
+    [result] = response.results
+    return result
+
+
+def test_a_group_with_members_is_kept(scene: Scene) -> None:
+    refused = deleted(scene)
+    assert refused.error_code == NonEmptyGroup.code
+    assert refused.error_message == "group workers has 2 members; allowed: a group that all have left"
+    scene.leave("m1")
+    scene.go_away("m2", "i2")
+    assert deleted(scene).error_code == NonEmptyGroup.code, "it comes back"
+
+
+def test_everything_ends_that_had_a_key(scene: Scene) -> None:
+    for member_id in ("m2", "m1"):
+        scene.leave(member_id)
+    assert deleted(scene) == DeletedGroup(group_id=GROUP)
+    live = {record.key for record in scene.log if not isinstance(record, Tombstone)}
+    dead = {record.key for record in scene.records if isinstance(record, Tombstone)}
+    gone_before = {record.key for record in scene.log if isinstance(record, Tombstone)}
+    assert live - gone_before - dead == {scene.records[-1].key}
+    assert not scene.group.exists
+    nothing = picture(Group(GROUP))
+    assert picture(scene.group) == nothing
+    assert picture(replay(GROUP, compacted(scene.log))) == nothing
+    assert deleted(scene).error_code == GroupIdNotFound.code
+
+
+def test_one_made_again_under_its_name_is_a_later_one_whatever_the_clock_says(scene: Scene) -> None:
+    """Else its tokens would be lower than those the sinks have seen, and its tasks could not write."""
+    scene.group.created_ms = 5_000_000
+    for member_id in ("m2", "m1"):
+        scene.leave(member_id)
+    deleted(scene)
+    scene.now_ms -= 500_000
+    scene.update(added("bar"))
+    assert (scene.group.epoch, scene.group.created_ms) == (1, 5_000_001)
+    assert replay(GROUP, compacted(scene.log)).created_ms == 5_000_001
+
+
+def test_what_is_held_back_goes_with_it(scene: Scene) -> None:
+    scene.expire(TimerKind.SESSION, "m1")
+    scene.leave("m2")
+    assert scene.group.delays
+    outcome = scene.act(DeleteRequest(group_ids=(GROUP,)))
+    assert scene.group.delays == {}
+    assert CancelTimer(TimerKey(TimerKind.DELAY, GROUP, "m1")) in outcome.timers
+
+
+@pytest.mark.parametrize("name", ["", " ", ".", "x" * 250])
+def test_a_name_that_cannot_be_one(name: str) -> None:
+    scene = Scene(settings=settings(), group=Group(name), check_replay=False)
+    assert deleted(scene, name).error_code == InvalidRequest.code

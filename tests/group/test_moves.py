@@ -1,0 +1,139 @@
+"""How fast a group gets to its target: so many moves a round, and workers that are to be emptied (design 4, L2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.group.describe import describe, state_name
+from connectgroup.names import Units
+from connectgroup.records import TargetRecord
+
+from .builders import FixedAssignor, Scene, info, settings, tasks
+
+ALL = tasks(foo=[-1, *range(8)])
+
+
+def settle(scene: Scene) -> list[str]:
+    """Heartbeats until nothing moves any more; returns the causes of the epochs on the way."""
+    for _ in range(100):
+        before = (scene.group.epoch, dict(scene.group.currents))
+        for member_id in sorted(scene.group.members):
+            current = scene.current(member_id)
+            owned: Units = frozenset(current.assigned)
+            scene.heartbeat(member_id, current.epoch, owned)
+        if before == (scene.group.epoch, dict(scene.group.currents)):
+            return [cause for rebalance in scene.group.rebalances.values() for cause in rebalance.causes]
+    raise AssertionError("it never comes to rest")
+
+
+def standing_still(scene: Scene) -> int:
+    """Units that somebody has been told to stop, or has stopped, and that run nowhere."""
+    running = {unit for current in scene.group.currents.values() for unit in current.assigned}
+    return len(scene.group.runnable.keys() - running)
+
+
+@pytest.fixture
+def nine() -> Scene:
+    """m1 with nine units at epoch 10; two units may be moved a round."""
+    return Scene.at_rest(settings(most_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
+
+
+def test_a_join_moves_so_many_units_at_a_time(nine: Scene) -> None:
+    most = 0
+    nine.join("m2")
+    while True:
+        before = (nine.group.epoch, dict(nine.group.currents))
+        for member_id in sorted(nine.group.members):
+            current = nine.current(member_id)
+            nine.heartbeat(member_id, current.epoch, frozenset(current.assigned))
+            most = max(most, standing_still(nine))
+        if before == (nine.group.epoch, dict(nine.group.currents)):
+            break
+    assert most == 2
+    assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
+    causes = [cause for rebalance in nine.group.rebalances.values() for cause in rebalance.causes]
+    assert causes == ["it was long ago", "m2 joined", "2 moves were left for this round"]
+    assert state_name(nine.group) == "Stable"
+    assert nine.group.deferred == 0
+
+
+def test_a_target_that_stays_within_the_limit_is_taken_as_it_is(nine: Scene) -> None:
+    fixed = FixedAssignor()
+    scene = Scene.at_rest(settings(fixed, most_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
+    fixed.shares = {"m1": ALL - tasks(foo=[0, 1]), "m2": tasks(foo=[0, 1])}
+    scene.join("m2")
+    [target] = [record for record in scene.records if isinstance(record, TargetRecord)]
+    assert target.deferred == 0
+    assert settle(scene)[-1] == "m2 joined"
+
+
+def test_work_that_runs_nowhere_is_no_move(nine: Scene) -> None:
+    """A dead worker's units are given on at once, however many they are."""
+    nine.join("m2")
+    settle(nine)
+    nine.leave("m1")
+    assert nine.group.deferred == 0
+    settle(nine)
+    assert nine.current("m2").assigned.keys() == ALL
+
+
+def test_a_new_coordinator_goes_on_with_the_rounds(nine: Scene) -> None:
+    nine.join("m2")
+    assert nine.group.deferred == 2
+    nine.reload()
+    settle(nine)
+    assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
+
+
+class TestDraining:
+    """A worker that is to be emptied stays a member until somebody has taken what it runs."""
+
+    @pytest.fixture
+    def pair(self) -> Scene:
+        """m1 and m2 with two units each."""
+        return Scene.at_rest(
+            settings(),
+            epoch=10,
+            connectors={"foo": 3},
+            members={"m1": tasks(foo=[-1, 0]), "m2": tasks(foo=[1, 2])},
+        )
+
+    def test_its_work_moves_away(self, pair: Scene) -> None:
+        pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
+        assert settle(pair)[-1] == "m2 is draining"
+        assert pair.current("m1").assigned.keys() == tasks(foo=[-1, 0, 1, 2])
+        assert pair.current("m2").assigned == {}
+        assert [member.state for member in describe(pair.group).members] == ["STABLE", "DRAINING"]
+
+    def test_it_may_change_its_mind(self, pair: Scene) -> None:
+        pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
+        settle(pair)
+        pair.heartbeat("m2", pair.current("m2").epoch, frozenset(), full=True)
+        assert settle(pair)[-1] == "m2 is no longer draining"
+        assert len(pair.current("m2").assigned) == 2
+
+    def test_where_all_are_draining_they_keep_what_they_have(self, pair: Scene) -> None:
+        pair.heartbeat("m1", 10, tasks(foo=[-1, 0]), full=True, draining=True)
+        pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
+        settle(pair)
+        held = {unit for current in pair.group.currents.values() for unit in current.assigned}
+        assert held == tasks(foo=[-1, 0, 1, 2])
+
+    def test_it_is_not_asked_to_compute(self, pair: Scene) -> None:
+        for member_id in ("m1", "m2"):
+            pair.heartbeat(member_id, 10, assignors=(info("a"),))
+        assert pair.group.computation is not None
+        assert pair.group.computation.member_id == "m1"
+        pair.heartbeat("m1", 10, tasks(foo=[-1, 0]), full=True, draining=True, assignors=(info("a"),))
+        assert pair.group.computation.member_id == "m2"
+        assert [member.member_id for member in pair.prepare("m2", 10).members] == ["m2"]
+        refused = pair.install("m2", 10, pair.group.epoch, {"m1": tasks(foo=[-1, 0]), "m2": tasks(foo=[1, 2])})
+        assert refused.error_message is not None
+        assert "m1 is not a member" in refused.error_message
+
+    def test_a_part_heartbeat_says_nothing_of_it(self, pair: Scene) -> None:
+        pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
+        epoch = pair.group.epoch
+        pair.heartbeat("m2", 10)
+        assert pair.group.epoch == epoch
+        assert pair.group.members["m2"].draining

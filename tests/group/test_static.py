@@ -1,0 +1,209 @@
+"""Static members: ST-01..ST-08 and CN-12 of the scenarios, and what else a name that outlives a process brings."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import (
+    FencedInstanceId,
+    GroupIdNotFound,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+)
+from connectgroup.group.describe import describe, state_name
+from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.messages import ConnectorChange
+from connectgroup.names import Unit
+from connectgroup.records import CurrentRecord, Kind, MemberRecord, MemberState, TargetMemberRecord, Tombstone
+
+from .builders import GROUP, FixedAssignor, Scene, info, names, settings, tasks, told
+
+ONE, TWO = tasks(foo=[-1, 0, 1]), tasks(foo=[2, 3, 4])
+
+
+@pytest.fixture
+def fixed() -> FixedAssignor:
+    assignor = FixedAssignor()
+    assignor.shares = {"m1": ONE, "m2": TWO}
+    return assignor
+
+
+@pytest.fixture
+def rest(fixed: FixedAssignor) -> Scene:
+    """m1, and m2 with the static name i2, at epoch 10; m2's units were given at 7 and at 10."""
+    return Scene.at_rest(
+        settings(fixed),
+        epoch=10,
+        connectors={"foo": 5},
+        members={"m1": ONE, "m2": {Unit("foo", 2): 7, Unit("foo", 3): 10, Unit("foo", 4): 10}},
+        instances={"m2": "i2"},
+    )
+
+
+def test_st_01_leaving_for_a_while_is_one_record_and_no_epoch(rest: Scene, fixed: FixedAssignor) -> None:
+    response = rest.go_away("m2", "i2")
+    assert (response.error_code, response.member_epoch) == (0, -2)
+    [record] = rest.records
+    assert isinstance(record, CurrentRecord)
+    assert (record.epoch, record.state, record.pending) == (-2, MemberState.STABLE, ())
+    assert rest.current("m2").assigned == dict.fromkeys(TWO, 0)
+    assert (rest.group.epoch, fixed.calls) == (10, 0)
+    assert state_name(rest.group) == "Stable"
+    assert rest.last is not None
+    assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m2"), 10_000) in rest.last.timers
+    assert [member.state for member in describe(rest.group).members] == ["STABLE", "AWAY"]
+
+
+def test_st_01_what_it_was_told_to_stop_is_free(rest: Scene, fixed: FixedAssignor) -> None:
+    fixed.shares = {"m1": ONE | tasks(foo=[2]), "m2": tasks(foo=[3, 4])}
+    rest.heartbeat("m1", 10, assignors=(), server_assignor=None)
+    rest.join("m3")
+    assert told(rest.heartbeat("m2", 10, TWO, full=True)) == (10, ["foo-3", "foo-4"])
+    rest.go_away("m2", "i2")
+    assert rest.last is not None
+    assert CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m2")) in rest.last.timers
+    assert told(rest.heartbeat("m1", 10, ONE, full=True)) == (11, names(ONE | tasks(foo=[2])))
+    assert rest.state("m2") is MemberState.STABLE
+
+
+def test_st_02_cn_12_its_successor_gets_the_same_work_without_a_rebalance(rest: Scene, fixed: FixedAssignor) -> None:
+    rest.go_away("m2", "i2")
+    response = rest.join("m2b", instance="i2")
+    assert told(response) == (10, names(TWO))
+    assert [record.key.kind for record in rest.records if isinstance(record, Tombstone)] == [
+        Kind.CURRENT,
+        Kind.TARGET_MEMBER,
+        Kind.MEMBER,
+    ]
+    written = [type(record) for record in rest.records if not isinstance(record, Tombstone)]
+    assert written == [TargetMemberRecord, MemberRecord, CurrentRecord]
+    assert rest.current("m2b").assigned == dict.fromkeys(TWO, 10)
+    assert (rest.group.epoch, fixed.calls, rest.group.instances) == (10, 0, {"i2": "m2b"})
+    assert rest.group.members.keys() == {"m1", "m2b"}
+    assert state_name(rest.group) == "Stable"
+
+
+def test_cn_12_the_same_member_id_may_come_back_too(rest: Scene, fixed: FixedAssignor) -> None:
+    rest.go_away("m2", "i2")
+    assert told(rest.join("m2", instance="i2")) == (10, names(TWO))
+    assert (rest.group.epoch, fixed.calls) == (10, 0)
+
+
+def test_st_03_coming_back_with_other_assignors_asks_for_a_new_target(rest: Scene, fixed: FixedAssignor) -> None:
+    """KAFKA-20434."""
+    fixed.shares = {"m1": ONE, "m2b": TWO}
+    rest.go_away("m2", "i2")
+    rest.join("m2b", instance="i2", server_assignor="fixed")
+    assert (rest.group.epoch, rest.group.target_epoch, fixed.calls) == (11, 11, 1)
+
+
+def test_st_04_a_name_in_use_is_not_given_away(rest: Scene) -> None:
+    assert rest.join("m3", instance="i2").error_code == UnreleasedInstanceId.code
+    rest.expire(TimerKind.SESSION, "m2")
+    assert rest.join("m3", instance="i2").error_code == 0
+
+
+def test_st_05_who_lost_its_name_is_fenced(rest: Scene) -> None:
+    rest.go_away("m2", "i2")
+    rest.join("m2b", instance="i2")
+    for epoch in (10, -1, -2):
+        assert rest.heartbeat("m2", epoch, instance="i2").error_code == FencedInstanceId.code
+    assert rest.heartbeat("m1", 10, instance="i2").error_code == FencedInstanceId.code
+
+
+@pytest.mark.parametrize("epoch", [10, -1, -2])
+def test_st_06_a_name_nobody_bears_is_an_unknown_member(rest: Scene, epoch: int) -> None:
+    assert rest.heartbeat("m1", epoch, instance="i1").error_code == UnknownMemberId.code
+
+
+def test_st_07_who_does_not_come_back_is_removed(rest: Scene, fixed: FixedAssignor) -> None:
+    rest.go_away("m2", "i2")
+    fixed.shares = {"m1": ONE | TWO}
+    rest.expire(TimerKind.SESSION, "m2")
+    assert rest.group.members.keys() == {"m1"}
+    assert (rest.group.epoch, rest.group.instances) == (11, {})
+    last = rest.group.latest_rebalance
+    assert last is not None
+    assert last.causes == ("m2 did not come back within 10000 ms",)
+    assert told(rest.heartbeat("m1", 10)) == (11, names(ONE | TWO))
+
+
+def test_st_08_leaving_for_good_is_leaving_for_good(rest: Scene, fixed: FixedAssignor) -> None:
+    fixed.shares = {"m1": ONE | TWO}
+    rest.heartbeat("m2", -1, instance="i2")
+    assert (set(rest.group.members), rest.group.epoch) == ({"m1"}, 11)
+
+
+def test_leaving_twice_is_leaving_once(rest: Scene) -> None:
+    """S16."""
+    first = rest.go_away("m2", "i2")
+    again = rest.go_away("m2", "i2")
+    assert again == first
+    assert rest.records == ()
+
+
+def test_a_late_copy_of_an_earlier_heartbeat_does_not_cost_it_its_place(rest: Scene) -> None:
+    rest.go_away("m2", "i2")
+    for owned in (None, TWO):
+        assert rest.heartbeat("m2", 10, owned).error_code == UnknownMemberId.code
+    assert told(rest.join("m2b", instance="i2")) == (10, names(TWO))
+
+
+def test_a_new_target_frees_what_it_takes_from_a_member_that_is_away(rest: Scene, fixed: FixedAssignor) -> None:
+    """Nothing of it runs, so there is nobody to wait for."""
+    rest.go_away("m2", "i2")
+    fixed.shares = {"m1": ONE, "m2": tasks(foo=[2]), "m3": tasks(foo=[3, 4])}
+    assert told(rest.join("m3")) == (11, ["foo-3", "foo-4"])
+    assert rest.current("m2").assigned == {Unit("foo", 2): 0}
+    assert told(rest.join("m2b", instance="i2")) == (11, ["foo-2"])
+
+
+def test_a_member_that_is_away_is_not_asked_to_compute() -> None:
+    scene = Scene.at_rest(
+        settings(), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1]), "m2": tasks(foo=[0])},
+        instances={"m1": "i1"},
+    )  # fmt: skip
+    a = info("a")
+    for member_id in ("m1", "m2"):
+        scene.heartbeat(member_id, 10, assignors=(a,))
+    assert scene.group.computation is not None
+    asked = scene.group.computation.member_id
+    assert asked == "m1"
+    scene.go_away("m1", "i1")
+    assert scene.group.computation.member_id == "m2"
+    assert scene.install("m1", 10, scene.group.epoch, {}).error_code != 0
+
+
+def test_kafka_20747_a_name_given_up_is_free_for_another(rest: Scene, fixed: FixedAssignor) -> None:
+    """A member that joins again under another name leaves the old one free."""
+    fixed.shares = {"m1": ONE, "m2": TWO}
+    rest.join("m2", instance="i3")
+    assert rest.group.instances == {"i3": "m2"}
+    assert rest.join("m4", instance="i2").error_code == 0
+    rest.leave("m2")
+    assert rest.group.instances == {"i2": "m4"}
+
+
+def test_a_member_may_take_the_name_of_one_that_is_away(rest: Scene, fixed: FixedAssignor) -> None:
+    rest.go_away("m2", "i2")
+    fixed.shares = {"m1": ONE | TWO}
+    rest.join("m1", instance="i2")
+    assert rest.group.members.keys() == {"m1"}
+    assert rest.group.instances == {"i2": "m1"}
+
+
+def test_a_successor_reads_nothing_a_connector_has_lost_meanwhile(rest: Scene, fixed: FixedAssignor) -> None:
+    rest.go_away("m2", "i2")
+    rest.update(ConnectorChange(connector="foo", delete=True))
+    assert told(rest.join("m2b", instance="i2"))[1] in (None, [])
+
+
+def test_no_group_no_leave(fixed: FixedAssignor) -> None:
+    scene = Scene(settings=settings(fixed))
+    assert scene.heartbeat("m2", -2, instance="i2").error_code == GroupIdNotFound.code
+
+
+def test_a_new_coordinator_knows_who_is_away(rest: Scene) -> None:
+    rest.go_away("m2", "i2")
+    rest.reload()
+    assert told(rest.join("m2b", instance="i2")) == (10, names(TWO))
