@@ -1,0 +1,106 @@
+"""What the runtime adds to scheduled delays, deleting and limits: timers, restarts, and one group at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, PolicyViolation
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.messages import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
+from tests.worker.builders import settings
+
+from .builders import GROUP, add, ask, beat, change, look, memory_is_log, send, serving
+
+
+async def delete(coordinator: Coordinator, *group_ids: str) -> dict[str, int]:
+    answer = await asyncio.wait_for(send(coordinator, DeleteRequest(group_ids=group_ids)), 10)
+    assert isinstance(answer, DeleteResponse)
+    return {result.group_id: result.error_code for result in answer.results}
+
+
+async def test_groups_are_deleted_one_by_one() -> None:
+    log = MemoryLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add(group_id="empty"))
+        await ask(coordinator, beat("a"))
+        said = await delete(coordinator, "empty", "nowhere", GROUP)
+        assert said == {"empty": 0, "nowhere": GroupIdNotFound.code, GROUP: NonEmptyGroup.code}
+        await memory_is_log(coordinator, log)
+        listed = await send(coordinator, DescribeRequest())
+        assert isinstance(listed, DescribeResponse)
+        assert [group.group_id for group in listed.groups] == [GROUP]
+
+
+async def test_a_deleted_group_stays_deleted_and_a_new_one_is_a_later_one() -> None:
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage)) as coordinator:
+        await change(coordinator, add(group_id="g"))
+        created_ms = coordinator._groups["g"].created_ms
+        assert await delete(coordinator, "g") == {"g": 0}
+    async with serving(MemoryLog(storage)) as coordinator:
+        assert (await look(coordinator, "g")).error_code == GroupIdNotFound.code
+        coordinator._wall_clock_ms = lambda: created_ms - 1_000
+        await change(coordinator, add(group_id="g"))
+        assert coordinator._groups["g"].created_ms == created_ms + 1
+
+
+async def test_there_is_a_limit_on_groups() -> None:
+    async with serving(group=settings(most_groups=2)) as coordinator:
+        for group_id in ("g1", "g2"):
+            assert (await change(coordinator, add(group_id=group_id))).error_code == 0
+        refused = await change(coordinator, add(group_id="g3"))
+        assert (refused.error_code, refused.error_message) == (
+            PolicyViolation.code,
+            "this coordinator has all of its 2 groups",
+        )
+        assert (await ask(coordinator, beat("a", group_id="g3"))).error_code == PolicyViolation.code
+        assert (await ask(coordinator, beat("a", group_id="g1"))).error_code == 0
+        assert (await ask(coordinator, beat("a", 5, group_id="g3"))).error_code == GroupIdNotFound.code
+        await change(coordinator, add(group_id="g1", text="other"))
+        assert await delete(coordinator, "g2") == {"g2": 0}
+        assert (await change(coordinator, add(group_id="g3"))).error_code == 0
+
+
+async def waiting_ms(coordinator: Coordinator) -> list[int]:
+    return [work.left_ms for work in (await look(coordinator)).held_back]
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+async def lose_b(coordinator: Coordinator) -> None:
+    """a and b share c and c's tasks; b falls silent, and its work waits for it."""
+    await change(coordinator, add())
+    await ask(coordinator, beat("a"))
+    await ask(coordinator, beat("b"))
+    for _ in range(3):
+        for member_id in ("a", "b"):
+            current = coordinator._groups[GROUP].current(member_id)
+            await ask(coordinator, beat(member_id, current.epoch, frozenset(current.assigned)))
+    holder = next(iter(coordinator._groups[GROUP].holders.values()))[0]
+    other = "b" if holder == "a" else "a"
+    for _ in range(12):
+        await asyncio.sleep(1)
+        await ask(coordinator, beat(other, coordinator._groups[GROUP].current(other).epoch))
+    assert coordinator._groups[GROUP].members.keys() == {other}
+
+
+async def test_a_delay_ends_on_time_and_across_restarts(storage: MemoryStorage) -> None:
+    """CN-11, S15: neither restarted nor forgotten."""
+    slow = settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)
+    async with serving(MemoryLog(storage), slow) as coordinator:
+        await lose_b(coordinator)
+        [before] = await waiting_ms(coordinator)
+        await asyncio.sleep(8)
+    async with serving(MemoryLog(storage), slow) as coordinator:
+        [after] = await waiting_ms(coordinator)
+        assert before - 9_000 < after <= before - 8_000
+        await asyncio.sleep(after / 1000 - 0.1)
+        assert await waiting_ms(coordinator) != []
+        await asyncio.sleep(0.2)
+        assert await waiting_ms(coordinator) == []

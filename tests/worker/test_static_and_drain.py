@@ -1,0 +1,196 @@
+"""Static workers, lost workers that come back, and workers that are emptied: the whole loop, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from connectgroup.errors import FencedInstanceId
+from connectgroup.messages import HeartbeatRequest
+from connectgroup.names import Unit
+
+from .builders import GROUP, Actor, World, settings
+
+
+async def ended(actor: Actor, within: float = 5.0) -> None:
+    assert actor.task is not None
+    await asyncio.wait_for(actor.task, within)
+
+
+async def test_cn_12_a_bounced_static_worker_finds_its_work_where_it_left_it(tmp_path: Path) -> None:
+    """One stop and one start of each of its units, none of anybody else's, and no epoch."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        first = world.start("b1", instance_id="b")
+        before = await world.settled()
+        epoch = (await world.describe()).group_epoch
+        first.worker.stop()
+        await ended(first)
+        await asyncio.sleep(5)
+        assert [member.state for member in (await world.describe()).members] == ["STABLE", "AWAY"]
+        del world.actors["b1"]
+        world.start("b2", instance_id="b")
+        after = await world.settled(within=2)
+        assert after == {"a": before["a"], "b2": before["b1"]}
+        assert (await world.describe()).group_epoch == epoch
+        assert world.count("a stop") == 0
+        for unit in before["b1"]:
+            if unit != "c":
+                assert world.count(f" start {unit}") == 2
+
+
+async def test_st_07_one_that_does_not_return_is_replaced_when_its_session_is_over(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        b = world.start("b1", instance_id="b")
+        await world.settled()
+        b.worker.stop()
+        await ended(b)
+        took = await world.until(lambda: len(world.actors["a"].units) == 4, within=20)
+        assert 9 < took < 11
+
+
+async def test_a_static_worker_can_leave_for_good(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        b = world.start("b1", instance_id="b")
+        await world.settled()
+        b.worker.stop(for_good=True)
+        await ended(b)
+        assert await world.settled("a", within=1)
+
+
+async def test_one_whose_stop_failed_does_not_say_that_it_comes_back(tmp_path: Path) -> None:
+    """X6: its successor would be given the same tokens, and what hangs could still write with them."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        b = world.start("b1", instance_id="b")
+        mine = (await world.settled())["b1"]
+        stuck = next(unit for unit in mine if unit != "c")
+        world.hook[f"b1 stop {stuck}"] = world.gate().wait
+        world.zombies.add("b1")
+        b.worker.stop()
+        await world.until(lambda: world.actors["a"].units >= {Unit("c", int(stuck[2:]))}, within=60)
+        assert "b1" not in {member.member_id for member in (await world.describe()).members}
+
+
+async def test_st_04_a_second_process_under_the_same_name_waits_for_the_first_to_go(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        first = world.start("b1", instance_id="b")
+        await world.settled()
+        second = world.start("b2", instance_id="b")
+        await asyncio.sleep(30)
+        assert second.units == frozenset()
+        assert second.heartbeats.heartbeats < 40, "it asks with patience"
+        first.worker.stop()
+        await ended(first)
+        assert await world.settled("b2", within=3)
+
+
+async def test_st_05_a_process_whose_name_was_taken_over_ends(tmp_path: Path) -> None:
+    """Somebody said that it had stopped, and it had not: it stops everything and says why."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        first = world.start("b1", instance_id="b")
+        await world.settled()
+        first.cut()
+        away = HeartbeatRequest(group_id=GROUP, member_id="b1", member_epoch=-2, instance_id="b")
+        await world.coordinator.handle(away, client_host="a supervisor that was wrong")
+        world.zombies.add("b1")
+        world.start("b2", instance_id="b")
+        await world.settled("a", "b2", within=1)
+        first.heal()
+        with pytest.raises(FencedInstanceId, match="taken over by member b2"):
+            await ended(world.actors.pop("b1"), within=20)
+        assert first.units == frozenset()
+
+
+async def test_st_04_one_that_was_cut_off_until_another_took_its_name_waits_too(tmp_path: Path) -> None:
+    """Its lease was over first, so it runs nothing; should the other go, it is there."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        first = world.start("b1", instance_id="b")
+        await world.settled()
+        first.cut()
+        second = world.start("b2", instance_id="b")
+        await world.settled("a", "b2", within=40)
+        first.heal()
+        await asyncio.sleep(20)
+        assert first.units == frozenset()
+        second.worker.stop()
+        await ended(second)
+        assert await world.settled("a", "b1", within=5)
+
+
+async def test_l8_a_lost_worker_that_returns_gets_its_own_and_nobody_else_moves(tmp_path: Path) -> None:
+    """Cut off for longer than its session, back before the delay is over."""
+    async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
+        await world.add("c", 5)
+        for name in "abc":
+            world.start(name)
+        before = await world.settled()
+        world.actors["b"].cut()
+        await asyncio.sleep(15)
+        assert [work.member_id for work in (await world.describe()).held_back] == ["b"]
+        stops = world.count("a stop") + world.count("c stop")
+        world.actors["b"].heal()
+        assert await world.settled(within=5) == before
+        assert world.count("a stop") + world.count("c stop") == stops == 0
+        assert (await world.describe()).held_back == ()
+
+
+async def test_cn_11_a_delay_goes_on_under_the_next_coordinator(tmp_path: Path) -> None:
+    async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
+        await world.add("c", 5)
+        for name in "abc":
+            world.start(name)
+        await world.settled()
+        b = world.actors.pop("b")
+        b.cut()
+        gone = world.now
+        await asyncio.sleep(20)
+        [waiting] = (await world.describe()).held_back
+        assert 18_000 < waiting.left_ms < 30_000
+        await world.restart()
+        [still] = (await world.describe()).held_back
+        assert still.left_ms <= waiting.left_ms
+        await world.settled("a", "c", within=40)
+        assert 38 < world.now - gone < 45, "ten seconds of silence and thirty of delay, whoever coordinates"
+        assert b.task is not None
+        b.task.cancel()
+
+
+async def test_a_drained_worker_ends_when_it_is_empty(tmp_path: Path) -> None:
+    async with World(tmp_path, group=settings(most_moves=1)) as world:
+        await world.add("c", 5)
+        world.start("a")
+        b = world.start("b")
+        await world.settled()
+        b.worker.drain()
+        await ended(b)
+        assert await world.settled("a", within=1)
+        causes = [cause for rebalance in (await world.describe()).rebalances for cause in rebalance.causes]
+        assert "b is draining" in causes
+        assert any("left for this round" in cause for cause in causes), "one at a time"
+        assert causes[-1] == "b left"
+
+
+async def test_the_last_worker_is_not_emptied(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a")
+        await world.settled()
+        a.worker.drain()
+        await asyncio.sleep(10)
+        assert await world.settled("a") == {"a": ["c", "c-0", "c-1"]}
+        a.worker.stop()
+        await ended(a)
