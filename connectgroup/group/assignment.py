@@ -504,6 +504,6 @@ def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[No
     draft = Draft(group, now_ms)
     timers: tuple[Timer, ...] = ()
     if group.deferred and not group.behind and group.epoch == group.target_epoch and group.members:
-        draft.bump(f"{group.deferred} moves were left for this round")
+        draft.bump(f"{group.deferred} left to move in this round")
         timers = settle(draft, settings)
     return Outcome(response=None, records=tuple(draft.records), timers=timers)

@@ -111,15 +111,17 @@ def after_install(draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int) 
             draft.forget(Kind.DELAY, delay.member_id)
             timers.append(timing.cancel_delay(group_id, delay.member_id))
     before = draft.delays.get("")
+    # What waits for a lost worker waits for that.
+    held = units_of(asked) - draft.lost_work()
     if delay_ms:
         record = DelayRecord(
             group_id=group_id,
-            units=tuple(asked),
+            units=grouped(held),
             delay_ms=delay_ms,
             deadline_ms=draft.now_ms + delay_ms,
             epoch=draft.epoch,
         )
-        if before is not None and asked and units_of(asked) <= units_of(before.units):
+        if before is not None and held and held <= units_of(before.units):
             record = replace(record, deadline_ms=min(record.deadline_ms, before.deadline_ms))
         draft.write(record)
         timers.append(timing.delay(record, draft.now_ms))

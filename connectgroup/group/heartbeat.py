@@ -347,7 +347,8 @@ def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
         return f"{member.member_id} changed its assignors"
     for name, info in after.items():
         if info.reason != before[name].reason:
-            return f"{member.member_id}: {name} asks for a rebalance (reason {info.reason})"
+            asks = f"asks for a rebalance (reason {info.reason})" if info.reason else "asks no longer for a rebalance"
+            return f"{member.member_id}: {name} {asks}"
     return f"{member.member_id} changed its assignors' metadata"
 
 

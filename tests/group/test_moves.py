@@ -52,7 +52,7 @@ def test_a_join_moves_so_many_units_at_a_time(nine: Scene) -> None:
     assert most == 2
     assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
     causes = [cause for rebalance in nine.group.rebalances.values() for cause in rebalance.causes]
-    assert causes == ["it was long ago", "m2 joined", "2 moves were left for this round"]
+    assert causes == ["it was long ago", "m2 joined", "2 left to move in this round"]
     assert state_name(nine.group) == "Stable"
     assert nine.group.deferred == 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.names import Unit
-from connectgroup.records import GroupRecord, RebalanceRecord
+from connectgroup.records import GroupRecord, MemberRecord, RebalanceRecord
 
 from .invariants import picture, replay_equals_live
 from .workers import Storm
@@ -68,7 +68,7 @@ def test_once_at_rest_nothing_is_written_any_more() -> None:
 def test_the_storms_reach_what_they_are_for() -> None:
     """A check that cannot fail is a defect: the rare states must have been seen."""
     seen: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(30):
         storm = Storm(seed)
         storm.scene.check_replay = False
         for _ in range(TURNS):
@@ -81,16 +81,32 @@ def test_the_storms_reach_what_they_are_for() -> None:
                 len(set(current.assigned.values())) > 1 for current in group.currents.values()
             )
             seen["nobody"] += not group.members
+            seen["away"] += any(current.away for current in group.currents.values())
+            seen["held back for a worker"] += any(group.delays)
+            seen["held back by the assignor"] += "" in group.delays
+            seen["moves left for the next round"] += group.deferred > 0 and group.epoch == group.target_epoch
+            seen["draining"] += any(member.draining for member in group.members.values())
         seen["fenced"] += storm.fenced
         for record in storm.scene.log:
             if isinstance(record, RebalanceRecord) and record.rebalance.finished_ms >= 0:
                 seen["moved over"] += any(move.source and move.source != move.target for move in record.rebalance.moves)
                 seen["several causes"] += len(record.rebalance.causes) > 1
+            causes = record.rebalance.causes if isinstance(record, RebalanceRecord) else ()
+            seen["came back in time"] += any(cause.endswith("came back") for cause in causes)
+            seen["did not come back"] += any("did not come back" in cause for cause in causes)
+            seen["the next round"] += any("to move in this round" in cause for cause in causes)
+            seen["a successor took the place"] += isinstance(record, MemberRecord) and any(
+                before.member_id != record.member_id and before.instance_id == record.instance_id is not None
+                for before in storm.scene.log
+                if isinstance(before, MemberRecord)
+            )
             seen["epochs"] += isinstance(record, GroupRecord)
     assert seen["UNREVOKED"] > 50
     assert seen["UNRELEASED"] > 20
     assert min(seen.values()) > 0, seen
     expected = {"STABLE", "stale target", "fallback", "old and new grants together", "nobody", "fenced", "moved over"}
+    expected |= {"away", "held back for a worker", "held back by the assignor", "moves left for the next round"}
+    expected |= {"draining", "came back in time", "did not come back", "the next round", "a successor took the place"}
     assert expected <= {what for what, count in seen.items() if count > 0}, seen
 
 

@@ -6,7 +6,7 @@ nothing changed, a report once something has stopped. They are as slow and unluc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from connectgroup.errors import (
@@ -61,6 +61,8 @@ class Worker:
     asked: bool = False
     last: tuple[HeartbeatRequest, dict[Unit, int]] | None = None
     joined_twice: bool = False
+    instance: str | None = None
+    draining: bool = False
 
     def request(self) -> HeartbeatRequest:
         """The next heartbeat; unless something was lost or has changed, all of it is "as before"."""
@@ -73,6 +75,8 @@ class Worker:
             client_assignors=(self.assignors or None) if self.full else None,
             owned=() if self.epoch == 0 else owned if self.full or self.changed else None,
             statuses=self.statuses,
+            instance_id=self.instance if self.full or self.epoch == 0 else None,
+            draining=self.draining and self.full,
         )
 
     def hear(self, response: HeartbeatResponse, random: Random) -> None:
@@ -137,7 +141,12 @@ class Storm:
         self.random = Random(seed)
         self.assignor = FlakyAssignor(self.random)
         self.kind = ("client", "server", "mixed")[seed % 3]
-        limits = settings(server_assignors={ROUND_ROBIN: self.assignor}, most_members=6)
+        limits = settings(
+            server_assignors={ROUND_ROBIN: self.assignor},
+            most_members=6,
+            scheduled_delay_ms=(0, 20_000)[seed // 2 % 2],
+            most_moves=(0, 0, 2)[seed % 3],
+        )
         self.workers: dict[str, Worker] = {}
         self.made = 0
         if seed % 2:
@@ -153,6 +162,7 @@ class Storm:
             self.made = 2
         self.fenced = 0
         self.crashed: set[str] = set()
+        self.bounced: list[Worker] = []
 
     # ---- what can happen
 
@@ -162,7 +172,7 @@ class Storm:
         happenings = {
             self.beat: 60, self.arrive: 6, self.copy: 8, self.compute: 12, self.silence: 3, self.crash: 2,
             self.leave: 2, self.late: 2, self.dawdle: 5, self.operate: 6, self.list_tasks: 5,
-            self.restart: 2, self.relist: 2,
+            self.restart: 2, self.relist: 2, self.go_away: 3, self.come_back: 4, self.wait: 2, self.drain: 1,
         }  # fmt: skip
         for _ in range(turns):
             self.random.choices(list(happenings), list(happenings.values()))[0]()
@@ -234,7 +244,8 @@ class Storm:
             lists = self.kind == "client" or (self.kind == "mixed" and self.random.random() < 0.7)
             low = self.random.randint(0, 1)
             offered = AssignorInfo(name="a", minimum_version=low, maximum_version=self.random.randint(2, 3), version=2)
-            self.workers[name] = Worker(member_id=name, assignors=(offered,) if lists else ())
+            instance = f"i{self.made % 4}" if self.random.random() < 0.4 else None
+            self.workers[name] = Worker(member_id=name, assignors=(offered,) if lists else (), instance=instance)
 
     def compute(self) -> None:
         """Those asked to compute come one step further: prepare, or install, well or badly."""
@@ -261,6 +272,10 @@ class Storm:
             error=1 if luck < 0.1 else 0,
             members=round_robin(question)[0 if luck > 0.2 else 1 :],
         )
+        if not honest and 0.2 < luck < 0.3 and request.members[0].units:
+            # Holds back what it would have given to the first.
+            held = request.members[0].units
+            request = replace(request, members=request.members[1:], held_back=held, delay_ms=5_000)
         if luck < 0.9 or honest:
             self.scene.act(request)
         if luck > 0.6:
@@ -290,6 +305,8 @@ class Storm:
             if self.random.random() < 0.5:
                 del self.workers[worker.member_id]
                 self.crashed.add(worker.member_id)
+                if self.random.random() < 0.5:
+                    self.bounced.append(worker)
             else:
                 worker.abandon()  # comes back as the same member at epoch 0
 
@@ -299,6 +316,37 @@ class Storm:
             worker = self.any_worker()
             del self.workers[worker.member_id]
             self.scene.leave(worker.member_id)
+
+    def go_away(self) -> None:
+        """A static worker that runs nothing any more leaves for a while; its next process has another member id."""
+        worker = self.any_worker() if self.workers else None
+        if worker is None or worker.instance is None or not worker.epoch or worker.stops:
+            return
+        del self.workers[worker.member_id]
+        self.scene.may_run[worker.member_id] = set()
+        for _ in range(self.random.randint(1, 2)):
+            self.scene.heartbeat(worker.member_id, -2, instance=worker.instance)
+        self.bounced.append(worker)
+
+    def come_back(self) -> None:
+        """One that went away, or that crashed, returns under its name."""
+        if self.bounced:
+            former = self.bounced.pop(self.random.randrange(len(self.bounced)))
+            self.made += 1
+            name = former.member_id if self.random.random() < 0.3 else f"w{self.made}"
+            self.workers[name] = Worker(member_id=name, assignors=former.assignors, instance=former.instance)
+
+    def wait(self) -> None:
+        """A delay comes to its end."""
+        for member_id in list(self.scene.group.delays):
+            if self.random.random() < 0.5:
+                self.scene.expire(TimerKind.DELAY, member_id)
+
+    def drain(self) -> None:
+        """Somebody is to be emptied, or not any more."""
+        if self.workers:
+            worker = self.any_worker()
+            worker.draining, worker.full = not worker.draining, True
 
     def relist(self) -> None:
         """A worker's assignor has something new to say."""
@@ -364,6 +412,16 @@ class Storm:
         gone = [member_id for member_id in self.scene.group.members if member_id not in self.workers]
         for member_id in gone:
             self.scene.expire(TimerKind.SESSION, member_id)
+        named: set[str | None] = {None}
+        for name, worker in list(self.workers.items()):
+            # Two processes of one name: only one can be a member.
+            if worker.instance in named and worker.instance is not None:
+                del self.workers[name]
+                if name in self.scene.group.members:
+                    self.scene.expire(TimerKind.SESSION, name)
+            named.add(worker.instance)
+        for member_id in list(self.scene.group.delays):
+            self.scene.expire(TimerKind.DELAY, member_id)
         for rounds in range(most_rounds):
             for worker in [self.workers[name] for name in sorted(self.workers)]:
                 worker.turn()

@@ -180,7 +180,7 @@ async def test_a_drained_worker_ends_when_it_is_empty(tmp_path: Path) -> None:
         assert await world.settled("a", within=1)
         causes = [cause for rebalance in (await world.describe()).rebalances for cause in rebalance.causes]
         assert "b is draining" in causes
-        assert any("left for this round" in cause for cause in causes), "one at a time"
+        assert any("to move in this round" in cause for cause in causes), "one at a time"
         assert causes[-1] == "b left"
 
 
