@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint test demo bench simulate clean
+.PHONY: help install lint test demo bench simulate soak mutants clean
 
 SEEDS ?= 100
 
@@ -13,6 +13,8 @@ help:
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
+	@echo "make soak   an hour of that"
+	@echo "make mutants   break the code on purpose, dozens of ways; the tests must notice every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml
@@ -41,6 +43,12 @@ bench: install
 
 simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+soak: install
+	$(BIN)/python -m tests.simulation --minutes 60
+
+mutants: install
+	$(BIN)/python tests/mutants.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-data
