@@ -104,6 +104,8 @@ class Bench:
                 data=directory / "groups.sqlite",
                 session_timeout_ms=int(session_s * 1000),
                 heartbeat_interval_ms=int(session_s * 300),
+                # As in the runs of Connect that it is compared with.
+                scheduled_rebalance_max_delay_ms=0,
             ),
             restart=False,
             worker_log=self._hear,

@@ -45,7 +45,11 @@ class Cluster:
             workers=0,
             scratch=root / "scratch",
             coordinator=CoordinatorConfig(
-                port=0, data=root / "groups.sqlite", session_timeout_ms=4_000, heartbeat_interval_ms=1_000
+                port=0,
+                data=root / "groups.sqlite",
+                session_timeout_ms=4_000,
+                heartbeat_interval_ms=1_000,
+                scheduled_rebalance_max_delay_ms=1_000,
             ),
             connectors=connectors,
             restart=False,

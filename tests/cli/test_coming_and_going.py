@@ -1,0 +1,109 @@
+"""Workers that come and go, from the command line: bounced, silent, drained; and a group that is no more."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..integration.processes import Program, marked, run_command, wait
+from .test_command import connector_file
+
+GROUP = "sleepers"
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_over() -> Iterator[None]:
+    with marked():
+        yield
+
+
+class Stage:
+    """A coordinator, and workers of one group that shares five idle tasks."""
+
+    def __init__(self, scratch: Path, *options: str | int) -> None:
+        self.scratch = scratch
+        self.coordinator = Program("coordinator", "--port", 0, "--data", scratch / "data", *options)
+
+    def __enter__(self) -> Stage:
+        self.coordinator.__enter__()
+        address = self.coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
+        self.at = ("--coordinator", address)
+        file = connector_file(self.scratch / "idle.json", **{"connector.class": "idle", "tasks.max": "5"})
+        assert run_command("connectors", "put", file, "--group", GROUP, *self.at).code == 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.coordinator.__exit__(*error)
+
+    def worker(self, name: str, *options: str) -> Program:
+        scratch = self.scratch / "scratch"
+        return Program("worker", "--name", name, "--group", GROUP, "--scratch", scratch, *self.at, *options)
+
+    def describe(self) -> str:
+        return run_command("groups", "describe", GROUP, *self.at).out
+
+    def places(self) -> dict[str, str]:
+        """Who runs what."""
+        return dict(re.findall(r"^  (naps\S*): RUNNING on (\S+)", self.describe(), re.MULTILINE))
+
+    def all_run(self) -> bool:
+        described = self.describe()
+        return "Stable" in described and len(self.places()) == 6
+
+    def epoch(self) -> str:
+        found = re.search(r"epoch (\d+)", self.describe())
+        assert found is not None
+        return found[1]
+
+
+SHORT = ("--session-timeout-ms", 3000, "--heartbeat-interval-ms", 500, "--rebalance-delay-ms", 60_000)
+
+
+def test_a_worker_with_a_name_is_bounced_and_nobody_else_notices(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage, stage.worker("a") as a:
+        with stage.worker("b1", "--instance", "b") as first:
+            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b1"}, a.story)
+            before, epoch = stage.places(), stage.epoch()
+            first.signal(signal.SIGTERM)
+            assert first.ended() == 0, first.story()
+        assert "worker b1 (127.0.0.1): AWAY, epoch -2" in stage.describe()
+        with stage.worker("b2", "--instance", "b") as second:
+            wait("its work again", lambda: "b2" in stage.places().values() and stage.all_run(), second.story)
+            assert stage.places() == {unit: "b2" if who == "b1" else who for unit, who in before.items()}
+            assert stage.epoch() == epoch
+
+
+def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
+    with Stage(tmp_path, *SHORT) as stage, stage.worker("a") as a:
+        with stage.worker("b") as b:
+            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
+            before = stage.places()
+            b.signal(signal.SIGKILL)
+            b.ended()
+        wait("the end of its session", lambda: "waiting" in stage.describe(), a.story)
+        assert re.search(r"^waiting [\d.]+ s more for worker b: naps", stage.describe(), re.MULTILINE)
+        with stage.worker("b") as again:
+            wait("its work again", lambda: stage.places() == before, again.story)
+        assert "waiting" not in stage.describe()
+
+
+def test_a_worker_is_drained_and_the_group_deleted_when_all_have_left(tmp_path: Path) -> None:
+    with Stage(tmp_path, "--moves-per-round", 1) as stage:
+        with stage.worker("a") as a, stage.worker("b") as b:
+            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
+            refused = run_command("groups", "delete", GROUP, *stage.at)
+            assert refused.code == 2
+            assert refused.err == f"connectgroup: group {GROUP} has 2 members; allowed: a group that all have left\n"
+            b.signal(signal.SIGUSR1)
+            assert b.ended() == 0, b.story()
+            assert set(stage.places().values()) == {"a"}
+            assert "left to move in this round" in run_command("groups", "explain", GROUP, *stage.at).out
+            a.signal(signal.SIGTERM)
+            assert a.ended() == 0
+        done = run_command("groups", "delete", GROUP, *stage.at)
+        assert (done.out, done.err) == (f"group {GROUP}: deleted\n", "")
+        assert run_command("groups", "list", *stage.at).out == ""
