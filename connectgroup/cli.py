@@ -117,6 +117,7 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
+        "assignment_interval_ms": options.assignment_interval_ms,
         "moves_per_round": options.moves_per_round,
     }
     config = checked(CoordinatorConfig, values)
@@ -401,6 +402,9 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         type=_number,
         default=10_000,
         help="how long a lost worker's work is kept for it (10000)",
+    )
+    parser.add_argument(
+        "--assignment-interval-ms", type=_number, default=0, help="changes within this time share one computation (0)"
     )
     parser.add_argument(
         "--moves-per-round", type=_number, default=0, help="tasks that may be moved at a time, 0 for all (0)"

@@ -44,6 +44,8 @@ class CoordinatorConfig(Settings):
         assignor: ``group.remote.assignor``: used where members list none, and after failures.
         scheduled_rebalance_max_delay_ms: how long the work of a lost worker is kept for it; 0 gives it on at once.
             A move costs milliseconds here, so it is much less than Connect's 300 s.
+        assignment_interval_ms: the least time between two computations of who runs what; 0 answers each change at once,
+            more answers a burst of them (a thousand workers that start together) by one.
         moves_per_round: how many units that run may be moved at a time; 0 moves all at once.
     """
 
@@ -54,6 +56,7 @@ class CoordinatorConfig(Settings):
     heartbeat_interval_ms: Milliseconds = 3_000
     assignor: Name = "balanced"
     scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
+    assignment_interval_ms: MaybeMilliseconds = 0
     moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
     @model_validator(mode="after")
@@ -76,6 +79,7 @@ class CoordinatorConfig(Settings):
             server_assignor=self.assignor,
             server_assignors=server_assignors,
             scheduled_delay_ms=self.scheduled_rebalance_max_delay_ms,
+            assignment_interval_ms=self.assignment_interval_ms,
             most_moves=self.moves_per_round,
         )
 

@@ -121,6 +121,7 @@ class TargetRecord:
     Attributes:
         checksum: *(tagged)* of what was installed, to tell the same install sent twice from another one.
         deferred: *(tagged)* moves that were left for the next round (``GroupSettings.most_moves``).
+        at_ms: *(tagged)* the coordinator's wall clock when an assignor's answer was taken; 0: it was never asked.
     """
 
     group_id: str
@@ -129,6 +130,7 @@ class TargetRecord:
     computed_by: str = ""
     checksum: int = 0
     deferred: int = 0
+    at_ms: int = 0
 
     @property
     def key(self) -> Key:

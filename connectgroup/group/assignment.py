@@ -143,10 +143,14 @@ def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) ->
     select_assignor([member for member in members if member.assignors])
 
 
-def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
+def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
     """See to it that a stale target is being computed by somebody who can; called at the end of every step.
 
-    Does nothing while the target is current or its computation is under way.
+    Does nothing while the target is current or its computation is under way. Within ``assignment_interval_ms`` of the
+    target before, it waits for more causes to come: one computation answers them all (TO-06).
+
+    Args:
+        waited: the interval is over.
     """
     if draft.epoch <= draft.target_epoch:
         return ()
@@ -156,6 +160,8 @@ def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
         return _install(draft, (), "", COORDINATOR, settings)
     under_way = draft.computation
     fresh = under_way is None or under_way.epoch != draft.epoch
+    if fresh and not waited and (left_ms := _too_early_ms(draft, settings)):
+        return (compute(draft.group.group_id, left_ms),)
     assignor = select_assignor(members)
     if assignor is None:
         if fresh:
@@ -167,6 +173,14 @@ def settle(draft: Draft, settings: GroupSettings) -> tuple[Timer, ...]:
             return ()
         return _ask(draft, settings, able, under_way)
     return _ask(draft, settings, able, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+
+
+def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
+    """How much of the interval since the target before is left; nothing where there was none (TO-08)."""
+    if not draft.group.target_ms:
+        return 0
+    passed_ms = max(0, draft.now_ms - draft.group.target_ms)
+    return max(0, settings.assignment_interval_ms - passed_ms)
 
 
 def _able(draft: Draft, members: Sequence[MemberRecord], assignor: str) -> list[str]:
@@ -233,17 +247,14 @@ def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple
 
 
 def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """The timer of a computation fired."""
+    """The timer of a computation fired: whoever was asked is late, or the interval before it is over."""
     draft = Draft(group, now_ms)
     computation = draft.computation
-    if (
-        draft.epoch <= draft.target_epoch
-        or computation is None
-        or computation.epoch != draft.epoch
-        or not group.members
-    ):
+    if draft.epoch <= draft.target_epoch or not group.members:
         return Outcome(response=None)
-    if computation.member_id:
+    if computation is None or computation.epoch != draft.epoch:
+        timers = settle(draft, settings, waited=True)
+    elif computation.member_id:
         timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
     else:
         timers = _compute_here(draft, settings, computation)
@@ -463,6 +474,8 @@ def _install(
             computed_by=computed_by,
             checksum=_checksum(request) if request else 0,
             deferred=deferred,
+            # A group without members has been given nothing yet: whoever joins first does not wait (HB-13).
+            at_ms=draft.now_ms if shares else 0,
         )
     )
     return (*timers, CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)))

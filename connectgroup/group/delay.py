@@ -94,6 +94,7 @@ def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[T
             assignor=group.target_assignor,
             computed_by=group.computed_by,
             deferred=group.deferred,
+            at_ms=group.target_ms,
         )
     )
     return (timing.cancel_delay(group.group_id, delay.member_id),)

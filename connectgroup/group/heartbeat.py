@@ -306,6 +306,7 @@ def _let_go(draft: Draft, member_id: str) -> None:
                 assignor=group.target_assignor,
                 computed_by=group.computed_by,
                 deferred=group.deferred,
+                at_ms=group.target_ms,
             )
         )
     else:

@@ -25,6 +25,8 @@ class GroupSettings:
         most_members: members a group may have.
         most_units: connectors and tasks a group may have.
         most_groups: groups a coordinator may have.
+        assignment_interval_ms: the least time between two computations; what comes within it is answered by one
+            (Kafka: ``group.consumer.assignment.interval.ms``). 0: each change at once.
         most_moves: units that one round may take from members that run them and give to others; what is over waits
             for the next round, which begins when all members have reached this one's target. 0: no limit.
         scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the work of a lost worker is kept for it
@@ -41,6 +43,7 @@ class GroupSettings:
     most_members: int = 1_000
     most_units: int = 200_000
     most_groups: int = 1_000
+    assignment_interval_ms: int = 0
     most_moves: int = 0
     scheduled_delay_ms: int = 0
     longest_delay_ms: int = 3_600_000

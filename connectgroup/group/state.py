@@ -96,6 +96,7 @@ class Group:
         self.computed_by = ""
         self.target_checksum = 0
         self.deferred = 0
+        self.target_ms = 0
         self.targets: dict[str, Target] = {}
         self.currents: dict[str, Current] = {}
         self.connectors: dict[str, ConnectorRecord] = {}
@@ -169,6 +170,7 @@ class Group:
                 self.computed_by = record.computed_by
                 self.target_checksum = record.checksum
                 self.deferred = record.deferred
+                self.target_ms = record.at_ms
                 for member_id in self.members:
                     self._see_progress(member_id)
                 self.news.update(self.members)
@@ -287,7 +289,7 @@ class Group:
                 self.delays.pop(key.name, None)
             case Kind.TARGET:
                 self.target_epoch, self.target_assignor, self.computed_by = 0, "", ""
-                self.target_checksum = self.deferred = 0
+                self.target_checksum = self.deferred = self.target_ms = 0
             case Kind.GROUP:
                 self.epoch = 0
 

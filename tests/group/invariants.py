@@ -30,6 +30,7 @@ def picture(group: Group) -> dict[str, Any]:
         "instances": dict(group.instances),
         "target_checksum": group.target_checksum,
         "deferred": group.deferred,
+        "target_ms": group.target_ms,
         "runnable": dict(group.runnable),
         "holders": dict(group.holders),
         "wanted_by": dict(group.wanted_by),

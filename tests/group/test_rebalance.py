@@ -207,7 +207,8 @@ def test_ta_02_a_target_that_changes_nothing_is_its_epoch_alone(fixed: FixedAssi
     fixed.shares = {"m1": foo(-1, 0, 1)}
     scene.join("m2")
     written = [record for record in scene.records if isinstance(record, TargetMemberRecord | TargetRecord)]
-    assert written == [TargetRecord(group_id=GROUP, epoch=6, assignor="fixed", computed_by="coordinator")]
+    only = TargetRecord(group_id=GROUP, epoch=6, assignor="fixed", computed_by="coordinator", at_ms=scene.now_ms)
+    assert written == [only]
 
 
 def test_ta_03_shares_swapped_are_a_record_for_each(fixed: FixedAssignor) -> None:

@@ -1,0 +1,94 @@
+"""A burst of changes is answered by one computation: TO-06, TO-07, TO-08, F23."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.group.describe import state_name
+from connectgroup.group.timing import SetTimer, TimerKey, TimerKind, on_load
+
+from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, told
+
+INTERVAL_MS = 5_000
+COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
+
+
+@pytest.fixture
+def fixed() -> FixedAssignor:
+    assignor = FixedAssignor()
+    assignor.shares = {"m1": tasks(foo=[-1])}
+    return assignor
+
+
+@pytest.fixture
+def scene(fixed: FixedAssignor) -> Scene:
+    """foo, and m1 that joined at time t0: at once, since no assignor had been asked before (TO-06)."""
+    scene = Scene(settings=settings(fixed, assignment_interval_ms=INTERVAL_MS))
+    scene.update(added("foo"))
+    assert told(scene.join("m1")) == (scene.group.epoch, ["foo"])
+    assert fixed.calls == 1
+    return scene
+
+
+def test_to_06_what_comes_too_early_waits_and_to_07_is_answered_together(scene: Scene, fixed: FixedAssignor) -> None:
+    epoch = scene.group.epoch
+    scene.now_ms += 4_995
+    assert told(scene.join("m2")) == (epoch, [])
+    assert scene.last is not None
+    assert SetTimer(COMPUTE, 5) in scene.last.timers
+    scene.join("m3")
+    assert (scene.group.epoch, scene.group.target_epoch, fixed.calls) == (epoch + 2, epoch, 1)
+    assert state_name(scene.group) == "Assigning"
+    scene.now_ms += 10
+    assert told(scene.heartbeat("m2", epoch)) == (epoch + 2, None)
+    assert (scene.group.target_epoch, fixed.calls) == (epoch + 2, 2)
+
+
+def test_the_timer_asks_where_nobody_else_speaks(scene: Scene, fixed: FixedAssignor) -> None:
+    scene.join("m2")
+    scene.now_ms -= 1_000_000  # whatever the wall clock did: the timer has waited
+    scene.expire(TimerKind.COMPUTE)
+    assert (fixed.calls, scene.group.target_epoch) == (2, scene.group.epoch)
+
+
+def test_a_new_coordinator_does_not_forget_to_ask(scene: Scene, fixed: FixedAssignor) -> None:
+    scene.join("m2")
+    scene.reload()
+    assert any(isinstance(t, SetTimer) and t.key == COMPUTE for t in on_load(scene.group, scene.now_ms, scene.settings))
+    scene.expire(TimerKind.COMPUTE)
+    assert scene.group.target_epoch == scene.group.epoch
+
+
+def test_to_08_without_an_interval_each_change_is_answered_at_once(fixed: FixedAssignor) -> None:
+    scene = Scene(settings=settings(fixed))
+    scene.update(added("foo"))
+    for number, member_id in enumerate(("m1", "m2", "m3"), start=1):
+        scene.join(member_id)
+        assert fixed.calls == number
+
+
+def test_hb_13_an_empty_group_is_no_reason_to_wait(scene: Scene, fixed: FixedAssignor) -> None:
+    scene.leave("m1")
+    assert scene.group.target_ms == 0
+    assert told(scene.join("m1"))[1] == ["foo"]
+    assert fixed.calls == 2
+
+
+def test_members_that_compute_are_asked_once_for_a_burst() -> None:
+    scene = Scene.at_rest(
+        settings(assignment_interval_ms=INTERVAL_MS),
+        epoch=10,
+        connectors={"foo": 1},
+        members={"m1": tasks(foo=[-1, 0])},
+    )
+    scene.heartbeat("m1", 10, assignors=(info("a"),))
+    epoch = scene.group.epoch
+    scene.prepare("m1", 10)
+    scene.install("m1", 10, epoch, {"m1": tasks(foo=[-1, 0])})
+    for member_id in ("m2", "m3", "m4"):
+        scene.now_ms += 100
+        scene.join(member_id, info("a"))
+    assert scene.group.computation is not None
+    assert scene.group.computation.epoch == epoch, "nobody is asked yet"
+    scene.expire(TimerKind.COMPUTE)
+    assert (scene.group.computation.epoch, scene.group.computation.member_id) == (epoch + 3, "m1")
