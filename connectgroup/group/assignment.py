@@ -11,7 +11,7 @@ Source: "Connect on the new protocol", sections "Assignment" and "Worker Selecti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -109,23 +109,20 @@ def taking(members: Sequence[MemberRecord]) -> list[MemberRecord]:
     return [member for member in members if not member.draining] or list(members)
 
 
-def able_to_compute(members: Sequence[MemberRecord], assignor: str) -> list[str]:
+def able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Container[str]) -> list[str]:
     """Members that can run the assignor for all: A [1-5] for A [1-5], B [3-4], C [2-4].
 
-    Where no range covers every other, those that can read every member's current metadata version.
+    Where no range of those present covers every other, those that can read every member's current metadata version.
     """
     infos = {member.member_id: info for member in members if (info := _info(member, assignor))}
     low = min(info.minimum_version for info in infos.values())
     high = max(info.maximum_version for info in infos.values())
-    covering = [m for m, info in infos.items() if info.minimum_version <= low and info.maximum_version >= high]
+    there = [(member_id, infos[member_id]) for member_id in sorted(infos) if member_id in present]
+    covering = [m for m, info in there if info.minimum_version <= low and info.maximum_version >= high]
     if covering:
-        return sorted(covering)
+        return covering
     versions = [info.version for info in infos.values()]
-    return sorted(
-        m
-        for m, info in infos.items()
-        if info.minimum_version <= min(versions) and max(versions) <= info.maximum_version
-    )
+    return [m for m, info in there if info.minimum_version <= min(versions) and max(versions) <= info.maximum_version]
 
 
 def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) -> None:
@@ -185,8 +182,8 @@ def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
 
 def _able(draft: Draft, members: Sequence[MemberRecord], assignor: str) -> list[str]:
     """Those able to compute that are there to do it, and will be for a while."""
-    there = {member.member_id for member in taking(members) if not draft.current(member.member_id).away}
-    return [member_id for member_id in able_to_compute(members, assignor) if member_id in there]
+    present = {member.member_id for member in taking(members) if not draft.current(member.member_id).away}
+    return able_to_compute(members, assignor, present)
 
 
 def _ask(
@@ -316,7 +313,9 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
     for member in taking(list(draft.members())):
         info = _info(member, assignor)
         waiting = delay.waiting_for(draft, member)
-        has = units_of(waiting.units) if waiting is not None else group.target(member.member_id).units
+        # The draft's first: a static member's successor has its share by a record of this very step.
+        share = draft.target(member.member_id).units or group.target(member.member_id).units
+        has = units_of(waiting.units) if waiting is not None else share
         members.append(
             PreparedMember(
                 member_id=member.member_id,

@@ -156,7 +156,7 @@ def _step(
     timers = (
         *timers,
         timing.session(group.group_id, member_id, settings),
-        *_rebalance_timer(draft, member_id, after),
+        *_rebalance_timer(draft, member_id, before, after),
     )
     return Outcome(
         response=response,
@@ -220,11 +220,9 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
     )
 
 
-def _rebalance_timer(draft: Draft, member_id: str, after: Current) -> tuple[Timer, ...]:
+def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
     """Armed when there is something new to revoke, cancelled when nothing is left (TO-02, TO-03)."""
     group_id = draft.group.group_id
-    # As the group has it, not the draft: a member that joins again has let go of what it was stopping.
-    before = draft.group.current(member_id)
     if after.state == MemberState.UNREVOKED:
         if after.pending == before.pending:
             return ()
@@ -275,6 +273,7 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
     if waiting is not None:
         timers += delay.give_back(draft, waiting, member)
     if known is not None:
+        timers += (timing.cancel_rebalance(group.group_id, member_id),)
         _let_go(draft, member_id)
         computation = draft.computation
         if computation is not None and computation.member_id == member_id and computation.prepared:

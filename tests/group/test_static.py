@@ -12,7 +12,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.describe import describe, state_name
 from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.messages import ConnectorChange
+from connectgroup.messages import ConnectorChange, InstalledMember, PrepareResponse, units_of
 from connectgroup.names import Unit
 from connectgroup.records import CurrentRecord, Kind, MemberRecord, MemberState, TargetMemberRecord, Tombstone
 
@@ -207,3 +207,44 @@ def test_a_new_coordinator_knows_who_is_away(rest: Scene) -> None:
     rest.go_away("m2", "i2")
     rest.reload()
     assert told(rest.join("m2b", instance="i2")) == (10, names(TWO))
+
+
+def test_the_coordinators_assignor_is_shown_what_a_successor_has(rest: Scene, fixed: FixedAssignor) -> None:
+    """It comes back with other assignors, so there is a new target; what waits for it is its own all the same."""
+    shown: list[PrepareResponse] = []
+
+    def watched(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        shown.append(question)
+        return fixed(question)
+
+    fixed.shares = {"m1": ONE, "m2b": TWO}
+    rest.settings.server_assignors["fixed"] = watched  # type: ignore[index]
+    rest.go_away("m2", "i2")
+    rest.join("m2b", instance="i2", server_assignor="fixed")
+    [question] = shown
+    assert {member.member_id: units_of(member.units) for member in question.members} == {"m1": ONE, "m2b": TWO}
+
+
+def test_where_the_one_that_covers_all_is_away_one_that_reads_all_is_asked() -> None:
+    """CN-01: not the coordinator's own assignor, which would deal everything out anew."""
+    scene = Scene.at_rest(
+        settings(), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1]), "m2": tasks(foo=[0])},
+        instances={"m1": "i1"},
+    )  # fmt: skip
+    scene.heartbeat("m1", 10, assignors=(info("a", 0, 2, version=1),))
+    scene.heartbeat("m2", 10, assignors=(info("a", 1, 2, version=1),))
+    assert scene.group.computation is not None
+    assert scene.group.computation.member_id == "m1"
+    scene.go_away("m1", "i1")
+    assert scene.group.computation.member_id == "m2"
+
+
+def test_joining_again_ends_what_it_was_given_time_for(rest: Scene, fixed: FixedAssignor) -> None:
+    """TO-03: nothing is left to stop, so no timer runs for it."""
+    fixed.shares = {"m1": ONE | tasks(foo=[2]), "m2": tasks(foo=[3, 4])}
+    rest.join("m3")
+    rest.heartbeat("m2", 10, TWO, full=True)
+    assert rest.state("m2") is MemberState.UNREVOKED
+    rest.join("m2", instance="i2")
+    assert rest.last is not None
+    assert CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m2")) in rest.last.timers
