@@ -44,7 +44,6 @@ from ..records import (
     ComputationRecord,
     Kind,
     MemberRecord,
-    TargetMemberRecord,
     TargetRecord,
     WantedState,
 )
@@ -450,16 +449,7 @@ def _install(
         share = shares.get(member.member_id, NO_TARGET)
         # The draft's: a share forgotten in this very step must be written again, even where it is the same.
         if share != draft.target(member.member_id):
-            draft.write(
-                TargetMemberRecord(
-                    group_id=group.group_id,
-                    member_id=member.member_id,
-                    units=grouped(share.units),
-                    error=share.error,
-                    version=share.version,
-                    metadata=share.metadata,
-                )
-            )
+            draft.set_share(member.member_id, share)
         static.release_for_others(draft, member.member_id)
     for member_id in sorted(group.targets):
         if draft.member(member_id) is None:

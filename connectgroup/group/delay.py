@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..messages import ConnectorTasks, HeldBack, grouped, units_of
-from ..records import DelayRecord, Kind, MemberRecord, TargetMemberRecord, TargetRecord
+from ..records import DelayRecord, Kind, MemberRecord
 from . import timing
 from .draft import Draft
 from .settings import GroupSettings
+from .state import Target
 from .timing import Timer
 
 
@@ -73,30 +74,14 @@ def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[T
     if delay.epoch != group.epoch or group.epoch != group.target_epoch:
         return ()
     draft.forget(Kind.DELAY, delay.member_id)
-    draft.write(
-        TargetMemberRecord(
-            group_id=group.group_id,
-            member_id=member.member_id,
-            units=grouped(units_of(delay.units) & group.runnable.keys()),
-            error=delay.error,
-            version=delay.version,
-            metadata=delay.metadata,
-        )
-    )
+    units = units_of(delay.units) & group.runnable.keys()
+    share = Target(units=units, error=delay.error, version=delay.version, metadata=delay.metadata)
+    draft.set_share(member.member_id, share)
     for other in list(draft.delays.values()):
         # They can still be given back so: nothing but a return has happened since.
         if other.epoch == group.epoch:
             draft.write(replace(other, epoch=draft.epoch))
-    draft.write(
-        TargetRecord(
-            group_id=group.group_id,
-            epoch=draft.epoch,
-            assignor=group.target_assignor,
-            computed_by=group.computed_by,
-            deferred=group.deferred,
-            at_ms=group.target_ms,
-        )
-    )
+    draft.raise_target()
     return (timing.cancel_delay(group.group_id, delay.member_id),)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..messages import Rebalance, units_of
+from ..messages import Rebalance, grouped, units_of
 from ..names import NO_UNITS, Unit, Units
 from ..records import (
     HISTORY,
@@ -110,6 +110,33 @@ class Draft:
                 assigned=held(current.assigned),
                 pending=held(current.pending),
                 at_ms=self.now_ms,
+            )
+        )
+
+    def set_share(self, member_id: str, share: Target) -> None:
+        """Write a member's share of the target."""
+        self.write(
+            TargetMemberRecord(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                units=grouped(share.units),
+                error=share.error,
+                version=share.version,
+                metadata=share.metadata,
+            )
+        )
+
+    def raise_target(self) -> None:
+        """The target that is in force, with the shares written in this step, under the newest group epoch: nobody has
+        computed anew, and nobody has to."""
+        self.write(
+            TargetRecord(
+                group_id=self.group.group_id,
+                epoch=self.epoch,
+                assignor=self.group.target_assignor,
+                computed_by=self.group.computed_by,
+                deferred=self.group.deferred,
+                at_ms=self.group.target_ms,
             )
         )
 

@@ -29,7 +29,7 @@ from ..messages import (
     units_of,
 )
 from ..names import JOIN_EPOCH, Unit, Units, printable, show
-from ..records import Kind, MemberRecord, MemberState, StatusRecord, TargetRecord, UnitState
+from ..records import Kind, MemberRecord, MemberState, StatusRecord, UnitState
 from . import delay, static, timing, validate
 from .assignment import check_assignors, settle
 from .draft import Draft
@@ -298,16 +298,7 @@ def _let_go(draft: Draft, member_id: str) -> None:
     if draft.epoch == group.target_epoch:
         draft.bump(f"{member_id} joined again")
         # Nothing else changed, so the target is still right: the same one, under the new epoch.
-        draft.write(
-            TargetRecord(
-                group_id=group.group_id,
-                epoch=draft.epoch,
-                assignor=group.target_assignor,
-                computed_by=group.computed_by,
-                deferred=group.deferred,
-                at_ms=group.target_ms,
-            )
-        )
+        draft.raise_target()
     else:
         # A new target is on its way; until it is there this member gets nothing.
         draft.forget(Kind.TARGET_MEMBER, member_id)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import FencedInstanceId, UnknownMemberId, UnreleasedInstanceId
-from ..messages import HeartbeatRequest, grouped
+from ..messages import HeartbeatRequest
 from ..names import STATIC_LEAVE_EPOCH, printable
-from ..records import MemberRecord, MemberState, TargetMemberRecord
+from ..records import MemberRecord, MemberState
 from .draft import Draft
 from .state import NO_TARGET, Current, Group
 
@@ -62,16 +62,7 @@ def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
     share = draft.target(former.member_id)
     draft.forget_member(former.member_id)
     if share != NO_TARGET:
-        draft.write(
-            TargetMemberRecord(
-                group_id=draft.group.group_id,
-                member_id=member_id,
-                units=grouped(share.units),
-                error=share.error,
-                version=share.version,
-                metadata=share.metadata,
-            )
-        )
+        draft.set_share(member_id, share)
 
 
 def go_away(draft: Draft, member_id: str) -> None:
