@@ -66,6 +66,11 @@ def tasks(**numbers: Iterable[int]) -> Units:
     return frozenset(Unit(connector, task) for connector, some in numbers.items() for task in some)
 
 
+def foo(*numbers: int) -> Units:
+    """``foo(-1, 0)`` is the connector foo and foo-0."""
+    return tasks(foo=numbers)
+
+
 def names(units: Iterable[Unit]) -> list[str]:
     """Units as sorted words, for assertions that read well when they fail."""
     return [str(unit) for unit in sorted(units)]

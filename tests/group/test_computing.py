@@ -31,19 +31,10 @@ from connectgroup.messages import (
 from connectgroup.names import Unit, Units
 from connectgroup.records import MemberState
 
-from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, info, names, settings, tasks, told
+from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
 
 A = info("a", 0, 3)
 COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
-
-
-def foo(*numbers: int) -> Units:
-    return tasks(foo=numbers)
-
-
-@pytest.fixture
-def fixed() -> FixedAssignor:
-    return FixedAssignor()
 
 
 @pytest.fixture

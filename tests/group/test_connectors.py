@@ -23,22 +23,13 @@ from connectgroup.messages import (
 from connectgroup.names import Unit, Units
 from connectgroup.records import ConnectorRecord, MemberState, StatusRecord, UnitState, WantedState
 
-from .builders import FixedAssignor, Scene, added, given, names, numbered, settings, task_list, tasks, told
+from .builders import FixedAssignor, Scene, added, foo, given, names, numbered, settings, task_list, tasks, told
 
 RUNNING, PAUSED, STOPPED = WantedState.RUNNING, WantedState.PAUSED, WantedState.STOPPED
 
 
-def foo(*numbers: int) -> Units:
-    return tasks(foo=numbers)
-
-
 def want(state: WantedState, connector: str = "foo") -> ConnectorChange:
     return ConnectorChange(connector=connector, wanted_state=state)
-
-
-@pytest.fixture
-def fixed() -> FixedAssignor:
-    return FixedAssignor()
 
 
 @pytest.fixture

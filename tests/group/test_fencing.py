@@ -20,28 +20,10 @@ from connectgroup.messages import HeartbeatRequest, grouped
 from connectgroup.names import Unit, Units
 from connectgroup.records import CurrentRecord, GroupRecord, Key, Kind, MemberState, TargetRecord, Tombstone, held
 
-from .builders import GROUP, FixedAssignor, Scene, given, numbered, settings, task_list, tasks, told
+from .builders import GROUP, FixedAssignor, Scene, foo, given, numbered, settings, task_list, tasks, told
 
 FOO = Unit("foo")
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
-
-
-def foo(*numbers: int) -> Units:
-    return tasks(foo=numbers)
-
-
-@pytest.fixture
-def fixed() -> FixedAssignor:
-    return FixedAssignor()
-
-
-@pytest.fixture
-def rest(fixed: FixedAssignor) -> Scene:
-    """m1 at epoch 100, previous 99, with foo and its tasks 1, 2, 3 (0 is m0's)."""
-    fixed.shares = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
-    return Scene.at_rest(
-        settings(fixed), epoch=100, connectors={"foo": 4}, members={"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
-    )
 
 
 # ---- which epoch may speak

@@ -7,30 +7,19 @@ after its former owner has reported a set without it.
 
 from __future__ import annotations
 
-import pytest
-
 from connectgroup.errors import PluginError
 from connectgroup.group.describe import state_name
 from connectgroup.group.state import replay
 from connectgroup.group.timing import TimerKind
 from connectgroup.messages import ConnectorChange
-from connectgroup.names import Unit, Units
+from connectgroup.names import Unit
 from connectgroup.records import MemberState, TargetMemberRecord, TargetRecord
 
 from . import invariants
-from .builders import GROUP, FixedAssignor, Scene, added, names, numbered, settings, task_list, tasks, told
+from .builders import GROUP, FixedAssignor, Scene, added, foo, names, numbered, settings, task_list, tasks, told
 
 FOO, BAR = Unit("foo"), Unit("bar")
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
-
-
-def foo(*numbers: int) -> Units:
-    return tasks(foo=numbers)
-
-
-@pytest.fixture
-def fixed() -> FixedAssignor:
-    return FixedAssignor()
 
 
 def test_re_01_to_re_10_a_third_member_joins(fixed: FixedAssignor) -> None:

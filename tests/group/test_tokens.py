@@ -5,35 +5,15 @@ The scene's ledger checks that after every step of every test; here are the stor
 
 from __future__ import annotations
 
-import pytest
-
 from connectgroup.errors import PluginError
 from connectgroup.group.state import replay
 from connectgroup.group.timing import TimerKind
 from connectgroup.messages import ConnectorChange
-from connectgroup.names import Unit, Units
+from connectgroup.names import Unit
 
-from .builders import FixedAssignor, Scene, added, given, settings, tasks, told
+from .builders import FixedAssignor, Scene, added, foo, given, settings, told
 
 FOO = Unit("foo")
-
-
-def foo(*numbers: int) -> Units:
-    return tasks(foo=numbers)
-
-
-@pytest.fixture
-def fixed() -> FixedAssignor:
-    return FixedAssignor()
-
-
-@pytest.fixture
-def rest(fixed: FixedAssignor) -> Scene:
-    """m0 has foo and foo-0, m1 has foo-1, foo-2 and foo-3, all at epoch 100."""
-    fixed.shares = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
-    return Scene.at_rest(
-        settings(fixed), epoch=100, connectors={"foo": 4}, members={"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
-    )
 
 
 def test_s6_a_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> None:
