@@ -103,9 +103,11 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
 
 
-def taking(members: Sequence[MemberRecord]) -> list[MemberRecord]:
-    """Members that are to be given work: those that are not draining, or all where all are."""
-    return [member for member in members if not member.draining] or list(members)
+def taking(draft: Draft) -> list[MemberRecord]:
+    """Members that are to be given work: not those that are draining, unless nobody else is there to take theirs."""
+    members = list(draft.members())
+    others = [member for member in members if not member.draining]
+    return others if any(not draft.current(member.member_id).away for member in others) else members
 
 
 def able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Container[str]) -> list[str]:
@@ -165,7 +167,8 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
         return ()
     able = _able(draft, members, assignor)
     if under_way is not None and not fresh:
-        if under_way.member_id == "" or under_way.member_id in able:
+        tries_here = under_way.member_id == "" and (not able or under_way.failures >= settings.failures_before_fallback)
+        if tries_here or under_way.member_id in able:
             return ()
         return _ask(draft, settings, able, under_way)
     return _ask(draft, settings, able, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
@@ -173,15 +176,16 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
 
 def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
     """How much of the interval since the target before is left; nothing where there was none (TO-08)."""
-    if not draft.group.target_ms:
+    passed_ms = draft.now_ms - draft.group.target_ms
+    # A clock that was set back says nothing of how long it is ago.
+    if not draft.group.target_ms or passed_ms < 0:
         return 0
-    passed_ms = max(0, draft.now_ms - draft.group.target_ms)
     return max(0, settings.assignment_interval_ms - passed_ms)
 
 
 def _able(draft: Draft, members: Sequence[MemberRecord], assignor: str) -> list[str]:
     """Those able to compute that are there to do it, and will be for a while."""
-    present = {member.member_id for member in taking(members) if not draft.current(member.member_id).away}
+    present = {member.member_id for member in taking(draft) if not draft.current(member.member_id).away}
     return able_to_compute(members, assignor, present)
 
 
@@ -253,7 +257,10 @@ def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Out
     elif computation.member_id:
         timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
     else:
-        timers = _compute_here(draft, settings, computation)
+        # Somebody who can may be there by now.
+        members = list(draft.members())
+        assignor = select_assignor(members)
+        timers = _ask(draft, settings, _able(draft, members, assignor) if assignor else (), computation)
     return Outcome(response=None, records=tuple(draft.records), timers=timers)
 
 
@@ -309,12 +316,12 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
     """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
     group = draft.group
     members = []
-    for member in taking(list(draft.members())):
+    for member in taking(draft):
         info = _info(member, assignor)
         waiting = delay.waiting_for(draft, member)
         # The draft's first: a static member's successor has its share by a record of this very step.
         share = draft.target(member.member_id).units or group.target(member.member_id).units
-        has = units_of(waiting.units) if waiting is not None else share
+        has = share | units_of(waiting.units) if waiting is not None else share
         members.append(
             PreparedMember(
                 member_id=member.member_id,
@@ -353,7 +360,7 @@ def offence_of(
     """
     offence = first_offence(
         ((installed.member_id, each_unit(installed.units)) for installed in members),
-        members={member.member_id for member in taking(list(draft.members()))},
+        members={member.member_id for member in taking(draft)},
         units=draft.group.runnable.keys(),
         held_back=left_out,
         waiting=draft.lost_work(),

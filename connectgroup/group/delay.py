@@ -118,7 +118,7 @@ def after_install(draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int) 
 
 
 def end(draft: Draft, member_id: str) -> bool:
-    """A deadline has passed: raise the epoch, unless there is nothing to give on.
+    """A deadline has passed: raise the epoch, unless everything of it has its place already.
 
     Returns:
         Whether a new target is needed.
@@ -126,12 +126,16 @@ def end(draft: Draft, member_id: str) -> bool:
     delay = draft.delays.get(member_id)
     if delay is None:
         return False
-    is_back = draft.waits_for(delay) is not None if member_id else False
+    is_back = bool(member_id) and draft.waits_for(delay) is not None
+    units = units_of(delay.units) & draft.group.runnable.keys()
     draft.forget(Kind.DELAY, member_id)
     if not member_id:
         draft.bump("the delay that the assignor asked for is over")
-    elif not is_back and units_of(delay.units) & draft.group.runnable.keys():
+    elif units and not is_back:
         draft.bump(f"{member_id} did not come back within {delay.delay_ms} ms")
+    elif draft.epoch == draft.target_epoch and units - draft.placed():
+        # It is back, and nobody has been asked since where its work is to go.
+        draft.bump(f"the work of {member_id} has no place")
     else:
         return False
     return True

@@ -176,6 +176,10 @@ class Draft:
         """A member's share of the target."""
         return self._targets.get(member_id) or self.group.target(member_id)
 
+    def placed(self) -> Units:
+        """All units that are in somebody's share."""
+        return NO_UNITS.union(*(self.target(member.member_id).units for member in self.members()))
+
     def eligible(self, member_id: str) -> Units:
         """Those units of a member's share that may be handed out now.
 
@@ -224,8 +228,8 @@ class Draft:
             if last is not None and unanswered:
                 self.forget(Kind.REBALANCE, str(last.epoch))
             # A group made again under the name of one that was deleted is a later one, whatever the clock says: its
-            # tokens must be higher.
-            created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1)
+            # tokens must be higher, and they count seconds (``TaskContext.token``).
+            created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1_000)
             self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1, created_ms=created_ms))
             if self.epoch - HISTORY in self.group.rebalances:
                 self.forget(Kind.REBALANCE, str(self.epoch - HISTORY))

@@ -80,7 +80,7 @@ def heartbeat(
     computation = draft.computation
     asked = (
         computation is not None
-        and draft.epoch > draft.target_epoch
+        and computation.epoch == draft.epoch > draft.target_epoch
         and computation.member_id == request.member_id
         and not computation.prepared
         and not _acknowledges(draft.current(request.member_id), request)
@@ -264,14 +264,17 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
         assignors=request.client_assignors or (),
         draining=request.draining,
     )
-    waiting = delay.waiting_for(draft, member) if known is None else None
+    waiting = delay.waiting_for(draft, member)
+    comes_back = f"{member_id} came back" if waiting is not None else ""
     if known is None and former is not None:
         _take_member(draft, member, settings, before=replace(former, member_id=member_id))
     else:
-        joins = f"{member_id} came back" if waiting is not None else f"{member_id} joined"
-        _take_member(draft, member, settings, before=known, joins=joins)
-    if waiting is not None:
+        _take_member(draft, member, settings, before=known, joins=comes_back or f"{member_id} joined")
+    if waiting is not None and (known, former) == (None, None):
         timers += delay.give_back(draft, waiting, member)
+    elif waiting is not None and (known is None or known.instance_id != member.instance_id):
+        # It has a place already, or takes another's, beside what waits for it: an assignor must say where that goes.
+        draft.bump(comes_back)
     if known is not None:
         timers += (timing.cancel_rebalance(group.group_id, member_id),)
         _let_go(draft, member_id)

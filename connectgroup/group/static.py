@@ -66,8 +66,8 @@ def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
 
 
 def go_away(draft: Draft, member_id: str) -> None:
-    """One record: the member runs nothing, and what it held waits for it (ST-01). Twice is once."""
-    current = draft.current(member_id)
+    """One record: the member runs nothing, and what it is to keep waits for it (ST-01). Twice is once."""
+    current, share = draft.current(member_id), draft.target(member_id)
     if not current.away:
         draft.set_current(
             member_id,
@@ -75,7 +75,7 @@ def go_away(draft: Draft, member_id: str) -> None:
                 epoch=STATIC_LEAVE_EPOCH,
                 previous_epoch=STATIC_LEAVE_EPOCH,
                 state=MemberState.STABLE,
-                assigned=dict.fromkeys(current.assigned, 0),
+                assigned={unit: 0 for unit in current.assigned if unit in share.units},
             ),
         )
 

@@ -7,13 +7,17 @@ The one exception is a scheduled delay: its deadline is in the log, and goes on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from ..records import DelayRecord, MemberState
 from .settings import GroupSettings
 from .state import Group
+
+LEAST_AFTER_LOAD_MS = 1_000
+"""No delay ends sooner after a load: a worker that is back may be about to say so, and a log that cannot be written
+is not read again and again at full speed."""
 
 
 class TimerKind(StrEnum):
@@ -93,7 +97,10 @@ def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, 
     """The timers of a group just loaded: sessions for all, a rebalance timer for UNREVOKED only (TO-05), and what is
     left of each delay (CN-11).
     """
-    timers: list[Timer] = [delay(group.delays[member_id], now_ms) for member_id in sorted(group.delays)]
+    timers: list[Timer] = []
+    for _, record in sorted(group.delays.items()):
+        timer = delay(record, now_ms)
+        timers.append(replace(timer, after_ms=max(timer.after_ms, LEAST_AFTER_LOAD_MS)))
     for member_id in sorted(group.members):
         timers.append(session(group.group_id, member_id, settings))
         if group.current(member_id).state == MemberState.UNREVOKED:

@@ -10,9 +10,10 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, PolicyViolation
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.messages import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
+from connectgroup.names import Unit
 from tests.worker.builders import settings
 
-from .builders import GROUP, add, ask, beat, change, look, memory_is_log, send, serving
+from .builders import GROUP, Fault, FaultyLog, add, ask, beat, change, look, memory_is_log, send, serving
 
 
 async def delete(coordinator: Coordinator, *group_ids: str) -> dict[str, int]:
@@ -44,7 +45,7 @@ async def test_a_deleted_group_stays_deleted_and_a_new_one_is_a_later_one() -> N
         assert (await look(coordinator, "g")).error_code == GroupIdNotFound.code
         coordinator._wall_clock_ms = lambda: created_ms - 1_000
         await change(coordinator, add(group_id="g"))
-        assert coordinator._groups["g"].created_ms == created_ms + 1
+        assert coordinator._groups["g"].created_ms == created_ms + 1_000
 
 
 async def test_there_is_a_limit_on_groups() -> None:
@@ -104,3 +105,37 @@ async def test_a_delay_ends_on_time_and_across_restarts(storage: MemoryStorage) 
         assert await waiting_ms(coordinator) != []
         await asyncio.sleep(0.2)
         assert await waiting_ms(coordinator) == []
+
+
+async def fence_one(coordinator: Coordinator) -> str:
+    """a and b are at rest; the holder of c is fenced, and its work waits. Who is left."""
+    await change(coordinator, add())
+    await ask(coordinator, beat("a"))
+    await ask(coordinator, beat("b"))
+    for _ in range(4):
+        for member_id in ("a", "b"):
+            current = coordinator._groups[GROUP].current(member_id)
+            await ask(coordinator, beat(member_id, current.epoch, frozenset(current.assigned)))
+    holder = coordinator._groups[GROUP].holders[Unit("c")][0]
+    await ask(coordinator, beat(holder, 999))
+    assert coordinator._groups[GROUP].delays
+    return "b" if holder == "a" else "a"
+
+
+@pytest.mark.parametrize("fault", ["before", "refuse"])
+async def test_a_delay_whose_end_cannot_be_stored_is_tried_again_with_patience(fault: Fault) -> None:
+    """F10, KAFKA-20253: loaded again, it is due at once; a full disk must not be written to at full speed."""
+    log = FaultyLog()
+    async with serving(log, settings(scheduled_delay_ms=5_000)) as coordinator:
+        other = await fence_one(coordinator)
+        before = log.appends
+        log.faults.extend([fault] * 200)
+        for _ in range(12):
+            await asyncio.sleep(1)
+            group = coordinator._groups.get(GROUP)
+            if group is not None and group.exists:
+                await ask(coordinator, beat(other, group.current(other).epoch))
+        assert log.appends - before < 30
+        log.faults.clear()
+        await asyncio.sleep(3)
+        assert await waiting_ms(coordinator) == [], "when it can be written it is"

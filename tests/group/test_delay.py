@@ -125,8 +125,8 @@ def test_cn_11_a_new_coordinator_goes_on_from_the_deadline(rest: Scene) -> None:
     assert SetTimer(key, DELAY_MS // 2) in on_load(rest.group, rest.now_ms, rest.settings)
 
 
-@pytest.mark.parametrize(("jump_ms", "left_ms"), [(-3_600_000, DELAY_MS), (3_600_000, 0)])
-def test_f14_a_clock_that_jumps_neither_prolongs_a_delay_nor_makes_it_negative(
+@pytest.mark.parametrize(("jump_ms", "left_ms"), [(-3_600_000, DELAY_MS), (3_600_000, 1_000)])
+def test_f14_a_clock_that_jumps_neither_prolongs_a_delay_nor_ends_it_before_anybody_could_speak(
     rest: Scene, jump_ms: int, left_ms: int
 ) -> None:
     rest.expire(TimerKind.SESSION, "m2")

@@ -64,8 +64,8 @@ def test_one_made_again_under_its_name_is_a_later_one_whatever_the_clock_says(sc
     deleted(scene)
     scene.now_ms -= 500_000
     scene.update(added("bar"))
-    assert (scene.group.epoch, scene.group.created_ms) == (1, 5_000_001)
-    assert replay(GROUP, compacted(scene.log)).created_ms == 5_000_001
+    assert (scene.group.epoch, scene.group.created_ms) == (1, 5_001_000)
+    assert replay(GROUP, compacted(scene.log)).created_ms == 5_001_000
 
 
 def test_what_is_held_back_goes_with_it(scene: Scene) -> None:
