@@ -301,7 +301,10 @@ class DelayRecord:
         error: with ``version`` and ``metadata`` the rest of the lost worker's share, to be given back as it was.
         delay_ms: how long it was to last when it began; what is left of it is never taken to be more.
         deadline_ms: wall clock, milliseconds since 1970. A coordinator that loads the group goes on from it.
-        epoch: the group epoch that the loss led to. While it is the newest, nothing else has happened since.
+        epoch: the group epoch that the loss led to. While it is the newest, nothing else has happened since. A unit
+            that is newer than this (made anew, reconfigured) does not wait.
+        said: checksum of the assignors the worker listed, with their metadata and reasons: one that comes back with
+            others wants another target.
     """
 
     group_id: str
@@ -314,6 +317,7 @@ class DelayRecord:
     delay_ms: int = 0
     deadline_ms: int = 0
     epoch: int = 0
+    said: int = 0
 
     @property
     def key(self) -> Key:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..buggify import buggify
 from ..errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -91,6 +92,15 @@ class _Command:
             self.answer.set_result(response)
 
 
+@dataclass(slots=True, eq=False)
+class _Armed:
+    """A timer that is set: when it is due, and the call that will look whether it is."""
+
+    timer: SetTimer
+    due_s: float
+    look: asyncio.TimerHandle
+
+
 class Coordinator:
     """Serves groups out of a log: the ``Handler`` behind every transport."""
 
@@ -108,12 +118,14 @@ class Coordinator:
         self._groups: dict[str, Group] = {}
         self._broken: dict[str, LogError] = {}
         self._loading: set[str] = set()
-        self._queue: asyncio.Queue[_Command] = asyncio.Queue()
+        self._queue: deque[_Command] = deque()
+        self._has_work = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
         self._asked: dict[_Command, None] = {}  # in the order in which they came
         self._parked: dict[tuple[str, str], _Command] = {}
         self._heard: dict[tuple[str, str], tuple[int, float]] = {}
         self._most_heard = 1_000
-        self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
+        self._timers: dict[TimerKey, _Armed] = {}
         self._expired: set[TimerKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -129,6 +141,7 @@ class Coordinator:
             LogError: the log cannot be taken or read at all. A single group that cannot be read is refused by
                 name when it is asked for; the others are served.
         """
+        self._loop = asyncio.get_running_loop()
         await self._log.open()
         try:
             everything = await self._log.load()
@@ -161,8 +174,8 @@ class Coordinator:
     def _stop_serving(self, error: GroupError) -> None:
         """Answer whoever waits, wherever in the works it is, and everybody from now on; no timer fires any more."""
         self._not_serving = error
-        for timer in self._timers.values():
-            timer.cancel()
+        for armed in self._timers.values():
+            armed.look.cancel()
         self._timers.clear()
         self._groups.clear()
         self._parked.clear()
@@ -201,12 +214,12 @@ class Coordinator:
         return DeleteResponse(results=tuple(results), coordinator_epoch=self._log.epoch)
 
     async def _ask(self, request: GroupRequest, group_id: str, client_host: str) -> Response:
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Response] = self._loop.create_future()
         command = _Command(request, group_id, client_host, answer)
         if self._not_serving is not None:
             self._refuse(command, self._not_serving)
         else:
-            self._queue.put_nowait(command)
+            self._enqueue(command)
             self._hear(request)
         self._asked[command] = None
         try:
@@ -215,8 +228,12 @@ class Coordinator:
             self._asked.pop(command, None)
 
     def _hear(self, request: GroupRequest) -> None:
-        """Proof of life counts from its arrival: it may have to wait behind a slow append (F11)."""
-        if isinstance(request, HeartbeatRequest):
+        """Proof of life counts from its arrival: it may have to wait behind a slow append (F11).
+
+        Not a join: it proves that its sender's former self is dead. One that is refused, and repeated, would else keep
+        that self in the group for ever, with all it held.
+        """
+        if isinstance(request, HeartbeatRequest) and request.member_epoch > JOIN_EPOCH:
             key = TimerKey(TimerKind.SESSION, request.group_id, request.member_id)
             heard, _ = self._heard.get((request.group_id, request.member_id), (-1, 0.0))
             late_copy = 0 <= request.sequence <= heard
@@ -230,10 +247,14 @@ class Coordinator:
 
     async def _run(self) -> None:
         while True:
-            commands = [await self._queue.get()]
-            while not self._queue.empty() and len(commands) < MOST_A_TURN:
-                commands.append(self._queue.get_nowait())
-            await self._turn(commands)
+            if not self._queue:
+                self._has_work.clear()
+                await self._has_work.wait()
+            await self._turn([self._queue.popleft() for _ in range(min(len(self._queue), MOST_A_TURN))])
+
+    def _enqueue(self, command: _Command) -> None:
+        self._queue.append(command)
+        self._has_work.set()
 
     async def _turn(self, commands: list[_Command]) -> None:
         """Decide all, append once, answer all."""
@@ -270,7 +291,8 @@ class Coordinator:
                 touched.add(command.group_id)
             # They came before all that is still in line: decided after a later heartbeat of the same member, one of
             # them would look like a member from the past, and a healthy member would be fenced.
-            waiting.extendleft(reversed(self._with_news(group)))
+            if group.news:
+                waiting.extendleft(reversed(self._with_news(group)))
         try:
             if records:
                 await self._log.append(records)
@@ -295,6 +317,8 @@ class Coordinator:
         for command, response in answers:
             command.resolve(self._signed(response))
         self._arm(parked)
+        for group_id in sorted(touched) if buggify("the coordinator forgets a group") else ():
+            self._drop(group_id)
 
     async def _on_refused(
         self,
@@ -337,7 +361,7 @@ class Coordinator:
         if command.group_id in self._broken:
             self._refuse(command, CoordinatorNotAvailable(str(self._broken[command.group_id])))
             return None
-        if command.group_id in self._loading:
+        if command.group_id in self._loading or (command.answer is not None and buggify("the coordinator is loading")):
             self._refuse(command, CoordinatorLoadInProgress(f"group {printable(command.group_id)} is being loaded"))
             return None
         group = self._groups.get(command.group_id) or Group(command.group_id)
@@ -356,7 +380,7 @@ class Coordinator:
                     error = StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
                     answers.append((command, refusal(request, error)))
                     return None
-                self._heard[who] = request.sequence, asyncio.get_running_loop().time()
+                self._heard[who] = request.sequence, self._loop.time()
         if isinstance(request, HeartbeatRequest):
             earlier = self._parked.get((request.group_id, request.member_id))
             if earlier is not None and earlier is not command and earlier.parked_response is not None:
@@ -378,7 +402,7 @@ class Coordinator:
         A join that was on its way when its sender left must not make a ghost of it (KAFKA-16639), and a message is
         not on its way for longer than twice the session timeout.
         """
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._loop.time()
         kept_s = 2 * self._settings.session_timeout_ms / 1000
         if len(self._heard) >= self._most_heard:
             self._heard = {
@@ -412,7 +436,8 @@ class Coordinator:
         if outcome.response is None:
             return outcome.records
         request = command.what
-        if outcome.parks and isinstance(request, HeartbeatRequest) and request.max_wait_ms > 0:
+        parks = outcome.parks and not buggify("a parked heartbeat is answered at once")
+        if parks and isinstance(request, HeartbeatRequest) and request.max_wait_ms > 0:
             assert isinstance(outcome.response, HeartbeatResponse)
             self._park(command, request, outcome.response)
             parked.append(command)
@@ -426,18 +451,17 @@ class Coordinator:
     def _park(self, command: _Command, request: HeartbeatRequest, response: HeartbeatResponse) -> None:
         if command.parked_response is None:
             wait_ms = min(request.max_wait_ms, self._settings.longest_wait_ms)
-            command.answer_by_s = asyncio.get_running_loop().time() + wait_ms / 1000
+            command.answer_by_s = self._loop.time() + wait_ms / 1000
         command.parked_response = response
         self._parked[(request.group_id, request.member_id)] = command
 
     def _arm(self, parked: list[_Command]) -> None:
         """Have those answered on time that this turn has parked: not before its records are durable (D1)."""
-        loop = asyncio.get_running_loop()
         for command in parked:
             if command.parked_until is not None:
                 command.parked_until.cancel()
             if command.answer is not None and not command.answer.done():
-                command.parked_until = loop.call_at(command.answer_by_s, self._time_is_up, command)
+                command.parked_until = self._loop.call_at(command.answer_by_s, self._time_is_up, command)
 
     def _time_is_up(self, command: _Command) -> None:
         """Nothing to say after all. What the sender would hear is what it was parked with."""
@@ -464,29 +488,41 @@ class Coordinator:
     # Timers
 
     def _set(self, timer: Timer) -> None:
-        pending = self._timers.pop(timer.key, None)
-        if pending is not None:
-            pending.cancel()
         # One that has fired and still waits for its turn is out of date now.
         self._expired.discard(timer.key)
+        armed = self._timers.get(timer.key)
         if isinstance(timer, SetTimer):
-            loop = asyncio.get_running_loop()
-            due_s = loop.time() + timer.after_ms / 1000
-            self._timers[timer.key] = loop.call_at(due_s, self._expire, timer, due_s)
+            due_s = self._loop.time() + timer.after_ms / 1000
+            if armed is not None and armed.due_s <= due_s:
+                # Every heartbeat puts a session off, and a session almost never ends: the call that comes too early
+                # waits on, and the event loop's own timers stay as they are.
+                armed.timer, armed.due_s = timer, due_s
+                return
+            self._timers[timer.key] = _Armed(timer, due_s, self._loop.call_at(due_s, self._look, timer.key))
+        else:
+            self._timers.pop(timer.key, None)
+        if armed is not None:
+            armed.look.cancel()
 
-    def _expire(self, timer: SetTimer, due_s: float) -> None:
-        self._timers.pop(timer.key, None)
+    def _look(self, key: TimerKey) -> None:
+        """A timer is due, or would have been had it not been put off."""
+        armed = self._timers[key]
+        late_s = self._loop.time() - armed.due_s
+        if late_s < 0:
+            armed.look = self._loop.call_at(armed.due_s, self._look, key)
+            return
+        del self._timers[key]
         if self._not_serving is not None:
             return
-        late_s = asyncio.get_running_loop().time() - due_s
-        if late_s > max(LATE_S, timer.after_ms / 4000):
+        if late_s > max(LATE_S, armed.timer.after_ms / 4000):
             # This process has been standing still, and what the members said meanwhile is still unread (F14, F15).
             # A deadline that is in the log does not begin anew: it waits for what is unread, and no longer.
-            again_ms = LATE_S * 1000 if timer.key.kind is TimerKind.DELAY else timer.after_ms
+            timer = armed.timer
+            again_ms = LATE_S * 1000 if key.kind is TimerKind.DELAY else timer.after_ms
             self._set(replace(timer, after_ms=min(timer.after_ms, int(again_ms))))
             return
-        self._expired.add(timer.key)
-        self._queue.put_nowait(_Command(timer.key, timer.key.group_id))
+        self._expired.add(key)
+        self._enqueue(_Command(key, key.group_id))
 
     # ----------------------------------------------------------------------------------------------
     # Loading
@@ -508,7 +544,7 @@ class Coordinator:
         self._loading.add(group_id)
         self._groups.pop(group_id, None)
         for key in [key for key in self._timers if key.group_id == group_id]:
-            self._timers.pop(key).cancel()
+            self._timers.pop(key).look.cancel()
         for who in [who for who in self._parked if who[0] == group_id]:
             error = CoordinatorLoadInProgress(f"group {printable(group_id)} is being loaded")
             self._refuse(self._parked.pop(who), error)
@@ -562,7 +598,7 @@ class Coordinator:
         return [answer for answer in answers if answer[0].group_id not in group_ids]
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -318,10 +318,10 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
     members = []
     for member in taking(draft):
         info = _info(member, assignor)
-        waiting = delay.waiting_for(draft, member)
+        waiting = [draft.waiting(kept) for kept in draft.delays.values() if draft.waits_for(kept) == member.member_id]
         # The draft's first: a static member's successor has its share by a record of this very step.
         share = draft.target(member.member_id).units or group.target(member.member_id).units
-        has = share | units_of(waiting.units) if waiting is not None else share
+        has = share.union(*waiting)
         members.append(
             PreparedMember(
                 member_id=member.member_id,
@@ -388,7 +388,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence; it is not an exception,
     because the failure is a fact to be recorded.
     """
-    validate.install(request, settings)
+    validate.install(request)
     _speaker(group, request.member_id, request.member_epoch)
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
@@ -403,7 +403,9 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     if request.error != 0:
         message = request.message or f"assignor {assignor} reported error {request.error}"
         timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
-    elif offence := offence_of(draft, assignor, request.members, left_out=units_of(request.held_back)):
+    elif offence := _too_long(request, settings) or offence_of(
+        draft, assignor, request.members, left_out=units_of(request.held_back)
+    ):
         timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
         response = InstallResponse(
             error_code=InvalidAssignment.code, error_message=f"assignment for epoch {request.group_epoch}: {offence}"
@@ -411,6 +413,13 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     else:
         timers = _install(draft, request.members, assignor, request.member_id, settings, request=request)
     return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def _too_long(request: InstallRequest, settings: GroupSettings) -> str | None:
+    """A fault of the assignor, not of the message: it must be recorded as one, or the same member is waited for."""
+    if request.delay_ms <= settings.longest_delay_ms:
+        return None
+    return f"a delay of {request.delay_ms} ms; allowed: 0 to {settings.longest_delay_ms}"
 
 
 def _is_repeat(group: Group, request: InstallRequest) -> bool:
@@ -503,16 +512,31 @@ def stay_for_now(draft: Draft, shares: dict[str, Target], most_moves: int) -> in
                 moves.append((unit, member_id, str(holder)))
     for unit, member_id, holder in sorted(moves)[most_moves:]:
         shares[member_id] = replace(shares[member_id], units=shares[member_id].units - {unit})
-        kept = shares.get(holder, NO_TARGET)
+        # A draining holder is in nobody's answer: what it was told before still holds for what it keeps.
+        kept = shares.get(holder) or replace(draft.target(holder), units=NO_UNITS)
         shares[holder] = replace(kept, units=kept.units | {unit})
     return max(0, len(moves) - most_moves)
 
 
 def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """All members have reached the target: ask for the moves that it left out."""
+    """All members have reached the target: ask for the moves that it left out, and for those that could not be asked
+    for while nobody was there to take a draining member's work.
+    """
     draft = Draft(group, now_ms)
     timers: tuple[Timer, ...] = ()
-    if group.deferred and not group.behind and group.epoch == group.target_epoch and group.members:
-        draft.bump(f"{group.deferred} left to move in this round")
+    if group.members and not group.behind and group.epoch == group.target_epoch:
+        if group.deferred:
+            draft.bump(f"{group.deferred} left to move in this round")
+        elif leaving := _can_leave(draft):
+            draft.bump(f"somebody is there to take the work of {leaving}")
         timers = settle(draft, settings)
     return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def _can_leave(draft: Draft) -> str:
+    """A draining member that still has a share although others are there to take it."""
+    takers = {member.member_id for member in taking(draft)}
+    for member in draft.members():
+        if member.draining and member.member_id not in takers and draft.target(member.member_id).units:
+            return member.member_id
+    return ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from zlib import crc32
 
 from ..messages import ConnectorTasks, HeldBack, grouped, units_of
 from ..records import DelayRecord, Kind, MemberRecord
@@ -22,18 +23,23 @@ from .settings import GroupSettings
 from .state import Target
 from .timing import Timer
 
+LEAST_DELAY_MS = 1_000
+"""An assignor that asks for less is given this."""
+
 
 def hold_back(draft: Draft, member_id: str, settings: GroupSettings) -> tuple[Timer, ...]:
     """Keep the work of a member that is about to be removed; called after the epoch has been raised for it.
 
     Only what it had and was to keep: what it was still to be given has stopped nowhere, and what it was giving up is
     somebody else's. Not where nobody is left whom a move back and forth could be spared, nor for a member that was
-    away: it has had its time.
+    away, which has had its time, or draining, which was going.
     """
     member, current, share = draft.member(member_id), draft.current(member_id), draft.target(member_id)
     others = any(not draft.current(other.member_id).away for other in draft.members() if other.member_id != member_id)
     units = current.assigned.keys() & share.units & draft.group.runnable.keys()
-    if not settings.scheduled_delay_ms or member is None or current.away or not others or not units:
+    if not settings.scheduled_delay_ms or member is None or not others or not units:
+        return ()
+    if current.away or member.draining:
         return ()
     record = DelayRecord(
         group_id=draft.group.group_id,
@@ -46,9 +52,14 @@ def hold_back(draft: Draft, member_id: str, settings: GroupSettings) -> tuple[Ti
         delay_ms=settings.scheduled_delay_ms,
         deadline_ms=draft.now_ms + settings.scheduled_delay_ms,
         epoch=draft.epoch,
+        said=_said(member),
     )
     draft.write(record)
     return (timing.delay(record, draft.now_ms),)
+
+
+def _said(member: MemberRecord) -> int:
+    return crc32(repr((member.assignors, member.server_assignor)).encode())
 
 
 def waiting_for(draft: Draft, member: MemberRecord) -> DelayRecord | None:
@@ -68,13 +79,12 @@ def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[T
     delay ends with the next target.
     """
     group = draft.group
-    reads = next((info for info in member.assignors if info.name == group.target_assignor), None)
-    if reads is not None and not reads.minimum_version <= delay.version <= reads.maximum_version:
-        return ()
     if delay.epoch != group.epoch or group.epoch != group.target_epoch:
         return ()
+    if _said(member) != delay.said or member.draining:
+        return ()
     draft.forget(Kind.DELAY, delay.member_id)
-    units = units_of(delay.units) & group.runnable.keys()
+    units = draft.waiting(delay)
     share = Target(units=units, error=delay.error, version=delay.version, metadata=delay.metadata)
     draft.set_share(member.member_id, share)
     for other in list(draft.delays.values()):
@@ -100,6 +110,8 @@ def after_install(draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int) 
     # What waits for a lost worker waits for that.
     held = units_of(asked) - draft.lost_work()
     if delay_ms:
+        # One that always asks to be asked again must not keep the group busy with nothing else (L2).
+        delay_ms = max(delay_ms, LEAST_DELAY_MS)
         record = DelayRecord(
             group_id=group_id,
             units=grouped(held),
@@ -127,7 +139,7 @@ def end(draft: Draft, member_id: str) -> bool:
     if delay is None:
         return False
     is_back = bool(member_id) and draft.waits_for(delay) is not None
-    units = units_of(delay.units) & draft.group.runnable.keys()
+    units = draft.waiting(delay)
     draft.forget(Kind.DELAY, member_id)
     if not member_id:
         draft.bump("the delay that the assignor asked for is over")
@@ -148,7 +160,7 @@ def shown(draft: Draft) -> tuple[HeldBack, ...]:
             member_id=delay.member_id,
             instance_id=delay.instance_id,
             left_ms=delay.left_ms(draft.now_ms),
-            units=grouped(units_of(delay.units) & draft.group.runnable.keys()),
+            units=grouped(draft.waiting(delay)),
         )
         for _, delay in sorted(draft.delays.items())
         if not delay.member_id or draft.waits_for(delay) is None

@@ -88,6 +88,8 @@ def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
     status = group.statuses.get(unit)
     fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)
     state = status.state.name if status is not None and fits else "STARTING" if member_id else ""
+    if group.current(member_id).away:
+        state, fits = "WAITING", False
     return DescribedUnit(
         task=unit.task,
         member_id=member_id,

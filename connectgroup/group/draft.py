@@ -201,7 +201,12 @@ class Draft:
         if not self.delays:
             return NO_UNITS
         lost = [delay for delay in self.delays.values() if delay.member_id and self.waits_for(delay) is None]
-        return NO_UNITS.union(*(units_of(delay.units) for delay in lost)) & self.group.runnable.keys()
+        return NO_UNITS.union(*(self.waiting(delay) for delay in lost))
+
+    def waiting(self, delay: DelayRecord) -> Units:
+        """What of a delay still has reason to wait: not what is gone, nor what was made anew or reconfigured since."""
+        runnable, epoch = self.group.runnable, delay.epoch
+        return frozenset(unit for unit in units_of(delay.units) if runnable.get(unit, epoch + 1) <= epoch)
 
     def holder(self, unit: Unit) -> str | None:
         """Who holds a unit, units being stopped included."""

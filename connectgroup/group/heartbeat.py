@@ -268,6 +268,9 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
     comes_back = f"{member_id} came back" if waiting is not None else ""
     if known is None and former is not None:
         _take_member(draft, member, settings, before=replace(former, member_id=member_id))
+        if group.epoch > group.target_epoch:
+            # Whoever computes just now was told of the former one, and must not be blamed for naming it.
+            draft.bump(f"{member_id} took the place of {former.member_id}")
     else:
         _take_member(draft, member, settings, before=known, joins=comes_back or f"{member_id} joined")
     if waiting is not None and (known, former) == (None, None):

@@ -30,13 +30,15 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     draft = Draft(group, now_ms)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
-        static.go_away(draft, request.member_id)
-        timers = (
-            timing.cancel_rebalance(group.group_id, request.member_id),
-            timing.session(group.group_id, request.member_id, settings),
-            # It may have been the one to compute.
-            *settle(draft, settings),
-        )
+        timers: tuple[Timer, ...] = ()
+        if not group.current(request.member_id).away:
+            static.go_away(draft, request.member_id)
+            timers = (
+                timing.cancel_rebalance(group.group_id, request.member_id),
+                timing.session(group.group_id, request.member_id, settings),
+                # It may have been the one to compute.
+                *settle(draft, settings),
+            )
     else:
         cause = printable(request.cause, most=200)
         timers = remove_member(draft, request.member_id, f"{request.member_id} {cause or 'left'}", settings)

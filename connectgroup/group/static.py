@@ -66,18 +66,17 @@ def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
 
 
 def go_away(draft: Draft, member_id: str) -> None:
-    """One record: the member runs nothing, and what it is to keep waits for it (ST-01). Twice is once."""
+    """One record: the member runs nothing, and what it is to keep waits for it (ST-01)."""
     current, share = draft.current(member_id), draft.target(member_id)
-    if not current.away:
-        draft.set_current(
-            member_id,
-            Current(
-                epoch=STATIC_LEAVE_EPOCH,
-                previous_epoch=STATIC_LEAVE_EPOCH,
-                state=MemberState.STABLE,
-                assigned={unit: 0 for unit in current.assigned if unit in share.units},
-            ),
-        )
+    draft.set_current(
+        member_id,
+        Current(
+            epoch=STATIC_LEAVE_EPOCH,
+            previous_epoch=STATIC_LEAVE_EPOCH,
+            state=MemberState.STABLE,
+            assigned={unit: 0 for unit in current.assigned if unit in share.units},
+        ),
+    )
 
 
 def release_for_others(draft: Draft, member_id: str) -> None:

@@ -100,7 +100,9 @@ def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, 
     timers: list[Timer] = []
     for _, record in sorted(group.delays.items()):
         timer = delay(record, now_ms)
-        timers.append(replace(timer, after_ms=max(timer.after_ms, LEAST_AFTER_LOAD_MS)))
+        most_ms = settings.scheduled_delay_ms if record.member_id else settings.longest_delay_ms
+        after_ms = max(min(timer.after_ms, most_ms), LEAST_AFTER_LOAD_MS)
+        timers.append(replace(timer, after_ms=after_ms))
     for member_id in sorted(group.members):
         timers.append(session(group.group_id, member_id, settings))
         if group.current(member_id).state == MemberState.UNREVOKED:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ..buggify import buggify
 from ..errors import (
     ComputeAssignment,
     FencedMemberEpoch,
@@ -170,33 +171,33 @@ class Member:
         if self._outstanding is not None:
             self._full = True
         self._sequence += 1
-        request = HeartbeatRequest(
-            group_id=self.settings.group_id,
-            member_id=self.settings.member_id,
-            member_epoch=self.epoch,
-            sequence=self._sequence,
-        )
+        settings = self.settings
         if self.phase is Phase.LEAVING:
             self._outstanding = None
             self.phase = Phase.GONE
+            leave = HeartbeatRequest(group_id=settings.group_id, member_id=settings.member_id, sequence=self._sequence)
             if self._comes_back:
-                return replace(request, member_epoch=STATIC_LEAVE_EPOCH, instance_id=self.settings.instance_id)
-            return replace(request, member_epoch=LEAVE_EPOCH, cause=self._leave_cause)
-        if self._full or self.epoch == JOIN_EPOCH:
+                return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
+            return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause)
+        introduces = self._full or self.epoch == JOIN_EPOCH or buggify("a heartbeat says everything")
+        request = HeartbeatRequest(
+            group_id=settings.group_id,
+            member_id=settings.member_id,
+            member_epoch=self.epoch,
+            sequence=self._sequence,
+            owned=grouped(self.owned) if introduces or self._acknowledge else None,
+            statuses=tuple([self._statuses[unit] for unit in sorted(self._statuses)]),
+            max_wait_ms=0 if self._full else settings.max_wait_ms,
+        )
+        if introduces:
             request = replace(
                 request,
-                instance_id=self.settings.instance_id,
-                rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
-                server_assignor=None if self.assignors else self.settings.server_assignor,
+                instance_id=settings.instance_id,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                server_assignor=None if self.assignors else settings.server_assignor,
                 client_assignors=self.assignors or None,
-                owned=grouped(self.owned),
                 draining=self.draining,
             )
-        elif self._acknowledge:
-            request = replace(request, owned=grouped(self.owned))
-        request = replace(request, statuses=tuple(self._statuses[unit] for unit in sorted(self._statuses)))
-        if not self._full:
-            request = replace(request, max_wait_ms=self.settings.max_wait_ms)
         self._full = self._acknowledge = self._impatient = False
         self._outstanding = _Outstanding(request, now_ms)
         return request
@@ -336,7 +337,9 @@ class Member:
     def check_lease(self, now_ms: int) -> list[Action]:
         """Stop everything before the group may give it away (KAFKA-9184). To be asked before anything else is done."""
         ends_ms = self.lease_ends_ms()
-        if ends_ms is None or now_ms < ends_ms or not self.owned:
+        if ends_ms is None or not self.owned:
+            return []
+        if now_ms < ends_ms and not buggify("a lease ends early"):
             return []
         assert self._confirmed_ms is not None
         return [self._lose(f"no answer from the coordinator for {now_ms - self._confirmed_ms} ms")]

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from ..assignor import Assignor, ConnectMemberAssignment
@@ -60,6 +61,7 @@ class Listeners:
             await asyncio.shield(call)
         except asyncio.CancelledError:
             if not call.cancelled():
+                call.add_done_callback(partial(_end_of_given_up, f"{who}: {event} of {show(units)}"))
                 raise
             # Not we have been cancelled: the listener was, or says so.
             raise PluginError(f"{who}: {event} of {show(units)} was cancelled") from None
@@ -70,6 +72,12 @@ class Listeners:
         """Wait no longer for calls that have been given up."""
         for call in self._calls.values():
             call.cancel()
+
+
+def _end_of_given_up(what: str, call: asyncio.Task[None]) -> None:
+    """Nobody waits for it any more; that it failed shall be seen all the same."""
+    if not call.cancelled() and (error := call.exception()) is not None:
+        logger.error("%s had been given up, and raised %s", what, describe(error))
 
 
 async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:

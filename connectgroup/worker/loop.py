@@ -24,13 +24,13 @@ from typing import Any
 
 from tenacity import (
     AsyncRetrying,
-    RetryCallState,
     retry_if_exception_type,
     wait_random_exponential,
 )
 
 from ..assignor import Assignor
-from ..assignor_guard import assignor_info, group_from_prepare, members_for_install, run_assignor
+from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor
+from ..buggify import buggify
 from ..connector import Config
 from ..errors import ComputeAssignment, GroupError, PluginError, StaleGroupEpoch, TransportError, from_code
 from ..listener import WorkerRebalanceListener
@@ -58,6 +58,7 @@ from ..transport.base import Client
 from .offload import off_loop
 from .perform import Performer
 from .runner import Runner
+from .waiting import Bell, backoff_s
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Worker:
         infos = [assignor_info(assignor) for assignor in assignors]
         sequence = time.time_ns() // 1000 if first_sequence is None else first_sequence
         self.member = Member(settings, infos, first_sequence=sequence)
-        self._wake = asyncio.Event()
+        self._wake = Bell()
         self._performer = Performer(
             self.member,
             runner=runner,
@@ -142,9 +143,12 @@ class Worker:
         self._turned_down = 0
         self._stopping = asyncio.Event()
         self._for_good = False
+        self._drained: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
         self._abandoned: Units = NO_UNITS
         self._speak_at: asyncio.TimerHandle | None = None
+        self._unanswered: asyncio.Timeout | None = None
+        self._loop: asyncio.AbstractEventLoop
 
     @property
     def member_id(self) -> str:
@@ -169,6 +173,7 @@ class Worker:
         Raises:
             GroupError: the coordinator will not have this worker, and says why; everything has been stopped.
         """
+        self._loop = asyncio.get_running_loop()
         performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._beat_all(), name="beat")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
@@ -185,11 +190,14 @@ class Worker:
             if self._performer.fatal is not None:
                 raise self._performer.fatal
         finally:
-            left = frozenset(self.member.owned) | self._abandoned
-            if left:
-                # Not the orderly way out: still, nothing should go on writing once this has returned.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._performer.stop(left), self._times.lose_timeout_s)
+            # Not always the orderly way out: still, nothing should go on writing once this has returned, and the group
+            # should not have to wait for the session timeout (KAFKA-16985).
+            performer.cancel()
+            self.member.retire()
+            await self._stop_what_is_left()
+            beater.cancel()
+            if self.member.phase is not Phase.GONE:
+                await self._leave()
             tasks: list[asyncio.Task[Any]] = [performer, beater, stopping, watcher]
             if self._computing is not None:
                 tasks.append(self._computing)
@@ -227,10 +235,17 @@ class Worker:
                 logger.error("%s did not stop within %g s", show(self.member.owned), self._times.lose_timeout_s)
                 self._abandoned = frozenset(self.member.owned)
 
+    async def _stop_what_is_left(self) -> None:
+        left = frozenset(self.member.owned) | self._abandoned
+        try:
+            await asyncio.wait_for(self._performer.stop(left), self._times.lose_timeout_s)
+        except Exception as error:
+            logger.error("%s may still be running: %s", show(left), describe(error))
+
     async def _leave(self) -> None:
         """Say that we go, once, without waiting long: the session timeout tells the group otherwise."""
         self.member.close(comes_back=not self._for_good and self._performer.fatal is None)
-        request = self.member.next_request(_now_ms())
+        request = self.member.next_request(self._now_ms())
         assert request is not None, "a leave can always be said"
         with contextlib.suppress(TransportError):
             await self._control.call(request, timeout_s=self._times.call_timeout_s)
@@ -239,41 +254,43 @@ class Worker:
     # Beat
 
     async def _beat_all(self) -> None:
-        times = self._times
-        # Made once: each call of it begins a new series, and making it costs more than a heartbeat.
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_TryAgain),
-            wait=wait_random_exponential(multiplier=times.retry_first_s, max=times.retry_most_s),
-            sleep=self._rest,
-            before_sleep=self._say_retry,
-        )
+        times, failures = self._times, 0
         while True:
-            await retrying(self._beat)
+            # Spelt out: what a library for retries does about a call that succeeds costs more than a heartbeat.
+            try:
+                await self._beat()
+                failures = 0
+            except _TryAgain as error:
+                failures += 1
+                if failures in (1, 5) or failures % 20 == 0:
+                    logger.warning("heartbeat not answered (attempt %d): %s", failures, error)
+                await self._rest(backoff_s(failures, times.retry_first_s, times.retry_most_s))
 
     async def _beat(self) -> None:
         """One heartbeat, or a wait for the next."""
         self._check_lease()
-        request = self.member.next_request(_now_ms())
+        sent_ms = self._now_ms()
+        request = self.member.next_request(sent_ms)
         if request is None:
             await self._rest(None)
             return
-        sent_ms = _now_ms()
-        call = asyncio.create_task(self._heartbeats.call(request, timeout_s=self._patience_s(request)))
         try:
-            while not call.done():
-                # Whatever has to be said makes the parked heartbeat one that is given up.
-                await self._wait_for(call)
-                self._check_lease()
-                if not call.done() and (self.member.has_something_to_say or self.member.phase is Phase.LOSING):
-                    return
-        finally:
-            call.cancel()
-        try:
-            response = call.result()
+            # Given up where the lease ends, and where something has to be said that it does not say (``_speak_up``).
+            async with asyncio.timeout(self._lease_s()) as given_up:
+                self._unanswered = given_up
+                response = await self._heartbeats.call(request, timeout_s=self._patience_s(request))
+        except TimeoutError:
+            if given_up.expired():
+                return
+            raise
         except TransportError as error:
             self.member.on_no_answer(request)
             raise _TryAgain(str(error)) from error
+        finally:
+            self._unanswered = None
         assert isinstance(response, HeartbeatResponse)
+        # This process may have stood still since the answer came: then it means nothing any more.
+        self._check_lease()
         actions = self.member.on_response(request, response)
         self._do(actions)
         if response.error_code:
@@ -287,7 +304,9 @@ class Worker:
             # Nothing new: the next one is due an interval after this one was sent, or when this one has been parked as
             # long as it asked for. One that could not be parked is followed at once by one that can.
             wait_ms = min(self.member.heartbeat_interval_ms, request.max_wait_ms or self.member.heartbeat_interval_ms)
-            await self._rest((sent_ms + wait_ms - _now_ms()) / 1000)
+            left_ms = sent_ms + wait_ms - self._now_ms()
+            if left_ms > 0:
+                await self._rest(left_ms / 1000)
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
         """However often the same is answered, it must not be asked for at full speed (KAFKA-20253)."""
@@ -307,37 +326,33 @@ class Worker:
             slack_s = min(slack_s, max(LEAST_PATIENCE_S, (lease_s - parked_s) / 2))
         return parked_s + slack_s
 
-    async def _wait_for(self, call: asyncio.Task[Response]) -> None:
-        """Until the call is done, there is something to say, or the lease ends."""
-        self._wake.clear()
-        waker = asyncio.create_task(self._wake.wait())
-        try:
-            await asyncio.wait({call, waker}, timeout=self._lease_s(), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waker.cancel()
+    def _speak_up(self) -> None:
+        """Something has changed: wake who rests, and give up a parked heartbeat for what it does not say."""
+        self._wake.ring()
+        if self._unanswered is not None and self.member.has_something_to_say:
+            self._unanswered.reschedule(0)
+            self._unanswered = None
 
     async def _rest(self, seconds: float | None) -> None:
         """Sleep, but not past the end of the lease, nor when there is something new to say. ``None``: until woken."""
         lease_s = self._lease_s()
-        wait_s = [wait for wait in (seconds, lease_s) if wait is not None]
+        if seconds is None or (lease_s is not None and lease_s < seconds):
+            seconds = lease_s
         self._wake.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.0, min(wait_s)) if wait_s else None)
-        self._check_lease()
+        await self._wake.wait(seconds)
 
     def _lease_s(self) -> float | None:
         ends_ms = self.member.lease_ends_ms()
         if ends_ms is None or not self.member.owned:
             return None
-        return max(0.0, (ends_ms - _now_ms()) / 1000)
+        return max(0.0, (ends_ms - self._now_ms()) / 1000)
 
     def _check_lease(self) -> None:
-        self._do(self.member.check_lease(_now_ms()))
+        self._do(self.member.check_lease(self._now_ms()))
 
-    def _say_retry(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if state.attempt_number in (1, 5) or state.attempt_number % 20 == 0:
-            logger.warning("heartbeat not answered (attempt %d): %s", state.attempt_number, error)
+    def _now_ms(self) -> int:
+        """The event loop's clock: it never goes back, and a simulated loop simulates it."""
+        return int(self._loop.time() * 1000)
 
     def report(self, status: TaskStatus) -> None:
         """Have a unit's status sent soon; on the event loop."""
@@ -349,7 +364,7 @@ class Worker:
     def _speak(self) -> None:
         self._speak_at = None
         self.member.say_statuses()
-        self._wake.set()
+        self._speak_up()
 
     # ----------------------------------------------------------------------------------------------
     # Perform
@@ -364,11 +379,18 @@ class Worker:
 
     def _on_change(self) -> None:
         """Something has ended: the group should hear of it at once."""
-        self._wake.set()
+        self._speak_up()
         if not self.member.owned:
             self._emptied.set()
-            if self.member.draining:
-                self.stop(for_good=True)
+            if self.member.draining and self._drained is None:
+                # Not at once: what it runs may only be on its way to it again, reconfigured.
+                wait_s = (self.member.heartbeat_interval_ms or FIRST_INTERVAL_MS) / 1000
+                self._drained = asyncio.get_running_loop().call_later(wait_s, self._end_drained)
+
+    def _end_drained(self) -> None:
+        self._drained = None
+        if not self.member.owned:
+            self.stop(for_good=True)
 
     async def _watch_assignors(self) -> None:
         """Ask assignors that have metadata of their own for it, and tell the group of changes (a ``reason``, CN-10)."""
@@ -384,7 +406,7 @@ class Worker:
                 except PluginError as error:
                     logger.error("%s", error)
             self.member.set_assignors(list(infos.values()))
-            self._wake.set()
+            self._speak_up()
 
     # ----------------------------------------------------------------------------------------------
     # Compute
@@ -397,7 +419,7 @@ class Worker:
                 PrepareRequest(group_id=group_id, member_id=self.member_id, member_epoch=action.member_epoch)
             )
             assert isinstance(prepared, PrepareResponse)
-            self._wake.set()
+            self._speak_up()
             install = InstallRequest(
                 group_id=group_id,
                 member_id=self.member_id,
@@ -408,18 +430,18 @@ class Worker:
             answer = await self._ask(install)
             assert isinstance(answer, InstallResponse)
             self._turned_down = 0
-            self._wake.set()
+            self._speak_up()
         except StaleGroupEpoch as error:
             # The group changed meanwhile and wants another one; this member could not be asked so far.
             logger.info("assignment not installed: %s", error)
-            self._wake.set()
+            self._speak_up()
         except GroupError as error:
             # Fenced, or replaced by another member meanwhile: what is wanted of us now we have not been told yet, and
             # an interval is long to wait with tasks to start. Sooner, then, but ever later if it is the same again.
             logger.info("assignment not installed: %s", error)
             await asyncio.sleep(min(self._times.retry_first_s * 2**self._turned_down, self._times.retry_most_s))
             self._turned_down = min(self._turned_down + 1, 16)
-            self._wake.set()
+            self._speak_up()
         except TransportError as error:
             logger.info("assignment not installed: %s", error)
 
@@ -495,6 +517,8 @@ class Worker:
                 if refused.retriable:
                     raise _TryAgain(str(refused)) from refused
                 raise refused
+            if buggify("a request is sent again though it was answered"):
+                raise _TryAgain("once more")
             return response
 
         try:
@@ -506,8 +530,3 @@ class Worker:
 def _failed(install: InstallRequest, message: str, error: int = 1) -> InstallRequest:
     logger.error("%s", message)
     return replace(install, error=error, message=printable(message, most=500))
-
-
-def _now_ms() -> int:
-    """The event loop's clock: it never goes back, and a simulated loop simulates it."""
-    return int(asyncio.get_running_loop().time() * 1000)

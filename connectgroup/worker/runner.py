@@ -19,10 +19,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
-
+from ..buggify import buggify
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, StaleMemberEpoch
 from ..member.actions import Grant
@@ -30,6 +29,7 @@ from ..messages import TaskStatus
 from ..names import Unit, Units, printable
 from ..records import UnitState
 from .offload import off_loop
+from .waiting import Bell, backoff_s
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,28 @@ class _Run:
     """One grant being worked on."""
 
     grant: Grant
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: bool = False
+    bell: Bell = field(default_factory=Bell)
+    """Rung when it is to stop, and when its task has failed."""
     supervisor: asyncio.Task[None] | None = None
     rows: int = 0
     stop_error: BaseException | None = None
+
+    def stop(self) -> None:
+        """Ask for its end."""
+        self.stopping = True
+        self.bell.ring()
+
+    async def pause(self, seconds: float | None = None) -> None:
+        """Sleep, but not through a stop."""
+        if not self.stopping:
+            self.bell.clear()
+            await self.bell.wait(seconds)
+
+    async def stopped(self) -> None:
+        """Until it is to stop."""
+        while not self.stopping:
+            await self.pause()
 
 
 class TaskRunner:
@@ -134,7 +152,7 @@ class TaskRunner:
         for unit in sorted(units):
             run = self._runs.pop(unit, None)
             if run is not None and run.supervisor is not None:
-                run.stopping.set()
+                run.stop()
                 self._ending.setdefault(unit, []).append(run)
                 run.supervisor.add_done_callback(partial(self._ended, run))
         # Those that somebody else has asked to stop are waited for as well. And they are waited for, not gathered:
@@ -161,48 +179,30 @@ class TaskRunner:
     # ----------------------------------------------------------------------------------------------
 
     async def _supervise(self, run: _Run) -> None:
-        """Run one grant until it is to stop, again and again if need be."""
-        while not run.stopping.is_set():
+        """Run one grant until it is to stop, again and again if need be; the waits grow while nothing is done."""
+        first_s, failures = self._settings.retry_first_s, 0
+        while not run.stopping:
+            rows_before = run.rows
             try:
-                await self._series(run)
+                await self._attempt(run)
                 return
             except _Failed as failed:
-                self._say(run, UnitState.FAILED, failed.__cause__)
-                await _pause(run, self._settings.retry_first_s)
-
-    async def _series(self, run: _Run) -> None:
-        """Attempts with growing waits; one that got something done before it failed ends the series."""
-        rows_before = run.rows
-
-        def no_progress(error: BaseException) -> bool:
-            return isinstance(error, _Failed) and run.rows == rows_before
-
-        def say(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            if error is not None and not run.stopping.is_set():
-                self._say(run, UnitState.FAILED, error.__cause__)
-
-        settings = self._settings
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(no_progress),
-            wait=wait_random_exponential(multiplier=settings.retry_first_s, max=settings.retry_most_s),
-            sleep=partial(_pause, run),
-            before_sleep=say,
-        )
-        await retrying(self._attempt, run)
+                failures = failures + 1 if run.rows == rows_before else 0
+                wait_s = backoff_s(failures, first_s, self._settings.retry_most_s) if failures else first_s
+                if not run.stopping:
+                    self._say(run, UnitState.FAILED, failed.__cause__)
+                await run.pause(wait_s)
 
     async def _attempt(self, run: _Run) -> None:
-        if run.stopping.is_set():
-            return
         work = self._run_connector if run.grant.unit.is_connector else self._run_task
         try:
             await work(run, await self._class(run.grant.connector_config.get("connector.class", "")))
         except Fenced as error:
             self._say(run, UnitState.FAILED, error)
-            await run.stopping.wait()
+            await run.stopped()
         except StaleMemberEpoch as error:
             logger.info("%s: %s", run.grant.unit, error)
-            await run.stopping.wait()
+            await run.stopped()
         except Exception as error:
             raise _Failed from error
 
@@ -220,25 +220,27 @@ class TaskRunner:
         connector = await off_loop(f"make {grant.unit}", cls, grant.unit.connector, grant.connector_config)
         most = most_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
-        while not run.stopping.is_set():
+        while not run.stopping:
             wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, most)
             configs = [dict(config) for config in wanted]
-            _check_tasks(connector, configs, most)
-            if configs != known:
+            if configs != known or buggify("a task list is published again"):
+                _check_tasks(connector, configs, most)
                 await self._publish(connector.name, run.grant.owner_epoch, configs)
                 known = configs
                 self._say(run, UnitState.RUNNING, None)
-            await _pause(run, self._settings.refresh_s)
+            await run.pause(self._settings.refresh_s)
 
     async def _run_task(self, run: _Run, cls: type[Connector]) -> None:
         """Hold a task: start it, wait until it fails or is to stop, stop it."""
         loop = asyncio.get_running_loop()
         grant, unit, epoch = run.grant, run.grant.unit, run.grant.owner_epoch
-        failure: asyncio.Future[BaseException] = loop.create_future()
+        failure: BaseException | None = None
 
         def keep(error: BaseException) -> None:
-            if not failure.done():
-                failure.set_result(error)
+            nonlocal failure
+            if failure is None:
+                failure = error
+                run.bell.ring()
 
         def on_failed(error: BaseException) -> None:
             loop.call_soon_threadsafe(keep, error)
@@ -282,21 +284,19 @@ class TaskRunner:
 
         run.stop_error = None
         task = await off_loop(f"start {unit}", begin)
-        stopping: asyncio.Future[Any] = asyncio.ensure_future(run.stopping.wait())
-        ended: set[asyncio.Future[Any]] = {failure, stopping}
         try:
             self._say(run, UnitState.RUNNING, None)
-            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            while failure is None and not run.stopping:
+                await run.pause()
         finally:
-            stopping.cancel()
             try:
                 await off_loop(f"stop {unit}", end, task)
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, one_line(error))
                 run.stop_error = error
                 keep(error)
-        if failure.done():
-            raise failure.result()
+        if failure is not None:
+            raise failure
 
     # ----------------------------------------------------------------------------------------------
 
@@ -313,12 +313,6 @@ class TaskRunner:
                 message=message,
             )
         )
-
-
-async def _pause(run: _Run, seconds: float) -> None:
-    """Sleep, but not through a stop."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(run.stopping.wait(), seconds)
 
 
 def file_name(name: str) -> str:

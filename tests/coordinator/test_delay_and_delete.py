@@ -8,6 +8,7 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, PolicyViolation
+from connectgroup.group.timing import TimerKind
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.messages import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.names import Unit
@@ -107,6 +108,26 @@ async def test_a_delay_ends_on_time_and_across_restarts(storage: MemoryStorage) 
         assert await waiting_ms(coordinator) == []
 
 
+async def test_a_refused_join_keeps_nobody_alive() -> None:
+    """L1: two workers, killed and started again with their static names swapped. Each asks for a name that the other's
+    dead self still bears; if asking proved that self alive, neither would ever get in.
+    """
+    async with serving() as coordinator:
+        await change(coordinator, add())
+        await ask(coordinator, beat("a", instance_id="i1", sequence=1))
+        await ask(coordinator, beat("b", instance_id="i2", sequence=1))
+        codes = set()
+        for number in range(15):
+            codes = {
+                (await ask(coordinator, beat("a", instance_id="i2", sequence=10 + number))).error_code,
+                (await ask(coordinator, beat("b", instance_id="i1", sequence=10 + number))).error_code,
+            }
+            if codes == {0}:
+                break
+            await asyncio.sleep(1)
+        assert codes == {0}
+
+
 async def fence_one(coordinator: Coordinator) -> str:
     """a and b are at rest; the holder of c is fenced, and its work waits. Who is left."""
     await change(coordinator, add())
@@ -139,3 +160,17 @@ async def test_a_delay_whose_end_cannot_be_stored_is_tried_again_with_patience(f
         log.faults.clear()
         await asyncio.sleep(3)
         assert await waiting_ms(coordinator) == [], "when it can be written it is"
+
+
+async def test_a_delay_that_ends_while_the_coordinator_stands_still_waits_for_what_is_unread_and_no_longer() -> None:
+    """F14: its deadline is in the log; to begin it anew would hold the work back for as long again."""
+    async with serving(MemoryLog(), settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)) as coordinator:
+        await lose_b(coordinator)
+        [key] = [key for key in coordinator._timers if key.kind is TimerKind.DELAY]
+        armed = coordinator._timers[key]
+        armed.look.cancel()
+        await asyncio.sleep(armed.due_s - asyncio.get_running_loop().time() + 20)
+        coordinator._look(key)
+        assert await waiting_ms(coordinator) != []
+        await asyncio.sleep(1.1)
+        assert await waiting_ms(coordinator) == []

@@ -51,10 +51,10 @@ async def test_a_coordinator_that_stood_still_expels_nobody_for_it() -> None:
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
         key = next(key for key in coordinator._timers if key.member_id == "a")
-        handle = coordinator._timers.pop(key)
-        timer, due_s = handle._args
-        handle.cancel()
-        coordinator._expire(timer, due_s - 30)
+        armed = coordinator._timers[key]
+        armed.look.cancel()
+        armed.due_s -= 30
+        coordinator._look(key)
         await asyncio.sleep(5)
         assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
         await asyncio.sleep(6)

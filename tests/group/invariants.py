@@ -93,7 +93,12 @@ def legal_target(group: Group) -> None:
     """S9: a current target gives each unit that shall run to exactly one member, or it is held back; nothing else."""
     if group.members and group.epoch == group.target_epoch:
         shares = [unit for target in group.targets.values() for unit in target.units]
-        waiting = [unit for delay in group.delays.values() for unit in units_of(delay.units) if unit in group.runnable]
+        waiting = [
+            unit
+            for delay in group.delays.values()
+            for unit in units_of(delay.units)
+            if group.runnable.get(unit, delay.epoch + 1) <= delay.epoch
+        ]
         assert sorted(shares + waiting) == sorted(group.runnable)
 
 

@@ -264,6 +264,15 @@ class TestAnAssignorsOwnDelay:
         assert response.error_message is not None
         assert "bar-0, held back, does not exist" in response.error_message
 
+    def test_it_may_last_an_hour_and_no_longer(self, asked: Scene) -> None:
+        """A fault like any other: it is recorded, so that the next member is asked, and the group goes on."""
+        response = self.installed(asked, 10, 11, 3_600_001, frozenset())
+        assert response.error_message is not None
+        assert "a delay of 3600001 ms; allowed: 0 to 3600000" in response.error_message
+        assert asked.group.computation is not None
+        assert asked.group.computation.failures == 1
+        assert self.installed(asked, 10, 11, 3_600_000, frozenset()).error_code == 0
+
     def test_a_delay_without_units_asks_again(self, asked: Scene) -> None:
         """A back-off: nothing waits, but the assignor wants another turn (IC-23)."""
         self.installed(asked, 10, 11, 40, frozenset())

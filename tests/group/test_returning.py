@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from connectgroup.errors import ComputeAssignment
-from connectgroup.group.timing import SetTimer, TimerKind
-from connectgroup.messages import ConnectorChange, entries
+from connectgroup.errors import ComputeAssignment, StaleGroupEpoch
+from connectgroup.group.timing import SetTimer, TimerKind, on_load
+from connectgroup.messages import ConnectorChange, each_unit, entries, grouped
 from connectgroup.names import Unit
+from connectgroup.records import MemberRecord, TargetMemberRecord
 
-from .builders import FixedAssignor, Scene, added, info, names, settings, tasks, told
+from .builders import (
+    GROUP,
+    FixedAssignor,
+    Scene,
+    added,
+    info,
+    names,
+    numbered,
+    round_robin,
+    settings,
+    task_list,
+    tasks,
+    told,
+)
 
 DELAY_MS = 60_000
 ONE, TWO, THREE = tasks(foo=[-1, 0]), tasks(foo=[1, 2]), tasks(foo=[3, 4])
@@ -141,6 +155,145 @@ def test_what_is_no_longer_its_own_does_not_wait_for_a_member_that_goes_away() -
     scene.go_away("m2", "i2")
     assert scene.current("m2").assigned == {Unit("foo", 1): 0}
     assert told(scene.heartbeat("m3", scene.current("m3").epoch, frozenset(), full=True))[1] == ["foo-2"]
+
+
+def test_one_that_comes_back_with_something_new_to_say_is_heard() -> None:
+    """CN-10: other metadata, another reason or other assignors ask for a new target, return or not."""
+    for changed in (info("a", reason=1), info("a", metadata=b"weight 9"), info("b")):
+        scene = three()
+        for member_id in ("m1", "m2", "m3"):
+            scene.heartbeat(member_id, scene.current(member_id).epoch, assignors=(info("a"), info("b")))
+        computed(scene)
+        scene.expire(TimerKind.SESSION, "m2")
+        computed(scene)
+        scene.join("m2", changed, info("b" if changed.name == "a" else "a"))
+        assert scene.group.epoch > scene.group.target_epoch, changed
+        computed(scene)
+        everything_runs(scene)
+
+
+def computed(scene: Scene) -> None:
+    """Whoever is asked computes: everybody keeps what is theirs, the rest is dealt out."""
+    for _ in range(3):
+        settle(scene)
+        computation = scene.group.computation
+        if computation is not None and computation.epoch == scene.group.epoch > scene.group.target_epoch:
+            question = scene.prepare(computation.member_id, scene.current(computation.member_id).epoch)
+            scene.install_members(
+                computation.member_id,
+                scene.current(computation.member_id).epoch,
+                scene.group.epoch,
+                *round_robin(question),
+            )
+    settle(scene)
+
+
+def test_a_drain_goes_on_when_somebody_is_there_to_take_over() -> None:
+    """Nobody is asked when a worker gets its own share back; but now there is one that can take the other's."""
+    scene = three(m1="i1", m3="i3")
+    scene.leave("m3")
+    settle(scene)
+    scene.go_away("m1", "i1")
+    scene.heartbeat("m2", scene.current("m2").epoch, frozenset(scene.current("m2").assigned), full=True, draining=True)
+    settle(scene)
+    assert scene.current("m2").assigned
+    scene.join("m1b", instance="i1")
+    settle(scene)
+    assert scene.current("m2").assigned == {}
+    everything_runs(scene)
+
+
+def test_a_bounce_between_prepare_and_install_is_nobodys_fault() -> None:
+    scene = three(m2="i2")
+    for member_id in ("m1", "m2", "m3"):
+        scene.heartbeat(member_id, 10, assignors=(info("a"),))
+    computed(scene)
+    epoch = scene.group.epoch
+    scene.go_away("m2", "i2")
+    scene.update(added("bar"))
+    question = scene.prepare("m1", epoch)
+    scene.join("m2b", info("a"), instance="i2")
+    refused = scene.install_members("m1", epoch, question.group_epoch, *round_robin(question))
+    assert refused.error_code == StaleGroupEpoch.code
+    assert scene.group.computation is not None
+    assert scene.group.computation.failures == 0
+    computed(scene)
+    everything_runs(scene)
+
+
+def test_saying_again_that_one_goes_does_not_buy_time() -> None:
+    scene = three(m2="i2")
+    scene.go_away("m2", "i2")
+    scene.go_away("m2", "i2")
+    assert scene.last is not None
+    assert scene.last.timers == ()
+
+
+def test_a_draining_worker_that_dies_is_not_waited_for() -> None:
+    scene = three()
+    scene.heartbeat("m2", 10, TWO, full=True, draining=True)
+    scene.expire(TimerKind.SESSION, "m2")
+    assert scene.group.delays == {}
+
+
+def test_what_is_made_anew_does_not_wait_for_its_namesakes_worker() -> None:
+    scene = three()
+    scene.expire(TimerKind.SESSION, "m2")
+    settle(scene)
+    scene.update(ConnectorChange(connector="foo", delete=True))
+    scene.update(added("foo"))
+    settle(scene)
+    owner = next(member_id for member_id, current in scene.group.currents.items() if Unit("foo") in current.assigned)
+    epoch = scene.current(owner).assigned[Unit("foo")]
+    scene.update(task_list("foo", numbered(5), epoch), member_id=owner)
+    settle(scene)
+    everything_runs(scene)
+
+
+def test_a_unit_waits_as_the_own_of_one_member_only() -> None:
+    """Two could claim it: one by its id, one by its name; whoever computes must not be shown it twice."""
+    scene = three(m2="i2")
+    asked = []
+
+    def watched(question):  # type: ignore[no-untyped-def]
+        asked.append(question)
+        return round_robin(question)
+
+    scene.settings.server_assignors["round-robin"] = watched  # type: ignore[index]
+    scene.expire(TimerKind.SESSION, "m2")
+    scene.join("m4")
+    for record in (
+        MemberRecord(group_id=GROUP, member_id=name, instance_id=i) for name, i in (("m2", None), ("x", "i2"))
+    ):
+        scene.group.apply(record)
+        scene.log.append(record)
+    scene.check_replay = False
+    scene.join("m5")
+    shown = [unit for member in asked[-1].members for unit in each_unit(member.units)]
+    assert len(shown) == len(set(shown))
+
+
+def test_a_delay_that_is_switched_off_ends_with_the_next_coordinator() -> None:
+    scene = three()
+    scene.expire(TimerKind.SESSION, "m2")
+    scene.settings = settings()
+    [timer] = [t for t in on_load(scene.group, scene.now_ms, scene.settings) if t.key.kind is TimerKind.DELAY]
+    assert isinstance(timer, SetTimer)
+    assert timer.after_ms == 1_000
+
+
+def test_what_stays_with_a_draining_worker_keeps_the_assignors_word() -> None:
+    """A round moves a part; the rest is in nobody's answer, and its share was written without version and metadata."""
+    fixed = FixedAssignor()
+    scene = Scene.at_rest(
+        settings(fixed, most_moves=1), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO}
+    )
+    said = TargetMemberRecord(group_id=GROUP, member_id="m2", units=grouped(TWO), version=2, metadata=b"word")
+    scene.put(said)
+    fixed.shares = {"m1": ONE | TWO}
+    scene.heartbeat("m2", 10, TWO, full=True, draining=True)
+    kept = scene.group.target("m2")
+    assert (kept.units, kept.version, kept.metadata) == (tasks(foo=[2]), 2, b"word")
 
 
 def test_the_timer_of_a_delay_is_set_once_and_for_all() -> None:

@@ -92,10 +92,8 @@ def test_to_leave_for_a_while_takes_a_static_name(scene: Scene) -> None:
     refused(scene, replace(HEARTBEAT, member_epoch=-2), "InstanceId", "None", "static name")
 
 
-@pytest.mark.parametrize("delay_ms", [-1, 3_600_001, 2**31 - 1])
-def test_delay_of_install(scene: Scene, delay_ms: int) -> None:
-    """An assignor may hold work back for an hour, not for ever."""
-    refused(scene, replace(INSTALL, delay_ms=delay_ms), "DelayMs", str(delay_ms), "0 to 3600000")
+def test_delay_of_install(scene: Scene) -> None:
+    refused(scene, replace(INSTALL, delay_ms=-1), "DelayMs", "-1", ">= 0")
 
 
 def test_what_an_install_holds_back_needs_an_end(scene: Scene) -> None:

@@ -99,6 +99,33 @@ async def test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs(t
         gate.open()
 
 
+async def test_what_a_listener_raises_once_it_has_been_given_up_is_shown_and_not_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for the call any more, so nobody else would say so."""
+    async with World(tmp_path) as world:
+        a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+        gate = world.gate()
+
+        def late() -> NoReturn:
+            gate.wait()
+            raise ValueError("too late")
+
+        world.hook["a on_assigned d"] = late
+        await world.add("d", 1)
+        await world.until(lambda: gate.entered)
+        a.cut()
+        await world.until(lambda: a.worker.lost)
+        await asyncio.sleep(20)
+        del world.hook["a on_assigned d"]
+        gate.open()
+        a.heal()
+        await world.settled()
+    lines = [record.getMessage() for record in caplog.records if "too late" in record.getMessage()]
+    assert lines == ["listener Recorder: on_assigned of d had been given up, and raised ValueError: too late"]
+
+
 async def test_a_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_and_no_more(tmp_path: Path) -> None:
     """F18, L4: fenced at the rebalance timeout, all units run elsewhere, the worker comes back without the listener."""
     async with World(tmp_path) as world:

@@ -184,6 +184,19 @@ async def test_a_drained_worker_ends_when_it_is_empty(tmp_path: Path) -> None:
         assert causes[-1] == "b left"
 
 
+async def test_a_reconfiguration_does_not_end_a_worker_that_drains_alone(tmp_path: Path) -> None:
+    """For a moment it runs nothing; then it is given everything again."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a")
+        await world.settled()
+        a.worker.drain()
+        await asyncio.sleep(5)
+        await world.add("c", 2, text="other")
+        await asyncio.sleep(5)
+        assert await world.settled("a")
+
+
 async def test_the_last_worker_is_not_emptied(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 2)

@@ -1,0 +1,129 @@
+"""What the rules promise in passing: each of these could be broken without any other test noticing."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import ComputeAssignment, InvalidAssignment
+from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.messages import (
+    ConnectorChange,
+    InstalledMember,
+    InstallRequest,
+    InstallResponse,
+    PrepareResponse,
+    entries,
+    grouped,
+    units_of,
+)
+from connectgroup.names import NO_UNITS
+from connectgroup.records import WantedState
+
+from .builders import GROUP, FixedAssignor, Scene, info, round_robin, settings, tasks
+
+FOO = tasks(foo=[-1, 0, 1])
+BAR = tasks(bar=[-1, 0])
+
+
+def test_a_member_that_is_told_to_compute_is_timed_from_then_on() -> None:
+    """It may be its first heartbeat, and its last: nothing else would ever remove it (S14)."""
+    scene = Scene(settings=settings())
+    assert scene.join("m1", info()).error_code == ComputeAssignment.code
+    assert scene.last is not None
+    assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000) in scene.last.timers
+
+
+def test_a_member_that_goes_leaves_no_timer_behind() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO, "m2": ()})
+    scene.leave("m1")
+    assert scene.last is not None
+    for kind in (TimerKind.SESSION, TimerKind.REBALANCE):
+        assert CancelTimer(TimerKey(kind, GROUP, "m1")) in scene.last.timers
+
+
+@pytest.mark.parametrize("how", ["left", "silent", "fenced"])
+def test_what_a_member_that_goes_had_stands_still_from_then_and_not_from_its_last_heartbeat(how: str) -> None:
+    """The group may have been quiet for long: the last time in its log is then long past."""
+    fixed = FixedAssignor()
+    scene = Scene.at_rest(
+        settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0]), "m2": ()}
+    )
+    fixed.shares = {"m2": tasks(foo=[-1, 0])}
+    if how == "left":
+        scene.leave("m1")
+    elif how == "silent":
+        scene.expire(TimerKind.SESSION, "m1")
+    else:
+        scene.heartbeat("m1", 99)
+    scene.now_ms += 120
+    scene.heartbeat("m2", 10)
+    last = scene.group.latest_rebalance
+    assert last is not None
+    assert (last.moved, last.longest_standstill_ms) == (2, 120)
+
+
+def test_an_assignor_is_shown_what_there_is_to_run_now() -> None:
+    """Not the tasks of a connector that is paused, nothing of one that is stopped or gone, also not as a share."""
+    asked: list[PrepareResponse] = []
+
+    def spy(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        asked.append(question)
+        return round_robin(question)
+
+    more = settings(server_assignor="spy", server_assignors={"spy": spy})
+    shares = {"m1": FOO | BAR, "m2": tasks(gone=[-1, 0], off=[-1])}
+    connectors = {"foo": 2, "bar": 1, "gone": 1, "off": 0}
+    scene = Scene.at_rest(more, epoch=10, connectors=connectors, members=shares)
+    for change in (
+        ConnectorChange(connector="gone", delete=True),
+        ConnectorChange(connector="off", wanted_state=WantedState.STOPPED),
+        ConnectorChange(connector="bar", wanted_state=WantedState.PAUSED),
+    ):
+        assert scene.update(change).error_code == 0
+        shown = [unit for member in asked[-1].members for unit in units_of(member.units)]
+        assert set(shown) <= scene.group.runnable.keys()
+        assert scene.group.target_epoch == scene.group.epoch, "the answer is legal"
+    assert [(c.connector, c.num_tasks) for c in asked[-1].connectors] == [("bar", 0), ("foo", 2)]
+
+
+def test_a_target_with_as_many_units_as_there_are_is_not_legal_for_that() -> None:
+    """S9: one given twice, one to nobody; as many as there are in all."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO, "m2": ()})
+    for member_id, owned in (("m1", FOO), ("m2", frozenset())):
+        scene.heartbeat(member_id, 10, owned, full=True, assignors=(info(),))
+    epoch = scene.current("m1").epoch
+    scene.prepare("m1", epoch)
+    share = {"m1": tasks(foo=[-1, 0]), "m2": tasks(foo=[0])}
+    answer = scene.install("m1", epoch, scene.group.epoch, share)
+    assert answer.error_code == InvalidAssignment.code
+    assert scene.group.target_epoch < scene.group.epoch
+
+
+def test_an_assignor_that_asks_for_no_more_delay_has_none() -> None:
+    """Each answer replaces the one before, in what it holds back as well: what is given again must not wait as well."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    for reason, held, delay_ms in ((1, tasks(foo=[1]), 5_000), (2, NO_UNITS, 0)):
+        scene.heartbeat("m1", 10, assignors=(info(reason=reason),))
+        scene.prepare("m1", 10)
+        request = InstallRequest(
+            group_id=GROUP,
+            member_id="m1",
+            member_epoch=10,
+            group_epoch=scene.group.epoch,
+            members=(InstalledMember(member_id="m1", units=grouped(FOO - held)),),
+            held_back=grouped(held),
+            delay_ms=delay_ms,
+        )
+        assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+        assert list(scene.group.delays) == ([""] if held else [])
+    assert scene.last is not None
+    assert CancelTimer(TimerKey(TimerKind.DELAY, GROUP)) in scene.last.timers
+
+
+def test_where_all_members_are_draining_a_new_connector_is_run_all_the_same() -> None:
+    """They keep what they have, and there is nobody else to give it to."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, FOO, full=True, draining=True)
+    scene.update(ConnectorChange(connector="bar", config=entries({"name": "bar"})))
+    assert scene.group.target_epoch == scene.group.epoch == 12
+    assert scene.group.target("m1").units == FOO | tasks(bar=[-1])
