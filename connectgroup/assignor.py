@@ -26,6 +26,7 @@ from .names import NO_UNITS, Unit, Units
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
+    from .partition_columns import PartitionColumns
 
 GroupT = TypeVar("GroupT", bound="Group")
 AssignmentT = TypeVar("AssignmentT", bound="Assignment")
@@ -296,18 +297,35 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMember(GroupMember):
-    """A consumer: the topics it may be given, and its share of the target in force."""
+    """A consumer: the topics it may be given, and what it holds.
+
+    Attributes:
+        subscribed: names of topics; some may not exist (any longer).
+        owned: its share of the target in force, or what it says it holds (KIP-429); may name what is gone.
+        generation: of the rebalance that gave it ``owned``; -1 is unknown, which is older than any (KIP-792).
+            Where members claim the same partition the latest generation counts: see ``partitions``.
+        rack: where it runs, None if it does not say (KIP-881).
+    """
 
     subscribed: frozenset[str] = frozenset()
     owned: Partitions = frozenset()
+    generation: int = -1
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic, with its partitions 0 .. ``num_partitions`` - 1."""
+    """A topic, with its partitions 0 .. ``num_partitions`` - 1.
+
+    Attributes:
+        name: unique in the group.
+        num_partitions: >= 0.
+        racks: for each partition the racks its replicas are in; empty means unknown, a missing one is in none.
+    """
 
     name: str
     num_partitions: int
+    racks: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +342,16 @@ class PartitionGroup(Group):
         named = sorted((spec.name, spec.num_partitions) for spec in self.topics if spec.name in wanted)
         return tuple(TopicPartition(name, partition) for name, count in named for partition in range(count))
 
+    def columns(self) -> PartitionColumns:
+        """The same question as integer arrays, made once and read-only."""
+        return self._columns
+
+    @cached_property
+    def _columns(self) -> PartitionColumns:
+        from .partition_columns import columns_of
+
+        return columns_of(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMemberAssignment(MemberAssignment):
@@ -334,9 +362,37 @@ class PartitionMemberAssignment(MemberAssignment):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionAssignment(Assignment):
-    """The answer of a ``PartitionAssignor``."""
+    """The answer of a ``PartitionAssignor``.
+
+    Attributes:
+        withheld: partitions left out on purpose because another member still owns them. Not empty means: ask again
+            when they have been given up (KIP-429); when that is, the caller decides.
+    """
 
     members: Sequence[PartitionMemberAssignment] = ()
+    withheld: Partitions = frozenset()
+
+    @classmethod
+    def from_columns(
+        cls, columns: PartitionColumns, owner: Integers, *, withheld: Partitions = frozenset()
+    ) -> PartitionAssignment:
+        """An answer as one array; each member is answered in the version it spoke.
+
+        Args:
+            columns: what ``group.columns()`` gave.
+            owner: integers of shape ``(partitions,)``: for each partition the index of its member in
+                ``columns.member_ids``, -1 for none.
+            withheld: those of the partitions with -1 that are left out on purpose.
+        """
+        from .partition_columns import shares_of
+
+        members = Lazy(lambda: shares_of(columns, owner), origin=(columns, owner))
+        return cls(members=members, withheld=withheld)
+
+    @property
+    def by_column(self) -> tuple[PartitionColumns, Integers] | None:
+        """What ``from_columns`` was given, where the answer was given so; else None."""
+        return self.members.origin if isinstance(self.members, Lazy) else None
 
 
 class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionMemberAssignment]):

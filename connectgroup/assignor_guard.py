@@ -25,6 +25,7 @@ from .assignor import (
     PartitionAssignment,
     PartitionGroup,
     PartitionMemberAssignment,
+    Partitions,
     TopicPartition,
 )
 from .errors import PluginError
@@ -33,6 +34,7 @@ from .names import Unit, Units, printable
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
+    from .partition_columns import PartitionColumns
 
 GroupT = TypeVar("GroupT", bound=Group)
 AssignmentT = TypeVar("AssignmentT", bound=Assignment)
@@ -243,6 +245,11 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
             return offence
         if answer.by_column is not None:
             return _column_offence(group, *answer.by_column, held_back=answer.held_back)
+    if isinstance(answer, PartitionAssignment) and isinstance(group, PartitionGroup):
+        if not _all_things(answer.withheld, TopicPartition):
+            return f"withheld: got {printable(repr(answer.withheld))}; allowed: a frozenset of TopicPartition"
+        if answer.by_column is not None:
+            return _partition_column_offence(group, *answer.by_column, withheld=answer.withheld)
     members: list[Any] = list(answer.members)
     for member in members:
         if not isinstance(member, share):
@@ -262,7 +269,9 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
             held_back=answer.held_back,
             waiting=group.waiting,
         )
-    return _partition_offence(group, members) if isinstance(group, PartitionGroup) else None
+    if isinstance(group, PartitionGroup) and isinstance(answer, PartitionAssignment):
+        return _partition_offence(group, members, answer.withheld)
+    return None
 
 
 def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None:
@@ -279,6 +288,10 @@ def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None
 
 def _is_thing(thing: object, kind: type[Any]) -> bool:
     return isinstance(thing, kind) and isinstance(thing[0], str) and _is_integer(thing[1])
+
+
+def _all_things(things: object, kind: type[Any]) -> bool:
+    return isinstance(things, (frozenset, set)) and all(_is_thing(thing, kind) for thing in things)
 
 
 def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
@@ -301,9 +314,7 @@ def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | Non
 def _delay_offence(answer: ConnectAssignment) -> str | None:
     if not _is_integer(answer.delay_ms) or not 0 <= answer.delay_ms < 1 << 31:
         return f"delay_ms: got {printable(repr(answer.delay_ms))}; allowed: 0 .. {(1 << 31) - 1}"
-    if not isinstance(answer.held_back, (frozenset, set)) or not all(
-        _is_thing(unit, Unit) for unit in answer.held_back
-    ):
+    if not _all_things(answer.held_back, Unit):
         return f"held_back: got {printable(repr(answer.held_back))}; allowed: a frozenset of Unit"
     if answer.held_back and not answer.delay_ms:
         return f"held_back: got {len(answer.held_back)} units with delay_ms 0; allowed: a delay_ms above 0"
@@ -311,19 +322,10 @@ def _delay_offence(answer: ConnectAssignment) -> str | None:
 
 
 def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, held_back: Units) -> str | None:
-    """An answer as an array cannot give a unit twice; it can be the wrong array, leave out, or point nowhere."""
     import numpy as np
 
-    if columns is not group.columns():
-        return "from_columns was given columns of another group; allowed: group.columns()"
-    shape, members = columns.unit_owner.shape, len(columns.member_ids)
-    if not isinstance(owner, np.ndarray) or owner.dtype.kind != "i" or owner.shape != shape:
-        got = f"{owner.dtype} of shape {owner.shape}" if isinstance(owner, np.ndarray) else _type(owner)
-        return f"owner: got {got}; allowed: signed integers of shape {shape}"
-    outside = np.flatnonzero((owner < -1) | (owner >= members))
-    if outside.size:
-        index = int(outside[0])
-        return f"owner of {columns.unit(index)}: got {int(owner[index])}; allowed: -1 .. {members - 1}"
+    if offence := _array_offence(columns, group.columns(), owner, len(columns.unit_owner), columns.unit):
+        return offence
     if held_back or group.waiting:
         shares = [(member.member_id, member.units) for member in ConnectAssignment.from_columns(columns, owner).members]
         return first_offence(
@@ -333,25 +335,70 @@ def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integer
             held_back=held_back,
             waiting=group.waiting,
         )
-    left_out = np.flatnonzero(owner < 0) if members else np.empty(0, dtype=np.int64)
+    left_out = np.flatnonzero(owner < 0) if columns.member_ids else np.empty(0, dtype=np.int64)
     if left_out.size:
         more = f" (and {left_out.size - 1} more)" if left_out.size > 1 else ""
-        return f"{columns.unit(int(left_out[0]))} is given to nobody{more}"
+        return f"{printable(columns.unit(int(left_out[0])))} is given to nobody{more}"
     # The version needs no look: each member is answered in its own, with no metadata to misread.
     return None
 
 
-def _partition_offence(group: PartitionGroup, members: Sequence[Any]) -> str | None:
+def _partition_column_offence(
+    group: PartitionGroup, columns: PartitionColumns, owner: Integers, *, withheld: Partitions
+) -> str | None:
+    """As ``_column_offence``; and an array may give a partition to one who is not subscribed to it."""
+    import numpy as np
+
+    name = columns.partition
+    if offence := _array_offence(columns, group.columns(), owner, len(columns.partition_owner), name):
+        return offence
+    if {name(index) for index in np.flatnonzero(owner < 0).tolist()} != withheld:
+        return _partition_offence(group, PartitionAssignment.from_columns(columns, owner).members, withheld)
+    given = np.flatnonzero(owner >= 0)
+    kind = columns.member_kind[owner[given]]
+    for index in given[~columns.subscribed[kind, columns.partition_topic[given]]][:1].tolist():
+        return _not_subscribed(name(index), columns.member_ids[owner[index]])
+    return None
+
+
+def _array_offence(
+    columns: ConnectColumns | PartitionColumns,
+    expected: ConnectColumns | PartitionColumns,
+    owner: Integers,
+    size: int,
+    name: Callable[[int], object],
+) -> str | None:
+    """An answer as an array cannot give a thing twice; it can be the wrong array, leave out, or point nowhere."""
+    import numpy as np
+
+    if columns is not expected:
+        return "from_columns was given columns of another group; allowed: group.columns()"
+    shape, members = (size,), len(columns.member_ids)
+    if not isinstance(owner, np.ndarray) or owner.dtype.kind != "i" or owner.shape != shape:
+        got = f"{owner.dtype} of shape {owner.shape}" if isinstance(owner, np.ndarray) else _type(owner)
+        return f"owner: got {got}; allowed: signed integers of shape {shape}"
+    outside = np.flatnonzero((owner < -1) | (owner >= members))
+    if outside.size:
+        index = int(outside[0])
+        return f"owner of {printable(name(index))}: got {int(owner[index])}; allowed: -1 .. {members - 1}"
+    return None
+
+
+def _partition_offence(group: PartitionGroup, members: Sequence[Any], withheld: Partitions) -> str | None:
     given = [(member.member_id, member.partitions) for member in members]
     known = {member.member_id: member.subscribed for member in group.members}
-    offence = first_offence(given, members=known, units=frozenset(group.partitions))
+    offence = first_offence(given, members=known, units=frozenset(group.partitions), held_back=withheld)
     if offence is not None:
         return offence
     for member_id, partitions in sorted(given):
         for partition in sorted(partitions):
             if partition.topic not in known[member_id]:
-                return f"{printable(partition)} is given to {printable(member_id)}, which is not subscribed to it"
+                return _not_subscribed(partition, member_id)
     return None
+
+
+def _not_subscribed(partition: TopicPartition, member_id: str) -> str:
+    return f"{printable(partition)} is given to {printable(member_id)}, which is not subscribed to it"
 
 
 def _is_integer(value: object) -> bool:

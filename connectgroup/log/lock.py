@@ -45,13 +45,32 @@ class LockFile:
         self.left_by = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
 
     def write(self, doing: str) -> None:
-        """Say what the holder is doing.
+        """Say what the holder is doing; durable on return.
+
+        The next one compares it with the files it finds, also after the power was lost: what it says must not reach
+        the disk later than what is done under it.
 
         Raises:
             OSError: the file cannot be written.
         """
         # Always as long, so that it is written over in one piece and no full disk can be in the way.
-        os.pwrite(self._descriptor, f"{os.getpid()} {doing}".ljust(63).encode() + b"\n", 0)
+        text = f"{os.getpid()} {doing}".ljust(63).encode() + b"\n"
+        try:
+            self._put(text)
+        except OSError:
+            # Once more: a log that was closed in good order would be refused for what is left here from before.
+            self._put(text)
+
+    def _put(self, text: bytes) -> None:
+        os.pwrite(self._descriptor, text, 0)
+        os.fsync(self._descriptor)
+
+    def in_place(self) -> bool:
+        """Whether the file of that name is still the one that is locked."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Let go. A second call does nothing."""

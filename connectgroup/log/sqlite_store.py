@@ -31,7 +31,7 @@ from ..records import Key, Kind, Record
 from ..wire.record_codec import decode_record
 from .base import EncodedRecord, Loaded, LogFenced
 from .lock import LockFile
-from .wal import check_wal
+from .wal import check_wal, rewrite_wal
 
 APPLICATION_ID: Final = 0x434E4752
 """'CNGR' in the file's header: what tells our file from any other database."""
@@ -177,8 +177,8 @@ class Store:
             self._check_place()
             self._lock.acquire(self.path)
         try:
-            self._check_wal()
             with self._errors():
+                self._check_what_is_left()
                 self._lock.write("opening")
             self._connection = self._connect()
             with self._transaction() as connection:
@@ -203,7 +203,7 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         """A connection to a file that is ours, in WAL mode with nothing left in the WAL."""
         with self._errors():
-            check_wal(self._wal)  # first: SQLite would cut it and write the rest back
+            self._settle_wal()  # first: SQLite would cut it and write the rest back
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
         try:
             with self._errors():
@@ -235,20 +235,32 @@ class Store:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 if busy:
                     raise LogError(f"{self.path}: another process is reading it and holds up its write-ahead log")
-                # A WAL file exists from here on until the connection is closed.
+                # A WAL file exists from here on until the connection is closed. On the disk, too: said of one that
+                # is not found after a power loss, "writing" would mean that records are missing.
+                _sync_folder(self.path.parent)
                 self._lock.write("writing")
         except BaseException:
-            connection.close()
+            self._close(connection, "opening")
             raise
         return connection
+
+    def _settle_wal(self) -> None:
+        check_wal(self._wal)
+        # Only what is left of a log of ours, of which this is the one holder: where no process has been named before,
+        # or the lock file is another one now, somebody may be writing.
+        if (self._epoch or self._lock.left_by) and self._lock.in_place() and _is_ours(self.path):
+            rewrite_wal(self._wal)
+
+    def _close(self, connection: sqlite3.Connection, doing: str) -> None:
+        with suppress(OSError):
+            self._lock.write(doing)  # no longer "writing": the last connection takes the WAL file with it
+        with suppress(sqlite3.Error):
+            connection.close()
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(OSError):
-                self._lock.write("closing")  # the last connection takes the WAL file with it
-            with suppress(sqlite3.Error):
-                connection.close()
+            self._close(connection, "closing")
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -316,15 +328,25 @@ class Store:
             raise LogError(f"{self.path}: its folder does not exist")
         if self.path.exists() and not os.access(self.path, os.W_OK):
             raise LogError(f"{self.path}: cannot be written by this user")
+        if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would take one byte for none
+            raise LogError(f"{self.path}: is not a database; allowed: a log of ours or a new file")
         kind = file_system(self.path.parent)
         if kind in _NETWORK:
             raise LogError(f"{self.path}: is on a network file system ({kind}); allowed: a local disk")
         if kind in ("tmpfs", "ramfs"):
             logger.warning("%s: is on %s, its records do not survive a restart of the machine", self.path, kind)
 
-    def _check_wal(self) -> None:
-        """A process that died while it wrote has left a WAL; without it, acknowledged records are missing."""
+    def _check_what_is_left(self) -> None:
+        """A process that died while it wrote has left a WAL; without it, acknowledged records are missing.
+
+        So they are in a file that is empty after somebody wrote to it; one that is gone after a good end was removed.
+        """
         holder, _, doing = self._lock.left_by.partition(" ")
+        if doing in ("writing", "closing") and self.path.exists() and not self.path.stat().st_size:
+            raise LogError(
+                f"{self.path}: is empty though process {printable(holder)} wrote a log there: its records are lost. "
+                f"To begin anew, remove {self._lock.path.name}"
+            )
         if doing == "writing" and not (self._wal.exists() and self.path.exists()):
             lost = self.path if self._wal.exists() else self._wal
             raise LogError(
@@ -405,6 +427,23 @@ def file_system(folder: Path) -> str:
         if real.is_relative_to(point) and len(point) >= len(best[0]):
             best = (point, kind)
     return best[1]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the file itself, without its WAL, says so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
+    except FileNotFoundError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -12,6 +12,7 @@ Source: sqlite.org, "WAL-mode File Format".
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,8 @@ from ..errors import LogError
 _HEADER: Final = struct.Struct(">8I")  # magic, version, page size, sequence, salt, salt, checksum, checksum
 _FRAME: Final = struct.Struct(">6I")  # page, pages of the file if a commit, salt, salt, checksum, checksum
 _WORDS: Final = {0x377F0682: struct.Struct("<II"), 0x377F0683: struct.Struct(">II")}
+
+_PAGE_SIZES: Final = [1 << power for power in range(9, 17)]
 
 
 def check_wal(wal: Path) -> None:
@@ -34,11 +37,11 @@ def check_wal(wal: Path) -> None:
         data = wal.read_bytes()
     except FileNotFoundError:
         return
-    if len(data) < _HEADER.size:
-        return
+    if len(data) <= _HEADER.size:
+        return  # SQLite syncs the header before it writes a frame, so this one may be torn: nothing came after it
     magic, _, page_size, _, *salts, sum0, sum1 = _HEADER.unpack_from(data)
     words = _WORDS.get(magic)
-    if words is None or _checksum(words, data[:24], 0, 0) != (sum0, sum1):
+    if words is None or page_size not in _PAGE_SIZES or _checksum(words, data[:24], 0, 0) != (sum0, sum1):
         raise _damaged(wal, "its header")
     bad = 0
     commits = 0
@@ -55,6 +58,32 @@ def check_wal(wal: Path) -> None:
         commits += bool(commit) and of_frame == salts
     if commits > 1:
         raise _damaged(wal, f"frame {bad}, with {commits} commits after it")
+
+
+def rewrite_wal(wal: Path) -> None:
+    """Write a WAL again as it is, so that what can be read of it is on the disk. Nobody else may be writing it.
+
+    After a sync that failed, the kernel takes the pages for written: they are read as if they were on the disk, and no
+    later sync puts them there. SQLite would write such a transaction back into the file; after a power loss there
+    would be pages of it there and older ones, of an older transaction, in the WAL: a broken file.
+
+    Raises:
+        OSError: it cannot be read or written.
+
+    Source: Rebello et al., "Can Applications Recover from fsync Failures?" (2020).
+    """
+    try:
+        descriptor = os.open(wal, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        data = wal.read_bytes()
+        at = 0
+        while at < len(data):
+            at += os.pwrite(descriptor, data[at:], at)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checksum(words: struct.Struct, data: bytes, sum0: int, sum1: int) -> tuple[int, int]:

@@ -7,6 +7,9 @@
 runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or
 joined, with holdings of things that are gone. Set ``even = False`` for an assignor that does not aim at even
 task counts (one that goes by weights), ``sticky = False`` for one that looks at the group only.
+
+``AssignorContract`` has the promises that any assignor makes; ``partition_contract`` has the class for assignors of
+topic partitions.
 """
 
 from __future__ import annotations
@@ -17,79 +20,122 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from ..assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec
+from ..assignor import (
+    Assignor,
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMember,
+    ConnectorSpec,
+    TopicPartition,
+)
 from ..assignor_guard import assignor_info, members_for_install, run_assignor
-from ..names import Unit, Units, show
+from ..names import Unit, Units
+
+GroupT = TypeVar("GroupT")
+AnswerT = TypeVar("AnswerT")
+ThingT = TypeVar("ThingT", Unit, TopicPartition)
 
 
-class ConnectAssignorContract:
+class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
     """Complete, legal, even, deterministic, order-independent, sticky on its own output.
 
     Attributes:
-        even: whether connectors, and tasks, must be within one of each other over the members.
+        even: whether members must have equal counts, or one more.
         sticky: whether an answer, asked about again, must come back unchanged (KAFKA-18688).
     """
 
     even: ClassVar[bool] = True
     sticky: ClassVar[bool] = True
 
-    def assignor(self) -> ConnectAssignor:
+    # What its children say
+
+    def assignor(self) -> Assignor[Any, Any, Any]:
         """A new assignor to test."""
         raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
+
+    def groups(self) -> dict[str, GroupT]:
+        """The groups it is tried on, by name; small, and the same every time."""
+        raise NotImplementedError
+
+    def to_give(self, group: GroupT) -> frozenset[ThingT]:
+        """All that must be given."""
+        raise NotImplementedError
+
+    def shares(self, group: GroupT, answer: AnswerT) -> dict[str, frozenset[ThingT]]:
+        """Everybody's share, those left out of the answer included."""
+        raise NotImplementedError
+
+    def left_out(self, answer: AnswerT) -> frozenset[ThingT]:
+        """What the answer leaves out on purpose, and says so."""
+        return frozenset()
+
+    def counts(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> Iterator[tuple[str, list[int]]]:
+        """What must be even: a word for it, and each member's count."""
+        raise NotImplementedError
+
+    def owning(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> GroupT:
+        """The same question, asked when everybody has its share."""
+        raise NotImplementedError
+
+    def shuffled(self, group: GroupT, random: Random) -> GroupT:
+        """The same question in another order."""
+        raise NotImplementedError
+
+    def told(self, answer: AnswerT) -> str:
+        """An answer as text: equal texts are equal bytes on the wire."""
+        raise NotImplementedError
+
+    # The promises
 
     def test_it_can_introduce_itself_to_the_group(self) -> None:
         assignor_info(self.assignor())
 
-    def test_every_unit_is_given_to_exactly_one_member(self) -> None:
-        for name, group in sample_groups().items():
-            answer = run_assignor(self.assignor(), group)  # raises with the first offence
+    def test_everything_is_given_to_exactly_one_member(self) -> None:
+        for name, group in self.groups().items():
+            answer: Any = run_assignor(self.assignor(), group)  # raises with the first offence
             assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
-            given = frozenset[Unit]().union(*(member.units for member in answer.members))
-            assert given == (frozenset(group.units) if group.members else frozenset()), name
+            given = frozenset[ThingT]().union(*self.shares(group, answer).values())
+            assert given | self.left_out(answer) == self.to_give(group), name
 
     def test_counts_are_within_one_of_each_other(self) -> None:
         if not self.even:
             return
-        for name, group in sample_groups().items():
-            holdings = _holdings(group, run_assignor(self.assignor(), group))
-            for what in (True, False):
-                counts = [sum(unit.is_connector is what for unit in units) for units in holdings.values()]
-                word = "connectors" if what else "tasks"
+        for name, group in self.groups().items():
+            answer: Any = run_assignor(self.assignor(), group)
+            for word, counts in self.counts(group, self.shares(group, answer)):
                 assert max(counts, default=0) - min(counts, default=0) <= 1, f"{name}: {word} {sorted(counts)}"
 
     def test_its_own_answer_comes_back_unchanged(self) -> None:
         if not self.sticky:
             return
-        for name, group in sample_groups().items():
-            first = _holdings(group, run_assignor(self.assignor(), group))
-            again = dataclasses.replace(
-                group,
-                members=[dataclasses.replace(member, owned=first[member.member_id]) for member in group.members],
-            )
-            second = _holdings(again, run_assignor(self.assignor(), again))
-            moved = [unit for member_id in first for unit in first[member_id] - second[member_id]]
-            assert not moved, f"{name}: moved {show(moved)}"
+        for name, group in self.groups().items():
+            answer: Any = run_assignor(self.assignor(), group)
+            first = self.shares(group, answer)
+            again = self.owning(group, first)
+            answer = run_assignor(self.assignor(), again)
+            second = self.shares(again, answer)
+            moved = sorted(thing for member_id in first for thing in first[member_id] - second[member_id])
+            assert not moved, f"{name}: moved {', '.join(map(str, moved[:8]))}"
 
-    def test_the_order_of_members_and_connectors_does_not_matter(self) -> None:
+    def test_the_order_of_the_question_does_not_matter(self) -> None:
         random = Random(1)
-        for name, group in sample_groups().items():
-            expected = _told(run_assignor(self.assignor(), group))
+        for name, group in self.groups().items():
+            expected = self.told(run_assignor(self.assignor(), group))
             for _ in range(3):
-                members, connectors = list(group.members), list(group.connectors)
-                random.shuffle(members)
-                random.shuffle(connectors)
-                shuffled = dataclasses.replace(group, members=members, connectors=connectors)
-                assert _told(run_assignor(self.assignor(), shuffled)) == expected, name
+                shuffled = self.shuffled(group, random)
+                assert self.told(run_assignor(self.assignor(), shuffled)) == expected, name
 
     def test_nothing_is_remembered_between_calls(self) -> None:
         used = self.assignor()
-        for name, group in [*sample_groups().items(), *reversed(sample_groups().items())]:
-            assert _told(run_assignor(used, group)) == _told(run_assignor(self.assignor(), group)), name
+        for name, group in [*self.groups().items(), *reversed(self.groups().items())]:
+            fresh = run_assignor(self.assignor(), group)
+            assert self.told(run_assignor(used, group)) == self.told(fresh), name
 
     def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
         """Two processes that iterate over their sets in different orders give equal bytes."""
@@ -99,6 +145,48 @@ class ConnectAssignorContract:
         first, second = (_run(call, hash_seed) for hash_seed in ("1", "2"))
         assert first == second
         assert first.strip(), "no answers came back"
+
+
+class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, Unit]):
+    """The contract of assignors of connectors and tasks."""
+
+    def assignor(self) -> ConnectAssignor:
+        """A new assignor to test."""
+        raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
+
+    def groups(self) -> dict[str, ConnectGroup]:
+        """See ``sample_groups``."""
+        return sample_groups()
+
+    def to_give(self, group: ConnectGroup) -> Units:
+        """Every connector and task, if there is anybody."""
+        return frozenset(group.units) if group.members else frozenset()
+
+    def shares(self, group: ConnectGroup, answer: ConnectAssignment) -> dict[str, Units]:
+        """Everybody's share, those left out of the answer included."""
+        given = {member.member_id: member.units for member in answer.members}
+        return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
+
+    def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
+        """Connectors and tasks are counted apart."""
+        for is_connector, word in ((True, "connectors"), (False, "tasks")):
+            yield word, [sum(unit.is_connector is is_connector for unit in units) for units in shares.values()]
+
+    def owning(self, group: ConnectGroup, shares: Mapping[str, Units]) -> ConnectGroup:
+        """The same question, asked when everybody has its share."""
+        members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
+        return dataclasses.replace(group, members=members)
+
+    def shuffled(self, group: ConnectGroup, random: Random) -> ConnectGroup:
+        """Members and connectors in another order."""
+        members, connectors = list(group.members), list(group.connectors)
+        random.shuffle(members)
+        random.shuffle(connectors)
+        return dataclasses.replace(group, members=members, connectors=connectors)
+
+    def told(self, answer: ConnectAssignment) -> str:
+        """What would be installed."""
+        return repr((answer.error, answer.message, members_for_install(answer)))
 
 
 def sample_groups() -> dict[str, ConnectGroup]:
@@ -132,7 +220,7 @@ def sample_groups() -> dict[str, ConnectGroup]:
 
 
 def answers_of(path: str, module: str, qualname: str) -> None:
-    """Print what the contract class's assignor answers to every sample group; run in a process of its own."""
+    """Print what the contract class's assignor answers to every group of it; run in a process of its own."""
     sys.path.insert(0, str(Path(path).parents[module.count(".")]))  # so that the module finds its own package
     spec = importlib.util.spec_from_file_location("under_contract" if module == "__main__" else module, path)
     assert spec is not None, path
@@ -140,13 +228,14 @@ def answers_of(path: str, module: str, qualname: str) -> None:
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
-    contract: object = loaded
+    kind: object = loaded
     for part in qualname.split("."):
-        contract = getattr(contract, part)
-    assert isinstance(contract, type), qualname
-    assert issubclass(contract, ConnectAssignorContract), qualname
-    for name, group in sample_groups().items():
-        print(name, _told(run_assignor(contract().assignor(), group)))
+        kind = getattr(kind, part)
+    assert isinstance(kind, type), qualname
+    assert issubclass(kind, AssignorContract), qualname
+    contract: AssignorContract[Any, Any, Any] = kind()
+    for name, group in contract.groups().items():
+        print(name, contract.told(run_assignor(contract.assignor(), group)))
 
 
 def _run(code: str, hash_seed: str) -> str:
@@ -160,14 +249,3 @@ def _group(connectors: Iterable[ConnectorSpec], held: Mapping[str, Iterable[Unit
     """A group from who holds what."""
     members = tuple(ConnectMember(member_id=member_id, owned=frozenset(units)) for member_id, units in held.items())
     return ConnectGroup(members=members, connectors=tuple(connectors))
-
-
-def _holdings(group: ConnectGroup, answer: ConnectAssignment) -> dict[str, Units]:
-    """Everybody's share, those left out of the answer included."""
-    given = {member.member_id: member.units for member in answer.members}
-    return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
-
-
-def _told(answer: ConnectAssignment) -> str:
-    """An answer as text: equal texts are equal bytes on the wire."""
-    return repr((answer.error, answer.message, members_for_install(answer)))

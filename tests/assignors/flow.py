@@ -1,11 +1,13 @@
-"""The best answer there is, by a min-cost flow: slow, plain, and written without a look at any assignor."""
+"""The best answers there are, by a min-cost flow: slow, plain, and written without a look at any assignor."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
+from connectgroup.assignor import PartitionGroup
 from connectgroup.names import Units
+from connectgroup.partitions import claimants
 
 MOVE = 10**6
 """A move costs more than any spread could save."""
@@ -20,50 +22,89 @@ def best_spread(connectors: Mapping[str, int], held: Mapping[str, Units]) -> tup
     """
     tasks, members = sum(connectors.values()), len(held)
     share, extra = divmod(tasks, members)
-    ends: list[list[int]] = []  # [to, room, cost], each beside its reverse
-    out: dict[str, list[int]] = {}
-    index: dict[str, int] = {}
-
-    def node(name: str) -> int:
-        out.setdefault(name, [])
-        return index.setdefault(name, len(index))
-
-    def edge(source: str, target: str, room: int, cost: int) -> None:
-        a, b = node(source), node(target)
-        out[source].append(len(ends))
-        ends.append([b, room, cost])
-        out[target].append(len(ends))
-        ends.append([a, 0, -cost])
-
+    flow = Flow()
     for name, count in sorted(connectors.items()):
-        edge("source", f"c {name}", count, 0)
+        flow.edge("source", f"c {name}", count, 0)
         for member_id, its in sorted(held.items()):
             pile = sum(unit.connector == name and not unit.is_connector for unit in its)
             for step in range(count):
-                edge(f"c {name}", f"m {member_id}", 1, 2 * step + 1 + (0 if step < pile else MOVE))
+                flow.edge(f"c {name}", f"m {member_id}", 1, 2 * step + 1 + (0 if step < pile else MOVE))
     for member_id in sorted(held):
-        edge(f"m {member_id}", "sink", share, 0)
-        edge(f"m {member_id}", "one more", 1, 0)
-    edge("one more", "sink", extra, 0)
-
-    leaving = [out[name] for name in index]
-    source, sink, total = index["source"], index["sink"], 0
-    for _ in range(tasks):
-        cost: dict[int, int] = {source: 0}
-        by: dict[int, int] = {}
-        queue = deque([source])
-        while queue:
-            here = queue.popleft()
-            for number in leaving[here]:
-                there, room, price = ends[number]
-                if room and (there not in cost or cost[here] + price < cost[there]):
-                    cost[there], by[there] = cost[here] + price, number
-                    queue.append(there)
-        total += cost[sink]
-        here = sink
-        while here != source:
-            number = by[here]
-            ends[number][1] -= 1
-            ends[number ^ 1][1] += 1
-            here = ends[number ^ 1][0]
+        flow.edge(f"m {member_id}", "sink", share, 0)
+        flow.edge(f"m {member_id}", "one more", 1, 0)
+    flow.edge("one more", "sink", extra, 0)
+    total = flow.push(tasks)
     return total // MOVE, total % MOVE
+
+
+def best_balance(group: PartitionGroup) -> tuple[int, int]:
+    """The least sum of squared counts that subscriptions allow, and the fewest partitions given away for it.
+
+    Flow: source - topic - member - sink. What a member owns and may keep costs nothing, all else a move; the n-th
+    partition of a member costs as much more than the one before as squares grow.
+    """
+    subscribed = {member.member_id: member.subscribed for member in group.members}
+    owned = Counter(
+        (owners[0], partition.topic)
+        for partition, owners in claimants(group.members).items()
+        if len(owners) == 1 and partition in {*group.partitions} and partition.topic in subscribed[owners[0]]
+    )
+    flow = Flow()
+    size = Counter(partition.topic for partition in group.partitions)
+    for topic, count in sorted(size.items()):
+        flow.edge("source", f"t {topic}", count, 0)
+        for member_id in sorted(subscribed):
+            if topic in subscribed[member_id]:
+                flow.edge(f"t {topic}", f"m {member_id}", owned[member_id, topic], 0)
+                flow.edge(f"t {topic}", f"m {member_id}", count, 1)
+    for member_id in sorted(subscribed):
+        for step in range(len(group.partitions)):
+            flow.edge(f"m {member_id}", "sink", 1, (2 * step + 1) * MOVE)
+    total = flow.push(len(group.partitions))
+    return total // MOVE, total % MOVE - (len(group.partitions) - owned.total())
+
+
+class Flow:
+    """A network with costs, and the cheapest way to push units from ``source`` to ``sink``, one by one."""
+
+    def __init__(self) -> None:
+        self._ends: list[list[int]] = []  # [to, room, cost], each beside its reverse
+        self._out: dict[str, list[int]] = {}
+        self._index: dict[str, int] = {}
+
+    def edge(self, source: str, target: str, room: int, cost: int) -> None:
+        """Let ``room`` units pass from one node to another, each at ``cost``."""
+        a, b = self._node(source), self._node(target)
+        self._out[source].append(len(self._ends))
+        self._ends.append([b, room, cost])
+        self._out[target].append(len(self._ends))
+        self._ends.append([a, 0, -cost])
+
+    def _node(self, name: str) -> int:
+        self._out.setdefault(name, [])
+        return self._index.setdefault(name, len(self._index))
+
+    def push(self, units: int) -> int:
+        """What it costs to push so many units through."""
+        leaving = [self._out[name] for name in self._index]
+        total = 0
+        for _ in range(units):
+            source, sink = self._index["source"], self._index["sink"]
+            cost: dict[int, int] = {source: 0}
+            by: dict[int, int] = {}
+            queue = deque([source])
+            while queue:
+                here = queue.popleft()
+                for number in leaving[here]:
+                    there, room, price = self._ends[number]
+                    if room and (there not in cost or cost[here] + price < cost[there]):
+                        cost[there], by[there] = cost[here] + price, number
+                        queue.append(there)
+            total += cost[sink]
+            here = sink
+            while here != source:
+                number = by[here]
+                self._ends[number][1] -= 1
+                self._ends[number ^ 1][1] += 1
+                here = self._ends[number ^ 1][0]
+        return total

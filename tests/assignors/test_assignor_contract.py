@@ -100,10 +100,10 @@ class ContractOfAsTheHashFalls(ContractOf):
     ("kind", "test"),
     [
         (NoName, "test_it_can_introduce_itself_to_the_group"),
-        (ForgetsOne, "test_every_unit_is_given_to_exactly_one_member"),
+        (ForgetsOne, "test_everything_is_given_to_exactly_one_member"),
         (AllToTheFirst, "test_counts_are_within_one_of_each_other"),
         (DealsAnew, "test_its_own_answer_comes_back_unchanged"),
-        (AsTheyCome, "test_the_order_of_members_and_connectors_does_not_matter"),
+        (AsTheyCome, "test_the_order_of_the_question_does_not_matter"),
         (Remembers, "test_nothing_is_remembered_between_calls"),
     ],
 )

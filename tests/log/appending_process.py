@@ -17,13 +17,7 @@ from pathlib import Path
 from connectgroup.errors import LogError
 from connectgroup.log.sqlite import SqliteLog
 from connectgroup.records import MemberRecord
-
-
-def batch(number: int) -> list[MemberRecord]:
-    return [
-        *(MemberRecord(group_id="g", member_id=f"{number}-{part}", client_host="x" * 200) for part in range(3)),
-        MemberRecord(group_id="g", member_id="counter", client_host=str(number)),  # something to compact
-    ]
+from tests.log.life import batch
 
 
 async def append(path: Path, number: int) -> None:

@@ -1,5 +1,5 @@
 """``python -m tests.simulation --seeds N [--seed n]``; ``make simulate`` runs this."""
 
-from .run import main
+from .command import main
 
 raise SystemExit(main())

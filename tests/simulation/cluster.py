@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -12,7 +11,7 @@ from typing import Any
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import server_assignors
-from connectgroup.errors import GroupError, LogError, TransportError
+from connectgroup.errors import GroupError, LogError
 from connectgroup.group.settings import GroupSettings
 from connectgroup.group.state import Group
 from connectgroup.member.machine import MemberSettings
@@ -20,9 +19,6 @@ from connectgroup.messages import (
     ConnectorChange,
     InstallRequest,
     Request,
-    Response,
-    UpdateConnectorsRequest,
-    entries,
 )
 from connectgroup.names import Unit, Units
 from connectgroup.records import Record
@@ -30,13 +26,16 @@ from connectgroup.worker.loop import Worker, WorkerSettings
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 
 from . import network as wires
+from .desk import Desk
 from .disk import Disk, SimulatedLog
-from .invariants import Violation, Watch
+from .invariants import ALL, Violation, Watch, place_of
 from .loop import NOWHERE, SCRATCH, Node, SimulatedLoop
 from .network import Network, SimulatedClient
-from .plugins import SimulatedAssignor, SimulatedConnector, SimulatedListener, SimulatedTask
+from .plugins import SimulatedConnector, SimulatedListener, SimulatedTask, make_assignor
+from .setting import Setting, draw
 from .sink import Sink
 from .sometimes import Sometimes
+from .trace import Trace
 
 GROUP = "workers"
 SLICES = 24
@@ -47,9 +46,12 @@ SERVER_ASSIGNORS = server_assignors(["balanced"])
 class WorkerNode(Node):
     """A worker process."""
 
-    def __init__(self, cluster: Cluster, member_id: str, life: int, *, lists_assignors: bool) -> None:
-        super().__init__(f"{member_id}.{life}", cluster.seed_text)
-        self.cluster, self.member_id = cluster, member_id
+    def __init__(self, cluster: Cluster, place: str, life: int, *, lists_assignors: bool) -> None:
+        super().__init__(f"{place}.{life}", cluster.seed_text, drift=cluster.setting.drift)
+        self.cluster, self.place, self.member_id = cluster, place, place
+        self.instance_id = f"i-{place}" if cluster.setting.statics else None
+        if cluster.setting.statics and self.random.random() < 0.7:
+            self.member_id = f"{place}-{life}"
         self.running: dict[tuple[Unit, int], SimulatedTask] = {}
         self.told: Units = frozenset()
         self.stop_asked_s: float | None = None
@@ -65,12 +67,13 @@ class WorkerNode(Node):
             MemberSettings(
                 group_id=GROUP,
                 member_id=self.member_id,
+                instance_id=self.instance_id,
                 rebalance_timeout_ms=int(cluster.rebalance_s * 1000),
                 max_wait_ms=cluster.max_wait_ms,
             ),
             heartbeats=self.clients[0],
             control=self.clients[1],
-            assignors=[SimulatedAssignor(self)] if lists_assignors else [],
+            assignors=[make_assignor(self, cluster.versions_of(self.place))] if lists_assignors else [],
             listeners=[SimulatedListener(self)],
             times=WorkerSettings(call_timeout_s=3.0, assignor_timeout_s=6.0, lose_timeout_s=1.5 * cluster.rebalance_s),
             first_sequence=cluster.next_sequence(),
@@ -106,6 +109,9 @@ class WorkerNode(Node):
             if cluster.mood("a stop is slow", self):
                 return random.uniform(0, 0.9) * cluster.rebalance_s, random.uniform(0, 0.5)
             return random.uniform(0, 0.3), random.uniform(0, 0.05)
+        if kind == "start" and cluster.mood("a write is late", self):
+            # A task begins with a claim, and that is a write too.
+            return random.random() * 2 * cluster.session_s, random.uniform(0, 0.05)
         return random.uniform(0, 0.02), random.uniform(0, 0.05)
 
 
@@ -123,7 +129,7 @@ class CoordinatorNode(Node):
     """A coordinator process."""
 
     def __init__(self, cluster: Cluster, life: int) -> None:
-        super().__init__(f"coordinator.{life}", cluster.seed_text)
+        super().__init__(f"coordinator.{life}", cluster.seed_text, drift=cluster.setting.drift)
         self.cluster = cluster
         self.log = SimulatedLog(cluster.disk, partial(cluster.kill_coordinator, self))
         self.coordinator: WatchedCoordinator | None = None
@@ -146,7 +152,15 @@ class CoordinatorNode(Node):
 class Cluster:
     """See the module. One is made for one seed, inside ``loop.simulated`` and on its own loop."""
 
-    def __init__(self, seed: int, loop: SimulatedLoop, *, members: int | None = None, tasks: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        loop: SimulatedLoop,
+        *,
+        members: int | None = None,
+        tasks: int | None = None,
+        setting: Setting | None = None,
+    ) -> None:
         self.seed, self.seed_text, self.loop = seed, f"seed {seed}", loop
         self.random = Random(f"{seed} cluster")
         random = self.random
@@ -154,7 +168,11 @@ class Cluster:
         self.rebalance_s = random.choice([5.0, 10.0])
         self.max_wait_ms = random.choice([0, 1_000, 3_000, 3_000, 3_000])
         self.batch_every_s = (4.0, 20.0)
+        self.setting = draw(Random(f"{seed} setting"), self.session_s) if setting is None else setting
+        loop.drifts = bool(self.setting.drift)
         self.settings = GroupSettings(
+            scheduled_delay_ms=int(self.setting.delay_s * 1000),
+            most_moves=self.setting.most_moves,
             session_timeout_ms=int(self.session_s * 1000),
             heartbeat_interval_ms=int(self.session_s * 300),
             server_assignor="balanced",
@@ -164,27 +182,25 @@ class Cluster:
         self.armed: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
         self.moods: dict[str, float] = {}
-        self.story: deque[str] = deque(maxlen=60)
-        self.digest = hashlib.sha256()
-        self.events = 0
+        self.trace = Trace()
         self.violations: list[Violation] = []
         self.durable = Group(GROUP)
-        self.watch = Watch(self)
-        self.disk = Disk(Random(f"{seed} disk"), self.sometimes, self.on_durable, self.hit)
-        self.sink = Sink(self.sometimes, self.violated, SLICES)
+        self.watch = Watch(self, ALL)
+        self.disk = Disk(Random(f"{seed} disk"), self.sometimes, self.on_durable, self.hit, self.setting.batch_bytes)
+        self.sink = Sink(self.sometimes, self.watch, SLICES)
         self.network = Network(self, Random(f"{seed} network"))
-        self.handling: dict[asyncio.Task[Response], Any] = {}
+        self.handling: dict[Any, Any] = {}
         self.coordinators: list[CoordinatorNode] = []
         self.workers: dict[str, WorkerNode] = {}
+        self.twins: dict[str, WorkerNode] = {}
         self.graves: list[WorkerNode] = []
         self.clock_ms = 1_700_000_000_000
         self.source_ends_s: float | None = None
         self.parts: dict[str, int] = {}
         self._sequence = 0
         self._lives = 0
-        self.operator = Node("operator", self.seed_text)
-        self._operator = SimulatedClient(self.network, self.operator, "control")
-        self.orders: deque[ConnectorChange] = deque()
+        self.desk = Desk(self, GROUP)
+        self._operator = SimulatedClient(self.network, self.desk, "control")
         self.members_at_first = members or random.choice([3, 4, 5, 6, 8, 10])
         self.tasks_at_first = tasks or random.choice([3, 10, 20, 40])
         self.over = False
@@ -194,17 +210,23 @@ class Cluster:
 
     def say(self, *words: object) -> None:
         """One event, one line; the hash of all lines is the run's."""
-        if self.over:
-            return
-        line = f"{self.loop.now:.6f} " + " ".join(map(str, words))
-        self.story.append(line)
-        self.digest.update(line.encode())
-        self.events += 1
+        if not self.over:
+            self.trace.add((self.loop.now, *words))
+
+    @property
+    def digest(self) -> Trace:
+        """Of all that was said; see ``hexdigest``."""
+        return self.trace
+
+    @property
+    def events(self) -> int:
+        """How many there were."""
+        return self.trace.events
 
     def violated(self, name: str, what: str) -> None:
         """An invariant does not hold; the first is the one that counts."""
         if not self.over:
-            self.violations.append(Violation(self.seed, name, what, self.loop.now, tuple(self.story)))
+            self.violations.append(Violation(self.seed, name, what, self.loop.now, self.trace.story()))
 
     def hit(self, fault: str) -> None:
         """A fault has had its effect."""
@@ -273,16 +295,17 @@ class Cluster:
                         0.001 + self.random.random() * 0.1, client.reset, "the coordinator died", context=NOWHERE
                     )
 
-    def start_worker(self, member_id: str) -> WorkerNode:
-        """A new worker process, perhaps under the name of one that is gone."""
+    def start_worker(self, place: str) -> WorkerNode:
+        """A new worker process in a place where none lives, with its predecessor's member id or instance id."""
         self._lives += 1
+        self.watch.happened += 1
         lists = self.lists_assignors == "all" or (self.lists_assignors == "some" and self.random.random() < 0.7)
-        before = self.workers.get(member_id)
+        before = self.workers.get(place)
         assert before is None or before.dead
-        node = WorkerNode(self, member_id, self._lives, lists_assignors=lists)
-        self.workers[member_id] = node
+        node = WorkerNode(self, place, self._lives, lists_assignors=lists)
+        self.workers[place] = node
         self.say("worker starts", node.name)
-        if member_id in self.durable.members:
+        if node.member_id in self.durable.members:
             self.sometimes.reach("a member came back with its old id")
         return node
 
@@ -297,52 +320,58 @@ class Cluster:
         """Worker processes that run or stand still, by name."""
         return [node for _, node in sorted(self.workers.items()) if not node.dead]
 
+    def start_twin(self, place: str) -> WorkerNode:
+        """Another worker process in a place where one lives: with its member id, or its instance id."""
+        self._lives += 1
+        self.watch.happened += 2
+        node = WorkerNode(self, place, self._lives, lists_assignors=self.lists_assignors != "none")
+        self.twins[place] = node
+        self.say("twin starts", node.name)
+        return node
+
+    def has_twin(self, member_id: str) -> bool:
+        """Whether there are, or were, two processes in a member's place."""
+        return place_of(member_id) in self.twins
+
+    def versions_of(self, place: str) -> tuple[int, int]:
+        """The assignor versions a worker can read."""
+        ranges = self.setting.versions
+        return ranges[int(place[1:]) % len(ranges)]
+
     # ---- the operator
 
-    def order(self, change: ConnectorChange) -> None:
-        """Have a connector changed; repeated until somebody has taken it."""
-        self.orders.append(change)
-
     async def operate(self) -> None:
-        """Carry out the orders, one by one."""
-        while True:
-            if not self.orders:
-                await asyncio.sleep(0.5)
-                continue
-            request = UpdateConnectorsRequest(group_id=GROUP, changes=(self.orders[0],))
-            try:
-                response: Any = await self._operator.call(request, timeout_s=3.0)
-            except TransportError:
-                await asyncio.sleep(0.5)
-                continue
-            if response.error_code in (14, 15, 16, -1):
-                await asyncio.sleep(0.5)
-                continue
-            self.say("ordered", self.orders[0].connector, response.error_code)
-            self.orders.popleft()
+        """Carry out the operator's orders, one by one."""
+        await self.desk.work(self._operator)
 
-    def order_connector(self, name: str, tasks: int) -> None:
-        """Create or reconfigure a connector so that it has so many tasks."""
-        self.parts[name] = tasks
-        config = {"connector.class": "simulated", "tasks.max": str(tasks)}
-        self.order(ConnectorChange(connector=name, config=entries(config)))
+    def put_in_order(self) -> None:
+        """Every connector is there, running, with as many tasks as its source is good for."""
+        for name in sorted(self.parts):
+            self.desk.order_connector(name, self.parts_of(name))
+            self.desk.order(ConnectorChange(connector=name, wanted_state=1))
 
     # ---- what the parts tell
 
     def on_durable(self, records: Sequence[Record], epoch: int) -> None:
         """A batch is safe."""
         self.say("durable", epoch, *sorted({type(record).__name__ for record in records}), self.durable.epoch)
-        self.watch.on_durable(records, epoch)
+        try:
+            self.watch.on_durable(records, epoch)
+        except Exception as error:
+            # Whoever appends would take it for a disk that fails.
+            self.violated("a bug", f"{type(error).__name__}: {error}")
+            raise
 
     def on_request(self, node: Node, request: Request) -> None:
         """Somebody sends a request."""
-        self.say(node.name, wires.shows(request))
+        self.say(node.name, *wires.shows(request))
         if isinstance(node, WorkerNode):
             self.watch.on_request(node, request)
 
     def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
         """A coordinator has answered."""
-        self.say(peer.name, "answers", wires.names_member(request), wires.shows(request), response.error_code)
+        code = getattr(response, "error_code", 0)
+        self.say(peer.name, "answers", wires.names_member(request), *wires.shows(request), code)
         self.watch.on_response(peer, request, response, at_s, copy)
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int, task: SimulatedTask) -> None:

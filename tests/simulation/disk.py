@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from connectgroup.errors import LogError
-from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
+from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Loaded, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.records import Record
 
@@ -39,8 +39,10 @@ class Disk:
         sometimes: Sometimes,
         on_durable: Callable[[Sequence[Record], int], None],
         hit: Callable[[str], None],
+        max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
         self.storage = MemoryStorage()
+        self.max_batch_bytes = max_batch_bytes
         self.random = random
         self.reach = sometimes.reach
         self.on_durable = on_durable
@@ -66,7 +68,7 @@ class SimulatedLog(Log):
 
     def __init__(self, disk: Disk, crash: Callable[[], None]) -> None:
         self._disk = disk
-        self._inner = MemoryLog(disk.storage)
+        self._inner = MemoryLog(disk.storage, max_batch_bytes=disk.max_batch_bytes)
         self._crash = crash
         self._last: asyncio.Future[None] | None = None
 

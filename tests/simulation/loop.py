@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import logging
+import math
 import threading
 import time
-from asyncio import events
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
+from itertools import count
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,6 +35,10 @@ NOWHERE = contextvars.Context()
 """Belongs to no node: what runs here is never paused (the network, the weather)."""
 
 
+MOST_SPINS = 100_000
+"""Rounds of calls at one moment: whoever makes more of them never lets time go on."""
+
+
 class Deadlock(AssertionError):
     """Nobody waits for anything that could still happen."""
 
@@ -41,14 +46,16 @@ class Deadlock(AssertionError):
 class Node:
     """A process."""
 
-    def __init__(self, name: str, seed: str) -> None:
+    def __init__(self, name: str, seed: str, *, drift: float = 0.0) -> None:
         self.name = name
         self.random = Random(f"{seed} {name}")
+        # Seconds of its clock in one of the world's.
+        self.rate = 1.0 + Random(f"{seed} {name} clock").uniform(-drift, drift)
         self.context = contextvars.copy_context()
         self.context.run(NODE.set, self)
         self.stopped = False
         self.dead = False
-        self.frozen: list[events.Handle] = []
+        self.frozen: list[Call] = []
 
     def pace(self, name: str) -> tuple[float, float] | None:
         """How long a call off the loop takes."""
@@ -67,6 +74,15 @@ class Node:
         """SIGKILL."""
         self.stopped = self.dead = True
 
+    def enter(self, callback: Callable[..., object], *args: Any) -> Call | None:
+        """Call this in the process: now, or, where a call is returned, once it runs again."""
+        if not self.stopped:
+            self.context.run(callback, *args)
+            return None
+        call = Call(callback, args, self.context, 0.0)
+        self.frozen.append(call)
+        return call
+
     def thaw(self, loop: SimulatedLoop) -> None:
         """Let all that was held back run; for the end of a run also with the dead, so that nothing is left behind."""
         self.stopped = False
@@ -74,78 +90,129 @@ class Node:
         self.frozen = []
 
 
+class Call:
+    """A call to come: asyncio's handle, without asking each time whether the loop debugs."""
+
+    __slots__ = ("args", "callback", "context", "when_s")
+
+    def __init__(self, callback: Any, args: Any, context: contextvars.Context | None, when_s: float) -> None:
+        self.callback, self.args, self.when_s = callback, args, when_s
+        self.context = contextvars.copy_context() if context is None else context
+
+    def cancel(self) -> None:
+        """Not after all."""
+        self.callback = self.args = None
+
+    def cancelled(self) -> bool:
+        """Whether ``cancel`` was called."""
+        return self.callback is None
+
+    def when(self) -> float:
+        """See ``asyncio.TimerHandle.when``."""
+        return self.when_s
+
+
+def _rate() -> float:
+    node = NODE.get()
+    return 1.0 if node is None else node.rate
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module."""
+
+    get_debug = staticmethod(bool)  # False, as soon as can be: every future asks
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.turns = 0
-        self._clock_resolution = 1e-9
+        self.drifts = False
+        self._stopping: bool
         self._ready: Any
-        self._timer_cancelled_count: int
-        self._timers: list[tuple[float, int, Any]] = []
-        self._timer_number = 0
+        self._timers: list[tuple[float, int, Call]] = []
+        self._numbers = count()
+        self._sweep_at = 500
 
     def time(self) -> float:
-        return self.now
+        """What the clock of the process at work says."""
+        return self.now * _rate() if self.drifts else self.now
 
-    def put(self, handles: list[events.Handle]) -> None:
+    def put(self, calls: list[Call]) -> None:
         """Run these next."""
-        self._ready.extend(handles)
+        self._ready.extend(calls)
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> events.Handle:
-        handle = events.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+    ) -> Any:
+        call = Call(callback, args, context, self.now)
+        self._ready.append(call)
+        return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> events.TimerHandle:
-        return self.call_at(self.now + delay, callback, *args, context=context)
+    ) -> Any:
+        if self.drifts:
+            return self.call_at(self.time() + delay, callback, *args, context=context)
+        when = self.now + delay
+        call = Call(callback, args, context, when)
+        heappush(self._timers, (when, next(self._numbers), call))
+        return call
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> events.TimerHandle:
-        timer: Any = events.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True
-        self._timer_number += 1
+    ) -> Any:
+        call = Call(callback, args, context, when)
+        if self.drifts:
+            when = self._when(when, _rate())
         # Two timers of one moment fire in the order in which they were set.
-        heapq.heappush(self._timers, (when, self._timer_number, timer))
-        return timer  # type: ignore[no-any-return]
+        heappush(self._timers, (when, next(self._numbers), call))
+        return call
+
+    @staticmethod
+    def _when(there: float, rate: float) -> float:
+        """The world's time at which a process's clock says so, and not the last bit before."""
+        when = there / rate
+        while when * rate < there:
+            when = math.nextafter(when, math.inf)
+        return when
 
     def _run_once(self) -> None:
+        """All there is to do, moment by moment, until somebody stops the loop."""
         timers, ready = self._timers, self._ready
-        if self._timer_cancelled_count > 200 and 2 * self._timer_cancelled_count > len(timers):
-            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
-            heapq.heapify(timers)
-            self._timer_cancelled_count = 0
-        while timers and timers[0][2]._cancelled:
-            self._timer_cancelled_count -= 1
-            heapq.heappop(timers)
-        if not ready:
-            if not timers:
-                raise Deadlock("nobody waits for anything that could still happen")
-            self.now = max(self.now, timers[0][0])
-        now = self.now
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            timer._scheduled = False
-            ready.append(timer)
-        self.turns += 1
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            node = handle._context.get(NODE)
-            if node is not None and node.stopped:
-                node.frozen.append(handle)
-            else:
-                handle._run()
+        spins = 0
+        while not self._stopping:
+            if not ready:
+                while timers and timers[0][2].callback is None:
+                    heappop(timers)
+                if not timers:
+                    raise Deadlock("nobody waits for anything that could still happen")
+                if timers[0][0] > self.now:
+                    self.now, spins = timers[0][0], 0
+            spins += 1
+            if spins > MOST_SPINS:
+                raise Deadlock("time stands still: somebody spins")
+            while timers and timers[0][0] <= self.now:
+                ready.append(heappop(timers)[2])
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if call.callback is None:
+                    continue
+                context = call.context
+                node = context.get(NODE)
+                if node is not None and node.stopped:
+                    node.frozen.append(call)
+                    continue
+                try:
+                    context.run(call.callback, *call.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"in {call.callback!r}", "exception": error})
+            if len(timers) > self._sweep_at:
+                timers[:] = [entry for entry in timers if entry[2].callback is not None]
+                heapify(timers)
+                self._sweep_at = max(500, 2 * len(timers))
 
     def _process_events(self, event_list: Any) -> None:
         raise AssertionError("there is nothing to select from")
@@ -171,7 +238,7 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
         else:
             result.set_result(value)
 
-    def run(after_s: float) -> None:
+    def run() -> None:
         value: Any = None
         error: BaseException | None = None
         try:
@@ -185,7 +252,8 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
         loop.call_later(after_s, deliver, value, error)
 
     if pace is not None:
-        loop.call_later(pace[0], run, pace[1])
+        before_s, after_s = pace
+        loop.call_later(before_s, run)
     return await result
 
 

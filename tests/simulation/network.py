@@ -7,41 +7,30 @@ never heard by another coordinator than the one its connection led to: a connect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from connectgroup.errors import TransportError
 from connectgroup.messages import (
+    ConnectorTasks,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallRequest,
     Request,
     Response,
-    units_of,
+    UpdateConnectorsRequest,
 )
 from connectgroup.transport.base import Client
 
 from .loop import NOWHERE, Node
+from .setting import Weather
 
 if TYPE_CHECKING:
     from .cluster import Cluster, CoordinatorNode
 
 Answer = asyncio.Future[Response]
-
-
-@dataclass(slots=True)
-class Weather:
-    """How bad the network is. Times in seconds, the rest are chances."""
-
-    lose_request: float = 0.0
-    lose_answer: float = 0.0
-    copy: float = 0.0
-    late: float = 0.0
-    latest_s: float = 0.0
-    nearest_s: float = 0.0005
-    usual_s: float = 0.01
 
 
 class Network:
@@ -53,7 +42,7 @@ class Network:
         self.weather = Weather()
         self.cut_out: set[str] = set()
         self.cut_in: set[str] = set()
-        self.clogged: dict[str, list[Callable[[], None]]] = {}
+        self.clogged: dict[str, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
 
     def calm(self) -> None:
         """From now on everything arrives."""
@@ -67,8 +56,8 @@ class Network:
         """Let go of what was held up, in any order."""
         held = self.clogged.pop(name, [])
         self.random.shuffle(held)
-        for deliver in held:
-            deliver()
+        for deliver, args in held:
+            deliver(*args)
 
     # ----------------------------------------------------------------------------------------------
 
@@ -81,22 +70,19 @@ class Network:
             return
         client.outstanding[answer] = None
         name = client.node.name
-        if client.node is self.cluster.operator:
-            # An operator's order has no number, and means something else a minute later.
-            delay_s = random.uniform(0.001, 0.01)
-            self._carry(name, delay_s, lambda: self._arrive(client, peer, request, answer))
-            return
-        lost = random.random() < weather.lose_request
+        # An order that does not name the version it was made against means something else a minute later.
+        most_s = 0.5 if _is_careless(request) else 1e9
+        lost = happens(random, weather.lose_request)
         cut = name in self.cut_out
         if lost or cut:
             self.cluster.hit("request lost" if lost else "partition")
             self.cluster.say("lost", name, type(request).__name__)
         else:
-            self._carry(name, self._delay_s(), lambda: self._arrive(client, peer, request, answer))
-        if random.random() < weather.copy and not cut:
+            self._carry(name, min(self._delay_s(), most_s), self._arrive, client, peer, request, answer)
+        if happens(random, weather.copy) and not cut:
             self.cluster.hit("message copied")
-            late_s = random.random() * random.random() * 2 * self.cluster.session_s
-            self._carry(name, late_s, lambda: self._arrive(client, peer, request, answer, copy=True))
+            late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, most_s)
+            self._carry(name, late_s, self._arrive, client, peer, request, answer, True)
 
     def _peer_of(self, client: SimulatedClient) -> CoordinatorNode | None:
         """Where the client's connection leads; a new one leads to a coordinator that lives, mostly the newest."""
@@ -109,54 +95,57 @@ class Network:
 
     def _delay_s(self) -> float:
         random, weather = self.random, self.weather
-        if random.random() < weather.late:
+        if happens(random, weather.late):
             self.cluster.hit("message delayed")
             return random.random() * random.random() * weather.latest_s
         return random.uniform(weather.nearest_s, weather.usual_s)
 
-    def _carry(self, name: str, delay_s: float, deliver: Callable[[], None]) -> None:
-        def arrive() -> None:
-            if name in self.clogged:
-                self.cluster.hit("clog")
-                self.clogged[name].append(deliver)
-            else:
-                deliver()
+    def _carry(self, name: str, delay_s: float, deliver: Callable[..., None], *args: Any) -> None:
+        self.cluster.loop.call_later(delay_s, self._land, name, deliver, args, context=NOWHERE)
 
-        self.cluster.loop.call_later(delay_s, arrive, context=NOWHERE)
+    def _land(self, name: str, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if name in self.clogged:
+            self.cluster.hit("clog")
+            self.clogged[name].append((deliver, args))
+        else:
+            deliver(*args)
 
     def _arrive(
-        self, client: SimulatedClient, peer: CoordinatorNode, request: Request, answer: Answer, *, copy: bool = False
+        self, client: SimulatedClient, peer: CoordinatorNode, request: Request, answer: Answer, copy: bool = False
     ) -> None:
-        if peer.dead:
-            if not copy:
-                _fail(answer, "connection reset: the coordinator is gone")
-            return
-        arrival = _Arrival(client, peer, request, answer, self.cluster.loop.time(), copy)
-        self.cluster.loop.call_soon(self._begin, arrival, context=peer.context)
+        if not peer.dead:
+            peer.enter(self._begin, _Arrival(client, peer, request, answer, copy))
+        elif not copy:
+            _fail(answer, "connection reset: the coordinator is gone")
 
     def _begin(self, arrival: _Arrival) -> None:
-        coordinator = arrival.peer.coordinator
-        assert coordinator is not None
-        arrival.at_s = self.cluster.loop.time()
-        work = coordinator.handle(arrival.request, client_host=arrival.client.node.name)
-        task = self.cluster.loop.create_task(work)
-        self.cluster.handling[task] = arrival
-        task.add_done_callback(self._handled, context=NOWHERE)
+        cluster = self.cluster
+        arrival.at_s = cluster.loop.now
+        cluster.handling[arrival] = arrival
+        cluster.loop.create_task(self._serve(arrival))
 
-    def _handled(self, task: asyncio.Task[Response]) -> None:
-        arrival = self.cluster.handling.pop(task)
-        if task.cancelled() or arrival.peer.dead:
+    async def _serve(self, arrival: _Arrival) -> None:
+        """What a server does with a request, but for the bytes."""
+        peer, request, client = arrival.peer, arrival.request, arrival.client
+        assert peer.coordinator is not None
+        try:
+            response = await peer.coordinator.handle(request, client_host=client.node.name)
+        except Exception as error:
+            self.cluster.violated("D8", f"{type(request).__name__} raised {error!r}")
             return
-        response = task.result()
-        self.cluster.on_response(arrival.peer, arrival.request, response, arrival.at_s, arrival.copy)
-        random, weather, name = self.random, self.weather, arrival.client.node.name
+        finally:
+            del self.cluster.handling[arrival]
+        if peer.dead:
+            return
+        self.cluster.on_response(peer, request, response, arrival.at_s, arrival.copy)
+        random, weather, name = self.random, self.weather, client.node.name
         if arrival.copy and random.random() < 0.5:
             return
-        lost = random.random() < weather.lose_answer
+        lost = happens(random, weather.lose_answer)
         if lost or name in self.cut_in:
             self.cluster.hit("answer lost" if lost else "partition")
             return
-        self._carry(name, self._delay_s(), lambda: self._answer(arrival, response))
+        self._carry(name, self._delay_s(), self._answer, arrival, response)
 
     def _answer(self, arrival: _Arrival, response: Response) -> None:
         answer = arrival.answer
@@ -168,14 +157,14 @@ class Network:
             self.cluster.sometimes.reach("a heartbeat was given up whose answer granted something")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Arrival:
     client: SimulatedClient
     peer: CoordinatorNode
     request: Request
     answer: Answer
-    at_s: float
     copy: bool
+    at_s: float = 0.0
 
 
 class SimulatedClient(Client):
@@ -221,6 +210,19 @@ class SimulatedClient(Client):
         self.reset("closed")
 
 
+def _is_careless(request: Request) -> bool:
+    return (
+        isinstance(request, UpdateConnectorsRequest)
+        and request.member_id is None
+        and any(change.expected_version < 0 for change in request.changes)
+    )
+
+
+def happens(random: Random, chance: float) -> bool:
+    """By this chance; what cannot happen costs no draw."""
+    return chance > 0.0 and random.random() < chance
+
+
 def _fail(answer: Any, why: str) -> None:
     if not answer.done():
         answer.set_exception(TransportError(why))
@@ -250,9 +252,13 @@ def names_member(request: Request) -> str:
     return str(getattr(request, "member_id", "") or "operator")
 
 
-def shows(request: Request) -> str:
+def shows(request: Request) -> tuple[object, ...]:
     """A request in few words."""
     if isinstance(request, HeartbeatRequest):
-        owned = "-" if request.owned is None else len(units_of(request.owned))
-        return f"heartbeat {request.sequence} epoch={request.member_epoch} owned={owned} wait={request.max_wait_ms}"
-    return type(request).__name__.removesuffix("Request").lower()
+        owned = "-" if request.owned is None else _count(request.owned)
+        return "heartbeat", request.sequence, "epoch", request.member_epoch, "owned", owned, "wait", request.max_wait_ms
+    return (type(request).__name__.removesuffix("Request").lower(),)
+
+
+def _count(owned: Sequence[ConnectorTasks]) -> int:
+    return sum(len(group.tasks) + group.owns_connector for group in owned)

@@ -65,7 +65,7 @@ def see_response(
     cluster: Cluster, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool
 ) -> None:
     """An answer is about to leave."""
-    reach, code = cluster.sometimes.reach, response.error_code
+    reach, code = cluster.sometimes.reach, getattr(response, "error_code", 0)
     if isinstance(request, HeartbeatRequest):
         if code == 113:
             reach("a late copy of a heartbeat was refused")

@@ -7,16 +7,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from assignors.balanced import BalancedAssignor
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assignor import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMemberAssignment,
+    Metadata,
+)
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import Fenced
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.names import Unit, Units
 
-from .loop import NOWHERE
+from .loop import NOWHERE, Call
+from .setting import ASKS_AGAIN
 from .sink import Owner, SinkDown
 
 if TYPE_CHECKING:
@@ -29,11 +37,15 @@ class SimulatedConnector(Connector):
     node: ClassVar[WorkerNode]
 
     def task_configs(self, most: int) -> Sequence[Config]:
-        count = min(most, self.node.cluster.parts_of(self.name))
-        return [{"task": str(number), "of": str(count)} for number in range(count)]
+        return _configs(min(most, self.node.cluster.parts_of(self.name)))
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return SimulatedTask(self.node, config, context)
+
+
+@cache
+def _configs(count: int) -> Sequence[Config]:
+    return [{"task": str(number), "of": str(count)} for number in range(count)]
 
 
 class SimulatedTask(Task):
@@ -44,7 +56,7 @@ class SimulatedTask(Task):
         unit = context.unit
         self.owner = Owner(unit.connector, unit.task, int(config["of"]), context.owner_epoch, context.member_id)
         self.positions: dict[int, int] = {}
-        self._next: asyncio.Handle | None = None
+        self._next: Call | None = None
         self.runs = False
         self.unsure = False
 
@@ -104,7 +116,10 @@ class SimulatedTask(Task):
                 raise SinkDown("the sink did not answer")
         except (Fenced, SinkDown) as raised:
             error = raised
-        self._next = self.cluster.loop.call_soon(self._done, ranges, error, context=self.node.context)
+        self._next = None
+        held_back = self.node.enter(self._done, ranges, error)
+        if held_back is not None:
+            self._next = held_back
 
     def _done(self, ranges: dict[int, tuple[int, int]], error: BaseException | None) -> None:
         if isinstance(error, Fenced):
@@ -187,9 +202,30 @@ class SimulatedAssignor(ConnectAssignor):
         if cluster.mood("an assignor reports an error", node):
             return ConnectAssignment(error=7, message="not with these")
         answer = self._shipped.assign(group)
+        cluster.watch.on_question(group, answer)
         if cluster.mood("an assignor's answer is not legal", node):
             return replace(answer, members=_illegal(list(answer.members), node.random.randrange(4)))
         return answer
+
+
+class RestlessAssignor(SimulatedAssignor):
+    """One that now and then has a reason to be asked again."""
+
+    reason = 0
+
+    def metadata(self) -> Metadata:
+        if self.node.cluster.mood(ASKS_AGAIN, self.node):
+            self.reason = (self.reason + 1) % 100
+        return Metadata(version=self.maximum_version, reason=self.reason)
+
+
+def make_assignor(node: WorkerNode, versions: tuple[int, int]) -> SimulatedAssignor:
+    """An assignor of a release that reads these versions, lowest and highest."""
+    low, high = versions
+    base = RestlessAssignor if ASKS_AGAIN in node.cluster.setting.moods else SimulatedAssignor
+    kind = type("SimulatedAssignor", (base,), {"minimum_version": low, "maximum_version": high})
+    assignor: SimulatedAssignor = kind(node)
+    return assignor
 
 
 def _illegal(members: list[ConnectMemberAssignment], how: int) -> Any:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from . import sometimes
+from connectgroup import buggify
+from connectgroup.coordinator import runtime
+
 from .cluster import Cluster
 from .invariants import Violation
-from .loop import SimulatedLoop, simulated
+from .loop import NODE, SimulatedLoop, simulated
+from .setting import Plan
 from .storm import Storm
 
 
@@ -32,11 +36,26 @@ class Result:
     hits: Counter[str]
     reached: Counter[str]
     faults: int
+    plan: Plan
     violations: tuple[Violation, ...]
 
 
-def play(seed: int, *, faults: bool = True, members: int | None = None, tasks: int | None = None) -> Result:
-    """Run one seed from its beginning to its end."""
+def play(
+    seed: int,
+    *,
+    faults: bool = True,
+    members: int | None = None,
+    tasks: int | None = None,
+    plan: Plan | None = None,
+    whole: bool = True,
+) -> Result:
+    """Run one seed from its beginning to its end.
+
+    Args:
+        faults: or only the quiet part.
+        plan: what this or another run of the seed came to: nothing is drawn then.
+        whole: or only up to the end of the faults.
+    """
     began_s = time.process_time()
     state = random.getstate()
     gc.disable()
@@ -45,7 +64,7 @@ def play(seed: int, *, faults: bool = True, members: int | None = None, tasks: i
             random.seed(seed)
             loop = SimulatedLoop()
             try:
-                return _play(loop, seed, began_s, faults, members, tasks)
+                return _play(loop, seed, began_s, Storm.of(seed, loop, faults, members, tasks, plan, whole))
             finally:
                 loop.close()
     finally:
@@ -53,24 +72,30 @@ def play(seed: int, *, faults: bool = True, members: int | None = None, tasks: i
         random.setstate(state)
 
 
-def _play(
-    loop: SimulatedLoop, seed: int, began_s: float, faults: bool, members: int | None, tasks: int | None
-) -> Result:
-    cluster = Cluster(seed, loop, members=members, tasks=tasks)
-    storm = Storm(cluster, faults=faults)
+def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: Storm) -> Result:
+    cluster = storm.cluster
 
     def on_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
         cluster.violated("D8", f"nobody caught it: {context.get('message')}: {error!r}")
 
+    def rarely(point: str) -> bool:
+        node = NODE.get()
+        return node is not None and cluster.mood(point, node)
+
     loop.set_exception_handler(on_error)
-    try:
-        loop.run_until_complete(storm.play())
-    except AssertionError as error:
-        cluster.violated("a bug", f"{type(error).__name__}: {error}")
-    simulated_s = loop.now
-    cluster.over = True
-    _bury(loop, cluster)
+    with (
+        cluster.watch.watching_the_rules(),
+        _set(buggify, "hook", rarely),
+        _set(runtime, "MOST_A_TURN", cluster.setting.most_a_turn),
+    ):
+        try:
+            loop.run_until_complete(storm.play())
+        except AssertionError as error:
+            cluster.violated("a bug", f"{type(error).__name__}: {error}")
+        simulated_s = loop.now
+        cluster.over = True
+        _bury(loop, cluster)
     return Result(
         seed=seed,
         trace=cluster.digest.hexdigest(),
@@ -81,14 +106,33 @@ def _play(
         armed=cluster.armed,
         hits=cluster.hits,
         reached=cluster.sometimes.reached,
-        faults=storm.made,
+        faults=len(storm.done),
+        plan=Plan(
+            seed=seed,
+            members=storm.asked[0],
+            tasks=storm.asked[1],
+            setting=cluster.setting,
+            faults=tuple(storm.done),
+            ends_s=storm.ends_s,
+        ),
         violations=tuple(cluster.violations),
     )
 
 
+@contextmanager
+def _set(place: Any, name: str, value: object) -> Iterator[None]:
+    """``place.name`` is ``value`` meanwhile."""
+    kept = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, kept)
+
+
 def _bury(loop: SimulatedLoop, cluster: Cluster) -> None:
     """End everything that is left, also of the dead, so that nothing is torn down half-way later."""
-    for node in [*cluster.graves, *cluster.workers.values(), *cluster.coordinators]:
+    for node in [*cluster.graves, *cluster.workers.values(), *cluster.twins.values(), *cluster.coordinators]:
         node.thaw(loop)
     for _ in range(20):
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]
@@ -101,94 +145,3 @@ def _bury(loop: SimulatedLoop, cluster: Cluster) -> None:
             await asyncio.wait(tasks, timeout=100)
 
         loop.run_until_complete(wait())
-
-
-# --------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Suite:
-    """What many seeds came to."""
-
-    seeds: int = 0
-    simulated_s: float = 0.0
-    cpu_s: float = 0.0
-    faults: int = 0
-    events: int = 0
-    armed: Counter[str] = field(default_factory=Counter)
-    hits: Counter[str] = field(default_factory=Counter)
-    reached: Counter[str] = field(default_factory=Counter)
-    violations: list[Violation] = field(default_factory=list)
-
-    def add(self, result: Result) -> None:
-        """One more seed."""
-        self.seeds += 1
-        self.simulated_s += result.simulated_s
-        self.cpu_s += result.cpu_s
-        self.faults += result.faults
-        self.events += result.events
-        self.armed += result.armed
-        self.hits += result.hits
-        self.reached += result.reached
-        self.violations += result.violations[:1]
-
-    @property
-    def speed(self) -> float:
-        """Simulated seconds a second of one core."""
-        return self.simulated_s / self.cpu_s if self.cpu_s else 0.0
-
-
-def show(violation: Violation, *, lines: int = 40) -> str:
-    """A violation, what went before it, and how to see it again."""
-    story = "\n".join(f"    {line}" for line in violation.story[-lines:])
-    return (
-        f"seed {violation.seed}, {violation.at_s:.3f} s: {violation.invariant} does not hold: {violation.what}\n"
-        f"{story}\n"
-        f"  again: make simulate SEEDS=1 SEED={violation.seed}"
-    )
-
-
-def table(suite: Suite) -> str:
-    """The suite in numbers."""
-    lines = [
-        f"seeds           {suite.seeds}",
-        f"cluster-hours   {suite.simulated_s / 3600:.1f}",
-        f"events          {suite.events}",
-        f"discrete faults {suite.faults}",
-        f"speed           {suite.speed:.0f}x real time a core, all invariants on",
-        "",
-        f"{'fault':44}{'armed':>8}{'hit':>8}",
-    ]
-    lines += [f"{kind:44}{suite.armed[kind]:8}{suite.hits[kind]:8}" for kind in sorted(suite.armed | suite.hits)]
-    lines += ["", f"{'sometimes':72}{'seen':>8}"]
-    lines += [f"{state:72}{suite.reached[state]:8}" for state in sometimes.STATES]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m tests.simulation``: 1 if anything did not hold, or a rare state was never reached."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="how many")
-    parser.add_argument("--seed", type=int, help="the first of them (default: 1)")
-    parser.add_argument("--members", type=int, help="workers at first (default: drawn)")
-    parser.add_argument("--tasks", type=int, help="tasks at first (default: drawn)")
-    parser.add_argument("--no-faults", action="store_true", help="only the quiet part")
-    parser.add_argument("--traces", action="store_true", help="the hash of each seed's events instead of a table")
-    options = parser.parse_args(arguments)
-    first = 1 if options.seed is None else options.seed
-    suite = Suite()
-    for seed in range(first, first + options.seeds):
-        result = play(seed, faults=not options.no_faults, members=options.members, tasks=options.tasks)
-        suite.add(result)
-        for violation in result.violations[:1]:
-            print(show(violation), flush=True)
-        if options.traces:
-            print(f"trace {seed} {result.trace} {result.events} events {result.simulated_s:.0f} s", flush=True)
-    unreached = sometimes.never(suite.reached)
-    if not options.traces:
-        print(table(suite))
-    whole_suite = options.seed is None and options.seeds >= 100 and not options.no_faults
-    if whole_suite and unreached:
-        print(f"never reached: {'; '.join(unreached)}")
-    print(f"seeds={suite.seeds} violations={len(suite.violations)} speed={suite.speed:.0f}x")
-    return 1 if suite.violations or (whole_suite and unreached) else 0

@@ -52,6 +52,18 @@ STATES: Final = (
     "a task failed and was started again",
     "a group lost all its members and filled again",
     "a member came back with its old id",
+    "two processes had one member id",
+    "a static member waited for its name",
+    "a static member came back to its work",
+    "a lost worker came back to its work",
+    "a delay survived a coordinator",
+    "a delay ran out",
+    "moves were left for another round",
+    "a worker left when all its work was taken over",
+    "all workers were gone at once",
+    "a change made against another version was refused",
+    "a worker was turned away for its assignor's versions",
+    "no assignor's versions covered all others",
 )
 
 

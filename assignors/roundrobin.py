@@ -1,0 +1,33 @@
+"""Partitions dealt out like cards: topic after topic, each partition to the next member that is subscribed to it.
+
+Even to within one where all are subscribed to the same topics, and not otherwise. It does not look at who holds what,
+so a member that comes or goes moves nearly everything; static members keep their place in the circle. For
+groups that want few moves there are ``sticky`` and ``uniform``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+
+
+class RoundRobinAssignor(PartitionAssignor):
+    """Round the members in order of their names, over all partitions in order of theirs."""
+
+    name = "roundrobin"
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        """Share partitions out. A topic that does not exist is nothing."""
+        columns = group.columns()
+        circle = columns.member_order
+        owner = np.full(len(columns.partition_topic), -1, dtype=np.int64)
+        turn = 0
+        for topic, (begin, end) in enumerate(pairwise(columns.topic_begin.tolist())):
+            takers = np.flatnonzero(columns.subscribed[columns.member_kind[circle], topic])
+            turns = takers[(np.searchsorted(takers, turn) + np.arange(end - begin)) % len(takers)]
+            owner[begin:end] = circle[turns]
+            turn = int(turns[-1]) + 1 if len(turns) else turn
+        return PartitionAssignment.from_columns(columns, owner)

@@ -1,0 +1,82 @@
+"""The cooperative sticky assignor: nothing is anybody's before it has ceased to be another's (KIP-429)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+
+from assignors.cooperative_sticky import CooperativeStickyAssignor
+from assignors.sticky import StickyAssignor
+from connectgroup.assignor import PartitionGroup
+from connectgroup.partitions import claimants
+from connectgroup.testing.partition_contract import PartitionAssignorContract
+
+from .partition_questions import questions
+from .partition_tables import asked, movable, partitions, question, settled, shares, table
+
+THREE = {"c1": "*", "c2": "*", "c3": "*"}
+
+
+class TestCooperativeStickyKeepsTheContract(PartitionAssignorContract):
+    def assignor(self) -> CooperativeStickyAssignor:
+        return CooperativeStickyAssignor()
+
+
+def test_sk_07_what_must_be_given_up_first_is_nobodys_in_the_first_round() -> None:
+    group = question({"t1": 2, "t2": 2}, THREE, owned={"c1": "t1{0} t2{0}", "c2": "t1{1} t2{1}"})
+    answer = asked(CooperativeStickyAssignor(), group)
+    assert {member.member_id: member.partitions for member in answer.members} == table(
+        c1="t1{0}", c2="t1{1} t2{1}", c3=""
+    )
+    assert answer.withheld == partitions("t2{0}")
+
+
+def test_sk_23_what_two_claim_in_one_generation_both_must_let_go_of() -> None:
+    owned = {"c1": "topic{0,1}", "c2": "topic{0,2}"}
+    group = question({"topic": 4}, THREE, owned=owned, generations=dict.fromkeys(THREE, 1))
+    answer = asked(CooperativeStickyAssignor(), group)
+    assert {member.member_id: member.partitions for member in answer.members} == table(
+        c1="topic{1,3}", c2="topic{2}", c3=""
+    )
+    assert answer.withheld == partitions("topic{0}")
+
+
+def test_sk_26_an_old_subscription_owns_what_it_says_in_the_generation_its_metadata_says() -> None:
+    """The bytes are Kafka's: an int32. The partition is c1's, though c2 sorts first among equals and claims it too."""
+    owned = {"c1": "t{0}", "c2": "t{0}"}
+    group = question({"t": 2}, {"c1": "*", "c2": "*"}, owned=owned, generations={"c2": 6})
+    old, new = group.members
+    told = replace(group, members=[replace(old, metadata=(7).to_bytes(4, "big")), new])
+    assert shares(CooperativeStickyAssignor(), group) == table(c1="t{1}", c2="t{0}")
+    assert shares(CooperativeStickyAssignor(), told) == table(c1="t{0}", c2="t{1}")
+    odd = replace(group, members=[replace(old, metadata=b"neither"), new])
+    assert shares(CooperativeStickyAssignor(), odd) == table(c1="t{1}", c2="t{0}")
+
+
+def test_a_partition_is_withheld_while_a_member_owns_it_that_is_no_longer_subscribed() -> None:
+    group = question({"t": 2, "t2": 1}, {"c1": "t2", "c2": "*"}, owned={"c1": "t{0}"})
+    answer = asked(CooperativeStickyAssignor(), group)
+    assert answer.withheld == partitions("t{0}")
+    assert settled(CooperativeStickyAssignor(), group) == table(c1="t2{0}", c2="t{0,1}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(questions())
+def test_nobody_is_given_what_another_still_owns_and_two_rounds_settle_it(group: PartitionGroup) -> None:
+    """After the first, members give up what they lost."""
+    balanced = {member_id: len(its) for member_id, its in shares(StickyAssignor(), group).items()}
+    for _ in range(2):
+        answer = asked(CooperativeStickyAssignor(), group)
+        owners = claimants(group.members)
+        for member in answer.members:
+            for partition in member.partitions:
+                assert owners.get(partition, (member.member_id,)) == (member.member_id,)
+        given = {member.member_id: member.partitions for member in answer.members}
+        group = replace(
+            group,
+            members=[replace(member, owned=given[member.member_id], generation=9) for member in group.members],
+        )
+    assert not answer.withheld
+    assert movable(group, given) is None
+    assert sum(len(its) ** 2 for its in given.values()) == sum(count**2 for count in balanced.values())

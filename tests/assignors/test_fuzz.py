@@ -1,0 +1,92 @@
+"""Whatever question arrives, a worker's way through an assignor ends in an answer or in an error that it handles."""
+
+from __future__ import annotations
+
+import random
+
+from assignors.balanced import BalancedAssignor
+from connectgroup import wire
+from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
+from connectgroup.errors import PluginError, WireError
+from connectgroup.messages import (
+    AssignorMetadata,
+    ConnectorTasks,
+    HeldBack,
+    InstallRequest,
+    PreparedConnector,
+    PreparedMember,
+    PrepareResponse,
+)
+from tests.fuzzing import INPUTS, SEED, mutated, one_line
+
+MOST_TASKS = 10_000
+"""A number of tasks stands for that many: more would be a test of patience."""
+
+
+def question(dice: random.Random) -> bytes:
+    connectors = tuple(
+        PreparedConnector(
+            connector=name,
+            num_tasks=dice.randrange(5),
+            weight=dice.randrange(3),
+            task_weights=(1, 9)[: dice.randrange(3)],
+        )
+        for name in "abc"[: dice.randrange(4)]
+    )
+    shares = [
+        tuple(
+            ConnectorTasks(connector=name, owns_connector=name == member, tasks=(dice.randrange(5),)) for name in "ab"
+        )
+        for member in "abc"
+    ]
+    members = tuple(
+        PreparedMember(
+            member_id=name,
+            member_epoch=3,
+            instance_id=dice.choice([None, name]),
+            assignor=AssignorMetadata(version=0, metadata=dice.randbytes(dice.randrange(9))),
+            units=share[: dice.randrange(3)],
+        )
+        for name, share in zip("abc", shares, strict=True)
+    )
+    held_back = tuple(HeldBack(member_id=name, left_ms=5, units=shares[0]) for name in "d"[: dice.randrange(2)])
+    return wire.encode_response(
+        PrepareResponse(
+            group_epoch=4, assignor_name="balanced", members=members, connectors=connectors, held_back=held_back
+        ),
+        api_key=20481,
+        version=0,
+        correlation_id=1,
+    )
+
+
+def test_any_question_has_an_answer_or_a_plugin_error() -> None:
+    rng = random.Random(SEED)
+    valid = [question(rng) for _ in range(20)]
+    answered = refused = 0
+    for number in range(max(200, INPUTS // 20)):
+        data = mutated(valid[number % len(valid)], valid, rng)
+        try:
+            _, response = wire.decode_response(data, api_key=20481, version=0)
+        except WireError:
+            continue
+        assert isinstance(response, PrepareResponse)
+        if sum(abs(connector.num_tasks) for connector in response.connectors) > MOST_TASKS:
+            continue
+        try:
+            answer = run_assignor(BalancedAssignor(), group_from_prepare(response))
+            install = InstallRequest(
+                group_id="g",
+                member_id="a",
+                member_epoch=3,
+                group_epoch=response.group_epoch,
+                members=members_for_install(answer),
+            )
+            wire.encode_request(install, version=0, correlation_id=1, client_id=None)
+            answered += 1
+        except PluginError as error:
+            refused += 1
+            one_line(error)
+        except BaseException as error:
+            raise AssertionError(f"FUZZ_SEED={SEED}: {data.hex()} ended in {error!r}") from error
+    assert answered > refused

@@ -1,0 +1,147 @@
+"""The columns of a partition group, the rule of generations, and how an answer as an array is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup, TopicPartition
+from connectgroup.assignor_guard import run_assignor
+from connectgroup.errors import PluginError
+from connectgroup.partition_columns import NOBODY, SEVERAL, PartitionColumns
+from connectgroup.partitions import claimants, validate_subscription
+
+from .partition_questions import questions
+from .partition_tables import partitions, question
+
+# --------------------------------------------------------------------------------------------------
+# Who owns what (KIP-792)
+
+
+def test_overlapping_claims_of_one_generation_are_named() -> None:
+    subscribed = {"c1": "*", "c2": "*", "c3": "*"}
+    owned = {"c1": "t{0,1}", "c2": "t{1,2}", "c3": "t{2}"}
+    group = question({"t": 3}, subscribed, owned=owned, generations={"c1": 4, "c2": 4, "c3": 4})
+    assert validate_subscription(group.members) == {
+        TopicPartition("t", 1): ("c1", "c2"),
+        TopicPartition("t", 2): ("c2", "c3"),
+    }
+
+
+def test_a_stale_claim_does_not_overlap() -> None:
+    subscribed = {"c1": "*", "c2": "*"}
+    for stale in (3, -1):
+        owned = {"c1": "t{0,1}", "c2": "t{1,2}"}
+        group = question({"t": 3}, subscribed, owned=owned, generations={"c1": stale, "c2": 4})
+        assert validate_subscription(group.members) == {}
+        assert claimants(group.members)[TopicPartition("t", 1)] == ("c2",)
+        assert claimants(group.members)[TopicPartition("t", 0)] == ("c1",)  # stale, but nobody says otherwise
+
+
+def test_generations_are_unknown_unless_said() -> None:
+    assert question({}, {"c1": ""}).members[0].generation == -1
+
+
+@settings(max_examples=200, deadline=None)
+@given(questions())
+def test_columns_say_what_the_objects_say(group: PartitionGroup) -> None:
+    columns = group.columns()
+    assert tuple(columns.partition(index) for index in range(len(columns.partition_topic))) == group.partitions
+    owners = claimants(group.members)
+    subscribed = {member.member_id: member.subscribed for member in group.members}
+    for index, partition in enumerate(group.partitions):
+        claim, owner = int(columns.partition_claim[index]), int(columns.partition_owner[index])
+        claimed = owners.get(partition, ())
+        assert claim == (
+            NOBODY if not claimed else SEVERAL if len(claimed) > 1 else columns.member_ids.index(claimed[0])
+        )
+        stays = claim >= 0 and partition.topic in subscribed[columns.member_ids[claim]]
+        assert owner == (claim if stays else NOBODY)
+    for index, member_id in enumerate(columns.member_ids):
+        row = columns.subscribed[columns.member_kind[index]]
+        assert {name for name, yes in zip(columns.topic_names, row, strict=True) if yes} == subscribed[member_id] & {
+            *columns.topic_names
+        }
+    assert len({row.tobytes() for row in columns.subscribed}) == len(columns.subscribed)
+
+
+# --------------------------------------------------------------------------------------------------
+# An answer as an array
+
+
+QUESTION = question({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}, owned={"m1": "t{0}", "m2": "u{0}"})
+
+
+class Scripted(PartitionAssignor):
+    """Answers with the array it was told to, for the columns it was told to."""
+
+    name = "scripted"
+
+    def __init__(self, owner: object, columns: PartitionColumns | None = None, withheld: str = "") -> None:
+        self._owner, self._columns, self._withheld = owner, columns, withheld
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        columns = self._columns or group.columns()
+        return PartitionAssignment.from_columns(
+            columns,
+            self._owner,  # type: ignore[arg-type]
+            withheld=partitions(self._withheld),
+        )
+
+
+def test_an_answer_as_an_array_is_everybodys_share() -> None:
+    answer = run_assignor(Scripted(np.array([0, 1, 1])), QUESTION)
+    assert [(member.member_id, member.partitions) for member in answer.members] == [
+        ("m1", partitions("t{0}")),
+        ("m2", partitions("t{1} u{0}")),
+    ]
+
+
+def test_who_keeps_just_what_it_owns_is_given_the_very_same_set() -> None:
+    answer = run_assignor(Scripted(np.array([0, 1, 1])), QUESTION)
+    assert answer.members[0].partitions is QUESTION.members[0].owned
+
+
+def test_what_is_left_out_may_be_withheld_and_must_be_all_of_it() -> None:
+    answer = run_assignor(Scripted(np.array([0, -1, 1]), withheld="t{1}"), QUESTION)
+    assert answer.withheld == partitions("t{1}")
+
+
+@pytest.mark.parametrize(
+    ("make", "offence"),
+    [
+        (lambda: Scripted(np.array([0, 1])), r"owner: got int64 of shape \(2,\); allowed: signed integers of shape"),
+        (lambda: Scripted(np.array([0.0, 1, 1])), "owner: got float64 of shape"),
+        (lambda: Scripted([0, 1, 1]), "owner: got a list"),
+        (lambda: Scripted(np.array([0, 2, 1])), r"owner of t-1: got 2; allowed: -1 \.\. 1"),
+        (lambda: Scripted(np.array([-1, -1, 1])), r"t-0 is given to nobody \(and 1 more\)"),
+        (lambda: Scripted(np.array([0, 1, 0])), "u-0 is given to m1, which is not subscribed to it"),
+        (lambda: Scripted(np.array([0, -1, 0]), withheld="t{1}"), "u-0 is given to m1, which is not subscribed to it"),
+        (lambda: Scripted(np.array([0, 1, 1]), withheld="t{1}"), "t-1, given to m2, is held back"),
+        (lambda: Scripted(np.array([0, -1, 1]), withheld="u{0}"), "t-1 is given to nobody|u-0, given to m2"),
+        (lambda: Scripted(np.array([0, 1, 1]), withheld="gone{0}"), "gone-0, held back, does not exist"),
+        (
+            lambda: Scripted(np.array([0, 1, 1]), question({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}).columns()),
+            "columns of another group",
+        ),
+    ],
+)
+def test_an_array_that_is_not_legal_is_one_line(make: Callable[[], Scripted], offence: str) -> None:
+    with pytest.raises(PluginError, match=offence):
+        run_assignor(make(), QUESTION)
+
+
+def test_what_is_withheld_must_be_partitions() -> None:
+    class Odd(Scripted):
+        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+            return PartitionAssignment.from_columns(
+                group.columns(),
+                np.array([0, 1, 1]),
+                withheld={"t-1"},  # type: ignore[arg-type]
+            )
+
+    with pytest.raises(PluginError, match=r"withheld: got .*; allowed: a frozenset of TopicPartition"):
+        run_assignor(Odd(None), QUESTION)

@@ -1,0 +1,259 @@
+"""The range assignors: the rows of Kafka's client-side one (RG), of the one on its brokers (RGS), and the contract.
+
+Every RGS row holds of the client-side rules too, but for the refusal of unknown topics, so both classes are asked.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from assignors.range import RangeAssignor, ServerRangeAssignor
+from connectgroup.errors import PluginError
+from connectgroup.testing.partition_contract import PartitionAssignorContract
+
+from .partition_tables import Racks, partitions, question, shares, table
+
+STATIC = {"c1": "instance1", "c2": "instance2", "c3": "instance3"}
+BOTH = pytest.mark.parametrize("assignor", [RangeAssignor(), ServerRangeAssignor()], ids=["range", "server-range"])
+
+
+class TestRangeKeepsTheContract(PartitionAssignorContract):
+    even = False
+
+    def assignor(self) -> RangeAssignor:
+        return RangeAssignor()
+
+
+class TestServerRangeKeepsTheContract(PartitionAssignorContract):
+    even = False
+    strict = True
+
+    def assignor(self) -> ServerRangeAssignor:
+        return ServerRangeAssignor()
+
+
+# --------------------------------------------------------------------------------------------------
+# Kafka's client-side assignor
+
+
+def test_rg_01_the_first_member_gets_the_only_partition() -> None:
+    assert shares(RangeAssignor(), question({"t1": 1}, {"c1": "*", "c2": "*"})) == table(c1="t1{0}", c2="")
+
+
+def test_rg_02_each_topics_remainder_goes_to_the_first() -> None:
+    group = question({"t1": 3, "t2": 3}, {"c1": "*", "c2": "*"})
+    assert shares(RangeAssignor(), group) == table(c1="t1{0,1} t2{0,1}", c2="t1{2} t2{2}")
+
+
+def test_rg_03_a_topic_is_cut_over_its_own_subscribers() -> None:
+    group = question({"t1": 3, "t2": 2}, {"c1": "t1", "c2": "t1 t2", "c3": "t1"})
+    assert shares(RangeAssignor(), group) == table(c1="t1{0}", c2="t1{1} t2{0,1}", c3="t1{2}")
+
+
+@pytest.mark.parametrize("instances", [{"b": "instance1", "a": "instance2"}, {"b": "instance1"}])
+def test_rg_04_static_members_are_ordered_by_instance_and_stand_before_the_others(instances: dict[str, str]) -> None:
+    group = question({"t1": 3, "t2": 3}, {"a": "*", "b": "*"}, instances=instances)
+    assert shares(RangeAssignor(), group) == table(b="t1{0,1} t2{0,1}", a="t1{2} t2{2}")
+
+
+def test_rg_05_replacing_a_dynamic_member_changes_nothing_for_static_ones() -> None:
+    for other in ("c4", "c5", "a"):
+        group = question({"t1": 5, "t2": 4}, dict.fromkeys([*STATIC, other], "*"), instances=STATIC)
+        assert shares(RangeAssignor(), group) == table(
+            c1="t1{0,1} t2{0}", c2="t1{2} t2{1}", c3="t1{3} t2{2}", **{other: "t1{4} t2{3}"}
+        )
+
+
+def test_rg_06_a_static_members_new_id_changes_nothing() -> None:
+    expected = ["t1{0,1} t2{0,1}", "t1{2,3} t2{2,3}", "t1{4} t2{4}"]
+    for ids in permutations(["c1", "c4", "c5"]):
+        instances = dict(zip(ids, STATIC.values(), strict=True))
+        group = question({"t1": 5, "t2": 5}, dict.fromkeys(ids, "*"), instances=instances)
+        assert shares(RangeAssignor(), group) == table(**dict(zip(ids, expected, strict=True)))
+
+
+# --------------------------------------------------------------------------------------------------
+# Racks: partitions have replicas in as many racks in a row, each topic going on where the last one stopped
+
+
+def laid(topics: dict[str, int], copies: int, racks: int, *, restart: bool = False) -> dict[str, list[Racks]]:
+    """Replicas of each partition in ``copies`` of the racks r0, r1, ... beginning one rack further each time."""
+    replicas: dict[str, list[Racks]] = {}
+    first = 0
+    for topic, count in topics.items():
+        first = 0 if restart else first
+        replicas[topic] = [Racks(f"r{(first + n + copy) % racks}" for copy in range(copies)) for n in range(count)]
+        first += count
+    return replicas
+
+
+def spread(
+    topics: dict[str, int],
+    subscribed: dict[str, str],
+    replicas: dict[str, list[Racks]],
+    racks: dict[str, str] | None = None,
+) -> tuple[dict[str, frozenset[tuple[str, int]]], int]:
+    """Each member's share, and how many partitions are read over from another rack. c1 is in r0, c2 in r1, ..."""
+    racks = racks or {member_id: f"r{index}" for index, member_id in enumerate(subscribed)}
+    group = question(topics, subscribed, racks=racks, replicas=replicas)
+    answer = shares(RangeAssignor(), group)
+    far = sum(racks[each] not in replicas[topic][n] for each, its in answer.items() for topic, n in its)
+    return {**answer}, far
+
+
+UNLIKE = {"t1": 6, "t2": 7, "t3": 2}
+ALIKE = {"t1": 5, "t2": 5, "t3": 5}
+THREE = dict.fromkeys(["c1", "c2", "c3"], "*")
+PLAIN = table(c1="t1{0,1} t2{0,1,2} t3{0}", c2="t1{2,3} t2{3,4} t3{1}", c3="t1{4,5} t2{5,6}")
+
+
+def test_members_get_partitions_of_their_own_rack_as_far_as_their_range_has_room() -> None:
+    """KIP-881, with one and with two replicas a partition; the row before RG-08."""
+    one = table(c1="t1{0,3} t2{0,3,6}", c2="t1{1,4} t2{1,4} t3{0}", c3="t1{2,5} t2{2,5} t3{1}")
+    assert spread(UNLIKE, THREE, laid(UNLIKE, 1, 3)) == (one, 0)
+    two = table(c1="t1{0,2} t2{0,2,3} t3{1}", c2="t1{1,3} t2{1,4} t3{0}", c3="t1{4,5} t2{5,6}")
+    assert spread(UNLIKE, THREE, laid(UNLIKE, 2, 3)) == (two, 1)
+
+
+def test_rg_08_racks_that_all_have_everything_give_the_plain_ranges() -> None:
+    assert spread(UNLIKE, THREE, laid(UNLIKE, 3, 2)) == (PLAIN, 4)
+
+
+def test_rg_09_topics_cut_alike_stay_so_though_racks_would_part_them() -> None:
+    plain = table(c1="t1{0,1} t2{0,1} t3{0,1}", c2="t1{2,3} t2{2,3} t3{2,3}", c3="t1{4} t2{4} t3{4}")
+    assert spread(ALIKE, THREE, laid(ALIKE, 1, 3)) == (plain, 10)
+    assert spread(ALIKE, THREE, laid(ALIKE, 2, 3)) == (plain, 5)
+
+
+@pytest.mark.parametrize(
+    ("copies", "brokers", "racks"),
+    [
+        (3, 0, ["r0", "r1", "r2"]),  # brokers do not say
+        (1, 3, [None, None, None]),  # members do not say
+        (1, 3, ["r7", "r8", "r9"]),  # no rack in common
+        (1, 3, [None, "r8", "r9"]),
+        (3, 3, ["r0", "r1", "r2"]),  # everything everywhere
+        (4, 4, ["r0", "r1", "r2"]),
+    ],
+)
+def test_rg_10_where_racks_say_nothing_they_are_not_looked_at(
+    copies: int, brokers: int, racks: list[str | None]
+) -> None:
+    named = {each: rack for each, rack in zip(THREE, racks, strict=True) if rack}
+    replicas = laid(UNLIKE, copies, brokers) if brokers else {}
+    assert shares(RangeAssignor(), question(UNLIKE, THREE, racks=named, replicas=replicas)) == PLAIN
+
+
+def test_members_with_other_subscriptions_leave_their_part_to_the_rest() -> None:
+    some = {"c1": "*", "c2": "*", "c3": "t1 t3"}
+    one = table(c1="t1{0,3} t2{0,2,3,6}", c2="t1{1,4} t2{1,4,5} t3{0}", c3="t1{2,5} t3{1}")
+    assert spread(UNLIKE, some, laid(UNLIKE, 1, 3)) == (one, 2)
+    two = table(c1="t1{0,2} t2{0,2,3,5} t3{1}", c2="t1{1,3} t2{1,4,6} t3{0}", c3="t1{4,5}")
+    assert spread(UNLIKE, some, laid(UNLIKE, 2, 3)) == (two, 0)
+
+
+def test_only_topics_with_the_same_subscribers_are_cut_alike() -> None:
+    some = {"c1": "*", "c2": "*", "c3": "t1 t3"}
+    one = table(c1="t1{0,1} t2{0,1,4} t3{0,1}", c2="t1{2,3} t2{2,3} t3{2,3}", c3="t1{4} t3{4}")
+    assert spread(ALIKE, some, laid(ALIKE, 1, 3)) == (one, 9)
+    two = table(c1="t1{2} t2{0,1,3} t3{2}", c2="t1{0,3} t2{2,4} t3{0,3}", c3="t1{1,4} t3{1,4}")
+    assert spread(ALIKE, some, laid(ALIKE, 2, 3)) == (two, 0)
+
+
+def test_topics_cut_alike_go_to_the_rack_that_has_them_all() -> None:
+    topics = {"t1": 6, "t2": 6, "t3": 2, "t4": 2}
+    racks = {"c1": "r0", "c2": "r1", "c3": "r1", "c4": "r0"}
+    pairs = {"c1": "t1 t2", "c2": "t1 t2", "c3": "t3 t4", "c4": "t3 t4"}
+    apart = table(c1="t1{0,2,4} t2{0,2,4}", c2="t1{1,3,5} t2{1,3,5}", c3="t3{1} t4{1}", c4="t3{0} t4{0}")
+    assert spread(topics, pairs, laid(topics, 1, 2), racks) == (apart, 0)
+    everybody = dict.fromkeys(pairs, "*")
+    both = table(c1="t1{0,2} t2{0,2} t3{0} t4{0}", c2="t1{1,3} t2{1,3} t3{1} t4{1}", c3="t1{5} t2{5}", c4="t1{4} t2{4}")
+    assert spread(topics, everybody, laid(topics, 1, 2), racks) == (both, 0)
+    third = table(
+        c1="t1{0,3} t2{0,3} t3{0} t4{0}", c2="t1{1,4} t2{1,4} t3{1} t4{1}", c3="t1{2} t2{2}", c4="t1{5} t2{5}"
+    )
+    assert spread(topics, everybody, laid(topics, 1, 3), racks) == (third, 6)
+
+
+def test_static_members_keep_their_racks_partitions_under_new_ids() -> None:
+    topics = {"t1": 5, "t2": 5}
+    replicas = laid(topics, 2, 3, restart=True)
+    for ids in permutations(["c1", "c4", "c5"]):
+        group = question(
+            topics,
+            dict.fromkeys(ids, "*"),
+            instances=dict(zip(ids, STATIC.values(), strict=True)),
+            racks=dict(zip(ids, ["r0", "r1", "r2"], strict=True)),
+            replicas=replicas,
+        )
+        expected = ["t1{0,2} t2{0,2}", "t1{1,3} t2{1,3}", "t1{4} t2{4}"]
+        assert shares(RangeAssignor(), group) == table(**dict(zip(ids, expected, strict=True)))
+
+
+def test_a_topic_of_unknown_racks_keeps_those_cut_like_it_together() -> None:
+    topics = {"t1": 3, "t2": 3}
+    replicas = {"t1": [Racks({"r2"}), Racks({"r1"}), Racks({"r0"})]}
+    group = question(topics, THREE, racks={"c1": "r0", "c2": "r1", "c3": "r2"}, replicas=replicas)
+    assert shares(RangeAssignor(), group) == table(c1="t1{0} t2{0}", c2="t1{1} t2{1}", c3="t1{2} t2{2}")
+
+
+# --------------------------------------------------------------------------------------------------
+# Kafka's assignor on the broker
+
+
+@BOTH
+def test_rgs_01_two_topics_two_members(assignor: RangeAssignor) -> None:
+    group = question({"T1": 3, "T3": 2}, {"A": "*", "B": "*"})
+    assert shares(assignor, group) == table(A="T1{0,1} T3{0}", B="T1{2} T3{1}")
+
+
+@BOTH
+def test_rgs_02_each_topic_over_its_own_subscribers(assignor: RangeAssignor) -> None:
+    group = question({"T1": 3, "T2": 3, "T3": 2}, {"A": "T1 T2", "B": "T3", "C": "T2 T3"})
+    assert shares(assignor, group) == table(A="T1{0,1,2} T2{0,1}", B="T3{0}", C="T2{2} T3{1}")
+
+
+@BOTH
+def test_rgs_03_a_newcomer_for_whom_nothing_is_left_moves_nothing(assignor: RangeAssignor) -> None:
+    before = {"A": "T1{0} T2{0}", "B": "T1{1} T2{1}"}
+    group = question({"T1": 2, "T2": 2}, dict.fromkeys("ABC", "*"), owned=before)
+    assert shares(assignor, group) == table(**before, C="")
+
+
+@BOTH
+def test_rgs_04_a_new_partition_goes_to_the_shorter_range(assignor: RangeAssignor) -> None:
+    before = {"A": "T1{0,1} T2{0,1}", "B": "T1{2} T2{2}"}
+    group = question({"T1": 4, "T2": 4}, dict.fromkeys("AB", "*"), owned=before)
+    assert shares(assignor, group) == table(A="T1{0,1} T2{0,1}", B="T1{2,3} T2{2,3}")
+
+
+@BOTH
+def test_rgs_05_lying_together_goes_before_staying_where_one_is(assignor: RangeAssignor) -> None:
+    before = {"A": "T1{0,1} T2{0,1}", "B": "T1{2} T2{2}"}
+    group = question({"T1": 3, "T2": 3}, dict.fromkeys("ABC", "*"), owned=before)
+    assert shares(assignor, group) == table(A="T1{0} T2{0}", B="T1{1} T2{1}", C="T1{2} T2{2}")
+
+
+@BOTH
+def test_rgs_06_the_last_one_left_gets_all(assignor: RangeAssignor) -> None:
+    group = question({"T1": 3, "T2": 3}, {"B": "*"}, owned={"B": "T1{2} T2{2}"})
+    assert shares(assignor, group) == table(B="T1{0,1,2} T2{0,1,2}")
+
+
+@BOTH
+@pytest.mark.parametrize("others", [{"B": "instanceB"}, {}], ids=["all static", "mixed"])
+def test_rgs_08_the_successor_of_a_static_member_gets_its_very_share(
+    assignor: RangeAssignor, others: dict[str, str]
+) -> None:
+    topics = {"T1": 3, "T2": 3}
+    before = shares(assignor, question(topics, dict.fromkeys("AB", "*"), instances={"A": "instanceA", **others}))
+    later = question(topics, {"Z": "*", "B": "*"}, instances={"Z": "instanceA", **others})
+    assert shares(assignor, later) == {"Z": before["A"], "B": before["B"]}
+    assert before["A"] == partitions("T1{0,1} T2{0,1}")
+
+
+def test_rgs_09_on_the_server_a_topic_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(PluginError, match="A is subscribed to 'T3'; allowed: T1"):
+        shares(ServerRangeAssignor(), question({"T1": 3}, {"A": "T1 T3", "B": "T2"}))

@@ -1,0 +1,38 @@
+"""The round robin assignor: the rows of Kafka's client-side assignor, and its contract."""
+
+from __future__ import annotations
+
+from assignors.roundrobin import RoundRobinAssignor
+from connectgroup.testing.partition_contract import PartitionAssignorContract
+
+from .partition_tables import question, shares, table
+
+STATIC = {"c1": "instance1", "c2": "instance2", "c3": "instance3"}
+
+
+class TestRoundRobinKeepsTheContract(PartitionAssignorContract):
+    def assignor(self) -> RoundRobinAssignor:
+        return RoundRobinAssignor()
+
+
+def test_rr_01_two_topics_go_round_two_members() -> None:
+    group = question({"t1": 3, "t2": 3}, {"c1": "*", "c2": "*"})
+    assert shares(RoundRobinAssignor(), group) == table(c1="t1{0,2} t2{1}", c2="t1{1} t2{0,2}")
+
+
+def test_rr_02_static_members_stand_first_and_keep_theirs_when_the_other_is_replaced() -> None:
+    for other in ("c4", "c0"):
+        group = question({"t1": 3, "t2": 3}, dict.fromkeys([*STATIC, other], "*"), instances=STATIC)
+        assert shares(RoundRobinAssignor(), group) == table(
+            c1="t1{0} t2{1}", c2="t1{1} t2{2}", c3="t1{2}", **{other: "t2{0}"}
+        )
+
+
+def test_rr_03_members_that_are_not_subscribed_are_passed_over() -> None:
+    group = question({"t1": 3, "t2": 2}, {"c1": "t1", "c2": "t1 t2", "c3": "t1"})
+    assert shares(RoundRobinAssignor(), group) == table(c1="t1{0}", c2="t1{1} t2{0,1}", c3="t1{2}")
+
+
+def test_a_topic_without_partitions_does_not_turn_the_circle() -> None:
+    group = question({"t1": 1, "t2": 0, "t3": 1}, {"c1": "*", "c2": "*"})
+    assert shares(RoundRobinAssignor(), group) == table(c1="t1{0}", c2="t3{0}")

@@ -1,0 +1,295 @@
+"""Bugs of other coordinators' runtimes: answers too early, batches too large, company, delayed writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NonEmptyGroup,
+    NotCoordinator,
+)
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.messages import AssignorInfo, DeleteRequest, DeleteResponse, HeartbeatResponse, units_of
+from connectgroup.names import Unit
+from connectgroup.records import Record
+from tests.coordinator.builders import (
+    GROUP,
+    Fault,
+    FaultyLog,
+    add,
+    ask,
+    beat,
+    change,
+    look,
+    memory_is_log,
+    send,
+    serving,
+    task_list,
+    tick,
+)
+from tests.worker.builders import settings
+
+ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
+
+
+async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatResponse:
+    answer = await asyncio.wait_for(task, within)
+    assert isinstance(answer, HeartbeatResponse)
+    return answer
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-16973
+
+
+async def test_the_first_read_after_a_load_waits_for_the_first_write_after_it() -> None:
+    """KAFKA-16973: right after a load a read was answered before the writes before it were safe; here a describe that
+    comes behind the first write of a new coordinator waits for it, and shows nothing of it if it fails.
+    """
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage)) as first:
+        await ask(first, beat("a"))
+    log = FaultyLog(storage)
+    async with serving(log) as second:
+        assert [member.member_id for member in (await look(second)).members] == ["a"]
+        log.gate = asyncio.Event()
+        writing = send(second, beat("b"))
+        await tick()
+        reading = asyncio.create_task(look(second))
+        await asyncio.sleep(5)
+        assert not reading.done()
+        log.faults.append("before")
+        log.gate.set()
+        assert (await answered(writing)).error_code in ASK_AGAIN
+        seen = await asyncio.wait_for(reading, 5)
+        assert "b" not in {member.member_id for member in seen.members}
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19760
+
+
+async def test_a_configuration_that_compresses_well_is_refused_for_its_plain_size_and_nobody_else_is() -> None:
+    """KAFKA-19760: batches were filled by an estimate of what compression would save, and unknown errors went to all
+    who shared one that came out too large; here plain bytes count, and only the author of what is too large is told.
+    """
+    log = MemoryLog(max_batch_bytes=20_000)
+    async with serving(log) as coordinator:
+        await change(coordinator, add("c"))
+        together = [send(coordinator, beat(f"m{number}")) for number in range(5)]
+        huge = send(coordinator, add("huge", text="x" * 20_001))
+        together += [send(coordinator, beat(f"n{number}")) for number in range(5)]
+        refused = await asyncio.wait_for(huge, 5)
+        assert getattr(refused, "error_code", 0) == InvalidRequest.code
+        assert "20000" in str(getattr(refused, "error_message", ""))
+        assert [(await answered(task)).error_code for task in together] == [0] * 10
+        assert len((await look(coordinator)).members) == 10
+        assert [connector.connector for connector in (await look(coordinator)).connectors] == ["c"]
+        await memory_is_log(coordinator, log)
+
+
+async def test_a_turn_too_large_for_one_batch_fails_nobody() -> None:
+    """KAFKA-19760: many that come together may be too much for one batch though none of them is; all are served."""
+    log = MemoryLog(max_batch_bytes=20_000)
+    offered = AssignorInfo(name="a", metadata=b"x" * 200)
+    async with serving(log) as coordinator:
+        together = [send(coordinator, beat(f"m{number:03}", client_assignors=(offered,))) for number in range(150)]
+        refused = [code for task in together if (code := (await answered(task)).error_code) not in (0, 20480)]
+        assert refused == []
+        assert len((await look(coordinator)).members) == 150
+        await memory_is_log(coordinator, log)
+
+
+# --------------------------------------------------------------------------------------------------
+# MINOR #20739
+
+
+class TakesATenth(MemoryLog):
+    async def append(self, records: Sequence[Record]) -> None:
+        await asyncio.sleep(0.1)
+        await super().append(records)
+
+
+async def test_nobody_waits_for_company() -> None:
+    """MINOR #20739: a comparison the wrong way round let a batch linger when it was due; here a request waits for the
+    append that is under way and for its own, whoever else comes, and not a moment longer.
+    """
+    random, loop = Random(1), asyncio.get_running_loop()
+    took: list[float] = []
+    async with serving(TakesATenth()) as coordinator:
+
+        async def timed(name: str) -> None:
+            began = loop.time()
+            assert (await ask(coordinator, beat(name))).error_code == 0
+            took.append(loop.time() - began)
+
+        waiting = []
+        for number in range(100):
+            waiting.append(asyncio.create_task(timed(f"m{number}")))
+            await asyncio.sleep(random.expovariate(20))
+        await asyncio.gather(*waiting)
+        assert max(took) <= 0.2 + 1e-6
+        await asyncio.sleep(1)
+        took.clear()
+        await timed("alone")
+        assert took == [pytest.approx(0.1)]
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-17507 and Jepsen's report on transactions
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize("turn", ["the same turn", "the next turn"])
+async def test_nothing_is_built_on_a_word_that_is_not_safe_yet(turn: str, fault: Fault) -> None:
+    """KAFKA-17507: a transaction's end was answered before it was in, and the next one hit what it had left; here a
+    unit whose release is not durable yet is promised to nobody, and where the write fails it has never been let go
+    of.
+    """
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        a = (await ask(coordinator, beat("a"))).member_epoch
+        await change(coordinator, task_list("a", a, 4))
+        a = (await ask(coordinator, beat("a", a))).member_epoch
+        b = (await ask(coordinator, beat("b"))).member_epoch
+        told = await ask(coordinator, beat("a", a))
+        assert told.assignment is not None
+        left = units_of(told.assignment.units)
+        log.gate = asyncio.Event()
+        log.faults.append(fault)
+        acknowledging = send(coordinator, beat("a", a, left))
+        if turn == "the next turn":
+            await tick()
+        waiting = send(coordinator, beat("b", b, frozenset()))
+        await asyncio.sleep(2)
+        assert not acknowledging.done()
+        assert not waiting.done()
+        log.gate.set()
+        assert (await answered(acknowledging)).error_code in ASK_AGAIN
+        answer = await answered(waiting)
+        assert answer.error_code in ASK_AGAIN
+        assert answer.assignment is None
+        await asyncio.sleep(1)
+        await memory_is_log(coordinator, log)
+        heard = await ask(coordinator, beat("b", b, frozenset()))
+        got = units_of(heard.assignment.units) if heard.assignment else frozenset()
+        assert len(got) == (0 if fault == "before" else 2), "it is let go of exactly where the log says so"
+
+
+async def test_a_write_of_a_former_coordinator_that_comes_late_changes_nothing() -> None:
+    """Jepsen Bufstream K-txn: a commit that had been on its way for long hit a later transaction; here what a
+    coordinator sent before it was succeeded is refused when it arrives, and so are all it has still to say.
+    """
+    storage = MemoryStorage()
+    log = FaultyLog(storage)
+    async with serving(log) as old:
+        a = (await ask(old, beat("a"))).member_epoch
+        parked = send(old, beat("a", a, max_wait_ms=3000))
+        await tick()
+        log.gate = asyncio.Event()
+        late = send(old, beat("b"))
+        waiting = send(old, beat("d"))
+        await tick()
+        async with serving(MemoryLog(storage)) as new:
+            assert (await ask(new, beat("a", -1))).error_code == 0
+            assert (await ask(new, beat("e"))).error_code == 0
+            batches = list(storage.batches)
+            log.gate.set()
+            for task in (late, waiting, parked):
+                assert (await answered(task)).error_code == NotCoordinator.code
+            assert storage.batches == batches
+            await memory_is_log(new, MemoryLogReader(storage))
+            assert [member.member_id for member in (await look(new)).members] == ["e"]
+
+
+class MemoryLogReader(MemoryLog):
+    """Reads what is stored without taking it from anybody."""
+
+    def _check(self) -> None:
+        pass
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19163
+
+
+async def delete(coordinator: Coordinator) -> int:
+    answer = await asyncio.wait_for(send(coordinator, DeleteRequest(group_ids=(GROUP,))), 10)
+    assert isinstance(answer, DeleteResponse)
+    return answer.results[0].error_code
+
+
+@pytest.mark.parametrize("fault", [None, "before", "after"])
+@pytest.mark.parametrize("first", ["the join", "the deletion"])
+async def test_a_group_is_not_deleted_under_somebody_who_is_just_coming_in(first: str, fault: Fault | None) -> None:
+    """KAFKA-19163: a group was deleted while something of it was still pending; here a deletion is decided behind what
+    came before it, safe or not yet: a group that somebody is joining stays, and one that is deleted first is made anew,
+    as a later one; where the write fails, memory is what the log has.
+    """
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        made_ms = coordinator._groups[GROUP].created_ms
+        await asyncio.sleep(1)
+        log.gate = asyncio.Event()
+        if fault:
+            log.faults.append(fault)
+        if first == "the join":
+            joining = send(coordinator, beat("a"))
+            deleting = asyncio.create_task(delete(coordinator))
+        else:
+            deleting = asyncio.create_task(delete(coordinator))
+            await asyncio.sleep(0)
+            joining = send(coordinator, beat("a"))
+        await asyncio.sleep(2)
+        assert not joining.done()
+        assert not deleting.done()
+        log.gate.set()
+        joined, deleted = await answered(joining), await asyncio.wait_for(deleting, 5)
+        await asyncio.sleep(1)
+        await memory_is_log(coordinator, log)
+        group = await look(coordinator)
+        if fault:
+            assert {joined.error_code, deleted} <= ASK_AGAIN
+            assert bool(group.members) == (fault == "after")
+        elif first == "the join":
+            assert (joined.error_code, deleted) == (0, NonEmptyGroup.code)
+            assert [member.member_id for member in group.members] == ["a"]
+            assert [connector.connector for connector in group.connectors] == ["c"]
+        else:
+            assert (joined.error_code, deleted) == (0, 0)
+            assert group.connectors == ()
+            assert coordinator._groups[GROUP].created_ms > made_ms
+
+
+async def test_a_group_with_work_that_waits_for_a_lost_worker_goes_with_all_its_timers() -> None:
+    """KAFKA-19163: what waits in a group that is deleted is forgotten with it; no timer of it comes later."""
+    log = FaultyLog()
+    async with serving(log, settings(scheduled_delay_ms=60_000)) as coordinator:
+        await change(coordinator, add())
+        for name in "ab":
+            await ask(coordinator, beat(name))
+        assert await delete(coordinator) == NonEmptyGroup.code
+        a = coordinator._groups[GROUP].holders[Unit("c")][0]
+        other = "ab".replace(a, "")
+        for _ in range(4):
+            await asyncio.sleep(3)
+            await ask(coordinator, beat(other, coordinator._groups[GROUP].current(other).epoch))
+        assert coordinator._groups[GROUP].delays.keys() == {a}
+        await ask(coordinator, beat(other, -1))
+        assert await delete(coordinator) == 0
+        assert not coordinator._timers
+        batches = len(log.storage.batches)
+        await asyncio.sleep(120)
+        assert len(log.storage.batches) == batches
+        assert (await look(coordinator)).error_code == 69

@@ -1,0 +1,238 @@
+"""Bugs of starting and stopping a coordinator, and of its timers in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from connectgroup.config import CoordinatorConfig
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.errors import (
+    CoordinatorNotAvailable,
+    LogError,
+    NotCoordinator,
+    TransportError,
+)
+from connectgroup.group.handle import expire
+from connectgroup.group.timing import TimerKind, on_load
+from connectgroup.log.base import Loaded
+from connectgroup.log.memory import MemoryLog
+from connectgroup.log.sqlite import SqliteLog
+from connectgroup.messages import AssignorInfo, HeartbeatResponse, units_of
+from tests.coordinator.builders import (
+    FaultyLog,
+    add,
+    ask,
+    beat,
+    change,
+    look,
+    send,
+    serving,
+    task_list,
+    tick,
+)
+from tests.worker.builders import settings
+
+
+async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatResponse:
+    answer = await asyncio.wait_for(task, within)
+    assert isinstance(answer, HeartbeatResponse)
+    return answer
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-18484, KAFKA-19064
+
+
+class FailsToClose(MemoryLog):
+    async def close(self) -> None:
+        await super().close()
+        raise LogError("the disk went away")
+
+
+async def test_a_coordinator_whose_log_fails_to_close_still_answers_everybody() -> None:
+    """KAFKA-19064: an exception while unloading left requests without an answer; here everybody is answered and no
+    timer is left, and then the error is told to whoever closes.
+    """
+    coordinator = Coordinator(FailsToClose(), settings())
+    await coordinator.start()
+    epoch = (await ask(coordinator, beat("a"))).member_epoch
+    parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+    await tick()
+    with pytest.raises(LogError, match="went away"):
+        await coordinator.close()
+    assert (await answered(parked, 0.1)).error_code == CoordinatorNotAvailable.code
+    assert not coordinator._timers
+    await coordinator.close()
+
+
+async def test_a_server_whose_log_fails_to_close_lets_go_of_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-19064: whatever fails on the way, what comes behind it is unloaded too."""
+    monkeypatch.setattr("connectgroup.coordinator.server.MemoryLog", FailsToClose)
+    server = CoordinatorServer(CoordinatorConfig(port=0))
+    await server.start()
+    with pytest.raises(LogError, match="went away"):
+        await server.close()
+    assert server._server._listener is None
+
+
+class UnreadableOnce(SqliteLog):
+    reads = 0
+
+    async def load(self, group_id: str | None = None) -> dict[str, Loaded]:
+        UnreadableOnce.reads += 1
+        if UnreadableOnce.reads == 1:
+            raise LogError("the disk is slow today")
+        return await super().load(group_id)
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19394
+
+
+async def test_a_coordinator_that_cannot_start_holds_nothing_and_can_be_closed_or_started_again(tmp_path: Path) -> None:
+    """KAFKA-19394: what failed in the middle of its start could not be closed; here a start that fails lets go of the
+    log it had taken, so that anybody may take it, this one included.
+    """
+    UnreadableOnce.reads = 0
+    coordinator = Coordinator(UnreadableOnce(tmp_path / "groups.sqlite"), settings())
+    with pytest.raises(LogError, match="slow today"):
+        await coordinator.start()
+    async with serving(SqliteLog(tmp_path / "groups.sqlite")) as other:
+        await ask(other, beat("a"))
+    await coordinator.start()
+    assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+    await asyncio.wait_for(coordinator.close(), 5)
+
+    never = Coordinator(SqliteLog(tmp_path / "no such directory" / "groups.sqlite"), settings())
+    with pytest.raises(LogError):
+        await never.start()
+    await asyncio.wait_for(never.close(), 5)
+
+
+async def test_a_server_whose_port_is_taken_lets_go_of_its_log(tmp_path: Path) -> None:
+    """KAFKA-19394: the log was taken first; it is free again once the start has failed."""
+    first = CoordinatorServer(CoordinatorConfig(port=0))
+    await first.start()
+    path = tmp_path / "groups.sqlite"
+    second = CoordinatorServer(CoordinatorConfig(port=first._server.port, data=path))
+    with pytest.raises(TransportError, match="cannot listen"):
+        await second.start()
+    async with serving(SqliteLog(path)) as third:
+        assert (await ask(third, beat("a"))).error_code == 0
+    await asyncio.wait_for(second.close(), 5)
+    await first.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19857
+
+
+async def test_a_coordinator_that_steps_down_cancels_every_kind_of_timer() -> None:
+    """KAFKA-19857: cancelling all timers failed whenever there were any; here one that has been succeeded has none
+    left, be it for sessions, a revocation, a computation or a group that is being read again, and none fires later.
+    """
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        a = (await ask(coordinator, beat("a"))).member_epoch
+        await change(coordinator, task_list("a", a, 4))
+        a = (await ask(coordinator, beat("a", a))).member_epoch
+        await ask(coordinator, beat("b"))
+        await ask(coordinator, beat("a", a))
+        offered = (AssignorInfo(name="thinks-for-ever"),)
+        await ask(coordinator, beat("t", group_id="thinking", client_assignors=offered))
+        log.faults.append("before")
+        log.unreadable = True
+        await ask(coordinator, beat("r", group_id="reading"))
+        assert {key.kind for key in coordinator._timers} >= {TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.COMPUTE}
+        parked = send(coordinator, beat("t", group_id="thinking", client_assignors=offered, max_wait_ms=3000))
+        await tick()
+
+        log.faults.append("fenced")
+        assert (await ask(coordinator, beat("d"))).error_code == NotCoordinator.code
+        log.unreadable = False
+        await tick()
+        assert not coordinator._timers
+        assert (await answered(parked, 0.1)).error_code in {0, 20480, NotCoordinator.code}
+        batches = len(log.storage.batches)
+        await asyncio.sleep(600)
+        assert len(log.storage.batches) == batches
+        assert not coordinator._timers
+
+
+# --------------------------------------------------------------------------------------------------
+# MINOR #21376
+
+
+class OfOneThread(dict[Any, Any]):
+    """A dictionary that only the thread that made it may change."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._thread = threading.get_ident()
+        self.changes = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._seen()
+        super().__setitem__(key, value)
+
+    def pop(self, *args: Any) -> Any:
+        self._seen()
+        return super().pop(*args)
+
+    def _seen(self) -> None:
+        self.changes += 1
+        assert threading.get_ident() == self._thread, "a timer set off the loop"
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_after_whatever_came_and_went_the_timers_are_those_a_new_coordinator_would_set(
+    tmp_path: Path, seed: int
+) -> None:
+    """MINOR #21376: the map of timers was changed by several threads; here by one, with the log in a thread of its own,
+    and after any run of joins, leaves, revocations and silence there is a timer for each thing that waits.
+    """
+    random = Random(seed)
+    async with serving(SqliteLog(tmp_path / "groups.sqlite"), settings(scheduled_delay_ms=3_000)) as coordinator:
+        timers = coordinator._timers = OfOneThread(coordinator._timers)
+        await change(coordinator, add())
+        for _ in range(40):
+            names = [f"m{number}" for number in range(5)]
+            group = await look(coordinator)
+            here = {member.member_id: member for member in group.members}
+            sent = []
+            for name in random.sample(names, 3):
+                member = here.get(name)
+                if member is None or random.random() < 0.1:
+                    sent.append(send(coordinator, beat(name)))
+                elif random.random() < 0.15:
+                    sent.append(send(coordinator, beat(name, -1)))
+                else:
+                    owned = units_of(member.assigned) if random.random() < 0.6 else None
+                    sent.append(send(coordinator, beat(name, member.member_epoch, owned)))
+                    grant = next((m for m in member.assigned if m.owns_connector), None)
+                    if grant is not None and random.random() < 0.5:
+                        unit = next(u for c in group.connectors for u in c.units if u.task == -1)
+                        sent.append(
+                            send(coordinator, task_list(name, unit.owner_epoch, random.randint(0, 6)))  # may be late
+                        )
+            for task in sent:
+                await task
+            await asyncio.sleep(random.choice([0, 0.5, 4, 11]) * random.random())
+            await look(coordinator)
+            served = coordinator._groups["workers"]
+            now_ms = coordinator._wall_clock_ms()
+            wanted = {timer.key for timer in on_load(served, now_ms, coordinator._settings)}
+            assert wanted <= timers.keys()
+            for key in timers.keys() - wanted:
+                assert expire(served, key, now_ms, coordinator._settings).records == (), (
+                    f"{key} is left and would do harm"
+                )
+        assert timers.changes > 100

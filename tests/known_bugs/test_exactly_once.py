@@ -1,0 +1,348 @@
+"""Bugs that lost or doubled rows: offsets and data that came apart. On real SQLite files, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from connectgroup.connector import TaskContext
+from connectgroup.names import Unit
+from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.spark.files import is_slice_of
+from connectgroup.spark.offsets import OffsetStore, Owner, Range
+from connectgroup.worker.loop import WorkerSettings
+from tests.worker.builders import World
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sink.sqlite"
+
+
+@pytest.fixture
+def open_store(path: Path) -> Iterator[Callable[[], OffsetStore]]:
+    """Another connection to the one file, as another worker would have it."""
+    opened: list[OffsetStore] = []
+
+    def make(cls: type[OffsetStore] = OffsetStore) -> OffsetStore:
+        opened.append(cls(path, busy_timeout_s=0.2))
+        opened[-1].execute("CREATE TABLE IF NOT EXISTS rows (slice TEXT, at INTEGER)")
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+def owner(epoch: int, task: int = 0, tasks: int = 1) -> Owner:
+    return Owner(connector="c", task=task, tasks=tasks, epoch=epoch)
+
+
+def every(_: str) -> bool:
+    return True
+
+
+def mine(who: Owner) -> Callable[[str], bool]:
+    return lambda name: is_slice_of(name, who.task, who.tasks)
+
+
+def put(store: OffsetStore, who: Owner, *ranges: Range) -> bool:
+    """Write a row for each position of the ranges."""
+
+    def write(connection: sqlite3.Connection) -> None:
+        rows = [(r.slice, at) for r in ranges for at in range(r.start, r.end)]
+        connection.executemany("INSERT INTO rows VALUES (?, ?)", rows)
+
+    return store.commit(who, ranges, write)
+
+
+def span(start: int, end: int, name: str = "f") -> Range:
+    return Range(slice=name, start=start, end=end)
+
+
+def in_order_and_once(store: OffsetStore) -> dict[str, int]:
+    """Where the slices stand; the rows are exactly those up to there."""
+    positions = store.positions("c")
+    found = store.execute("SELECT slice, at FROM rows ORDER BY slice, at")
+    assert found == [(name, at) for name, end in sorted(positions.items()) for at in range(end)]
+    return positions
+
+
+# --------------------------------------------------------------------------------------------------
+# Jepsen's report on transactions, KAFKA-17507
+
+
+class LosesAnswers(OffsetStore):
+    """The answer to a commit is lost, behind it or before it."""
+
+    lost: str = ""
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with super()._transaction() as connection:
+            yield connection
+            if self.lost == "before it was in":
+                raise SinkError("connection reset")
+        if self.lost == "after it was in":
+            raise SinkError("connection reset")
+
+
+@pytest.mark.parametrize("again", ["by the same owner", "by the next"])
+@pytest.mark.parametrize("lost", ["before it was in", "after it was in"])
+def test_a_commit_whose_outcome_is_not_known_is_looked_up_and_not_sent_blindly(
+    open_store: Callable[..., OffsetStore], lost: str, again: str
+) -> None:
+    """Jepsen Bufstream K-txn: a commit nobody knew the outcome of was sent again and lost writes; here whoever goes on
+    reads where the sink stands, and a batch that is in already is told apart from one that is not.
+    """
+    store = open_store(LosesAnswers)
+    assert isinstance(store, LosesAnswers)
+    store.claim(owner(1), every)
+    put(store, owner(1), span(0, 5))
+    store.lost = lost
+    with pytest.raises(SinkError, match="connection reset"):
+        put(store, owner(1), span(5, 9))
+    store.lost = ""
+    if again == "by the same owner":
+        assert put(store, owner(1), span(5, 9)) is (lost == "before it was in")
+    else:
+        successor = open_store()
+        stands = successor.claim(owner(2), every)["f"]
+        assert stands == (5 if lost == "before it was in" else 9)
+        assert put(successor, owner(2), span(stands, 12))
+        for late in (span(5, 9), span(0, 1, "new")):
+            with pytest.raises(Fenced):
+                put(store, owner(1), late)
+    in_order_and_once(store)
+
+
+def test_a_commit_that_was_on_its_way_for_long_hits_nothing_of_the_successor(
+    open_store: Callable[..., OffsetStore],
+) -> None:
+    """Jepsen Bufstream K-txn: a delayed commit took effect in the midst of a later transaction; here one transaction
+    checks the fence and writes: what comes after the successor's claim is refused whole, what came before it is seen.
+    """
+    late, successor = open_store(), open_store()
+    late.claim(owner(1), every)
+    inside, may_end = threading.Event(), threading.Event()
+
+    def slow(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO rows VALUES ('f', 0)")
+        inside.set()
+        assert may_end.wait(30)
+
+    outcome: list[object] = []
+    commit = threading.Thread(target=lambda: outcome.append(late.commit(owner(1), [span(0, 1)], slow)))
+    commit.start()
+    assert inside.wait(30)
+    with pytest.raises(SinkError, match="locked by another connection"):
+        successor.claim(owner(2), every)  # nobody can read a position that is about to change
+    may_end.set()
+    commit.join()
+    assert outcome == [True]
+    assert successor.claim(owner(2), every) == {"f": 1}
+    with pytest.raises(Fenced):
+        put(late, owner(1), span(1, 2))
+    with pytest.raises(Fenced):
+        put(late, owner(1), span(0, 3, "new"))
+    assert put(successor, owner(2), span(1, 4))
+    assert in_order_and_once(successor) == {"f": 4}
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-13469, KAFKA-12226
+
+
+def test_no_batch_is_let_in_past_one_that_is_not(open_store: Callable[..., OffsetStore]) -> None:
+    """KAFKA-13469: offsets were committed at the end of a task before all that was in flight had been acknowledged.
+    KAFKA-12226: one record that was not blocked the commits of all others. Here a slice stands exactly behind what is
+    in: a later batch is refused while an earlier one is missing, and other slices go on meanwhile.
+    """
+    store = open_store()
+    store.claim(owner(1), every)
+    put(store, owner(1), span(0, 5), span(0, 2, "g"))
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO rows VALUES ('f', 5)")
+        raise ConnectionError("the sink went away")
+
+    with pytest.raises(ConnectionError):
+        store.commit(owner(1), [span(5, 8)], fail)
+    for beyond in (span(8, 9), span(6, 9), span(9, 20)):
+        with pytest.raises(OffsetConflict):
+            put(store, owner(1), beyond)
+    assert put(store, owner(1), span(2, 7, "g"))
+    assert store.positions("c") == {"f": 5, "g": 7}
+    assert open_store().claim(owner(2), every) == {"f": 5, "g": 7}, "this is all a successor goes by"
+    store = open_store()
+    assert put(store, owner(2), span(5, 8))
+    assert in_order_and_once(store) == {"f": 8, "g": 7}
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-13472, KAFKA-13927
+
+
+def test_each_slice_keeps_its_own_place_while_others_move_between_tasks(open_store: Callable[..., OffsetStore]) -> None:
+    """KAFKA-13472: after a part of the partitions was revoked, the map of offsets of the rest was overwritten.
+    KAFKA-13927: after a retry the wrong ones were rewound. Here each slice has a row of its own: whatever moves, fails
+    or comes again, the others stand where they stood.
+    """
+    names = [f"part-{number}.csv" for number in range(12)]
+    chance, stores = random.Random(7), [open_store() for _ in range(3)]
+    epoch, tasks, stands = 1, 3, dict.fromkeys(names, 0)
+    owners = [owner(epoch, task, tasks) for task in range(tasks)]
+    for who in owners:
+        stores[who.task].claim(who, mine(who))
+    handed = 0
+    for turn in range(120):
+        who = chance.choice(owners)
+        if turn % 10 == 9:  # one task, or all of them, in other hands; nobody else is asked
+            epoch += 1
+            if turn % 40 == 39:
+                tasks = 5 - tasks
+                owners = [owner(epoch, task, tasks) for task in range(tasks)]
+                claims = owners
+            else:
+                claims = [owner(epoch, who.task, tasks)]
+                owners[who.task] = claims[0]
+            for claim in claims:
+                known = stores[claim.task].claim(claim, mine(claim))
+                assert known == {name: at for name, at in stands.items() if at and mine(claim)(name)}
+                handed += 1
+            continue
+        batch = [span(stands[n], stands[n] + chance.randint(1, 3), n) for n in names if mine(who)(n)]
+        batch = chance.sample(batch, chance.randint(1, len(batch)))
+        if chance.random() < 0.3:
+            with pytest.raises(ZeroDivisionError):
+                stores[who.task].commit(who, batch, lambda connection: 1 // 0)  # type: ignore[arg-type]
+        put(stores[who.task], who, *batch)
+        if chance.random() < 0.3:
+            assert put(stores[who.task], who, *batch) is False, "it comes again"
+        stands.update({r.slice: r.end for r in batch})
+        assert stores[0].positions("c") == {name: at for name, at in stands.items() if at}
+    assert handed > 12
+    in_order_and_once(stores[0])
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-15800
+
+
+@pytest.mark.parametrize("own_connection", [False, True])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [span(5, 3)],
+        [span(0, 1), span(1, 2)],
+        [span(0, 2**63)],
+        [span(0, 1, "a lone \ud800")],
+        [span(0, 1), span(-4, 2, "g")],
+    ],
+    ids=["backwards", "twice", "too far", "no text", "before the beginning"],
+)
+def test_offsets_that_cannot_be_stored_fail_their_own_task_alone(
+    open_store: Callable[..., OffsetStore], bad: Sequence[Range], own_connection: bool
+) -> None:
+    """KAFKA-15800: offsets that could not be serialised left the flush half done, and every task after that failed;
+    here nothing of such a batch is in, and the same connection serves the next batch of the same task and of others.
+    """
+    store = open_store()
+    other = open_store() if own_connection else store
+    good, sound = owner(1, task=0, tasks=2), owner(2, task=1, tasks=2)
+    store.claim(good, mine(good))
+    other.claim(sound, mine(sound))
+    with pytest.raises(Exception) as told:
+        store.commit(good, bad, lambda connection: None)
+    assert not isinstance(told.value, sqlite3.Error)
+    assert not store._connection.in_transaction
+    assert store.positions("c") == {}
+    assert put(other, sound, span(0, 3, "h"))
+    assert put(store, good, span(0, 4))
+    assert in_order_and_once(store) == {"f": 4, "h": 3}
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19242
+
+
+class Interrupted(OffsetStore):
+    """Something happens between the look at the fences and the look at the positions."""
+
+    between: Callable[[], None] | None = None
+
+    def _is_in_already(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
+        if self.between is not None:
+            self.between()
+        return super()._is_in_already(connection, owner, ranges)
+
+
+def test_fences_and_positions_are_read_at_one_moment(open_store: Callable[..., OffsetStore]) -> None:
+    """KAFKA-19242: what a commit is checked against was read twice, and changed in between, so a sound commit failed;
+    here both reads are one transaction, into which no other owner's claim or commit can come.
+    """
+    store, successor = open_store(Interrupted), open_store()
+    assert isinstance(store, Interrupted)
+    store.claim(owner(1), every)
+    refused: list[str] = []
+
+    def come_between() -> None:
+        for attempt in (lambda: successor.claim(owner(2), every), lambda: put(successor, owner(2), span(0, 1))):
+            with pytest.raises(SinkError, match="locked") as told:
+                attempt()
+            refused.append(str(told.value))
+
+    store.between = come_between
+    assert put(store, owner(1), span(0, 5)) is True
+    assert len(refused) == 2
+    assert successor.claim(owner(2), every) == {"f": 5}
+    store.between = None
+    with pytest.raises(Fenced):
+        put(store, owner(1), span(5, 6))
+    assert in_order_and_once(store) == {"f": 5}
+
+
+# --------------------------------------------------------------------------------------------------
+# iceberg-kafka-connect#200
+
+
+async def test_whoever_is_given_a_task_fences_off_whoever_had_it_whatever_their_names(
+    tmp_path: Path, open_store: Callable[..., OffsetStore]
+) -> None:
+    """iceberg-kafka-connect#200: transactional ids were made by chance, so nobody fenced the zombie of before; here the
+    fence belongs to connector and task, and the token to the grant: neither process nor member id has a part in it.
+    """
+    contexts: list[TaskContext] = []
+    async with World(tmp_path) as world:
+        world.zombies.update(f"worker-{number:08x}" for number in (7, 13, 99))
+        await world.add("c", 1)
+        for number in (99, 7, 13):
+            name = f"worker-{number:08x}"
+            actor = world.start(name, times=WorkerSettings(lose_timeout_s=1))
+            await world.settled(name, within=40)
+            contexts.append(world.contexts[Unit("c", 0)])
+            actor.cut()
+            await asyncio.sleep(1)
+    store = open_store()
+    owners = [owner(context.token) for context in contexts]
+    assert len({context.member_id for context in contexts}) == 3
+    assert sorted({context.token for context in contexts}) == [context.token for context in contexts]
+    at = 0
+    for number, who in enumerate(owners):
+        assert store.claim(who, every) == ({"f": at} if at else {})
+        assert put(store, who, span(at, at + 3))
+        at += 3
+        for zombie in owners[:number]:
+            for late in (span(at, at + 1), span(0, 1, "new")):
+                with pytest.raises(Fenced):
+                    put(store, zombie, late)
+            with pytest.raises(Fenced):
+                store.claim(zombie, every)
+    assert in_order_and_once(store) == {"f": 9}

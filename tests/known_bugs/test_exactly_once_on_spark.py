@@ -1,0 +1,203 @@
+"""Bugs of micro-batches: replayed, run by two, begun from an old checkpoint, failed half-way. On real Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import types
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from connectgroup.spark import query
+from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError, SparkError
+from connectgroup.spark.query import Batches
+from tests.spark.conftest import Bench, bench, spark, table, wait
+
+__all__ = ["bench", "spark", "table"]
+
+
+class Checkpoints:
+    """Says where the next query keeps its checkpoint, and keeps it when the query ends; and what Spark handed in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.next: list[Path] = []
+        self.handed: list[tuple[Path, int]] = []
+
+    def mkdtemp(self, *, prefix: str, dir: Path) -> str:
+        chosen = self.next.pop(0) if self.next else self.root / f"checkpoint-{len(list(self.root.iterdir()))}"
+        chosen.mkdir(exist_ok=True)
+        return str(chosen)
+
+    def copy(self, source: Path, name: str) -> Path:
+        return Path(shutil.copytree(source, self.root / name))
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoints:
+    made = Checkpoints(tmp_path / "checkpoints")
+    made.root.mkdir()
+    monkeypatch.setattr(query, "tempfile", types.SimpleNamespace(mkdtemp=made.mkdtemp))
+    monkeypatch.setattr(query, "shutil", types.SimpleNamespace(rmtree=lambda path, ignore_errors: None))
+    call: Callable[..., None] = Batches.__call__
+
+    def listen(self: Batches, frame: object, batch_id: int) -> None:
+        made.handed.append((self._checkpoint, batch_id))
+        call(self, frame, batch_id)
+
+    monkeypatch.setattr(Batches, "__call__", listen)
+    return made
+
+
+def newest(checkpoint: Path, log: str) -> int:
+    return max(int(file.name) for file in (checkpoint / log).iterdir() if file.name.isdigit())
+
+
+# --------------------------------------------------------------------------------------------------
+# paimon#9666, paimon#9667
+
+
+@pytest.mark.parametrize("epoch", [1, 2], ids=["the same grant", "the next grant"])
+def test_a_batch_that_is_in_and_that_spark_does_not_know_to_be_in_is_not_written_again(
+    bench: Bench, checkpoints: Checkpoints, epoch: int
+) -> None:
+    """paimon#9666, paimon#9667: a crash between the sink's commit and Spark's own left a batch to be replayed, and it
+    was committed twice, since the sink did not look at what it was; here Spark does replay it, and it is a no-op.
+    """
+    bench.write("one.csv", range(10))
+    first = bench.start(1)
+    first.wait(lambda: bench.seen() == [*range(10)])
+    bench.write("one.csv", range(10, 20), mode="a")
+    bench.write("two.csv", range(20, 30))
+    first.wait(lambda: bench.seen() == [*range(30)])
+    first.task.stop()
+
+    [checkpoint] = {path for path, _ in checkpoints.handed}
+    last = newest(checkpoint, "offsets")
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)  # the crash
+    checkpoints.handed.clear()
+    checkpoints.next = [checkpoint]
+    again = bench.start(epoch)
+    again.wait(lambda: bool(checkpoints.handed))
+    bench.write("two.csv", range(30, 40), mode="a")
+    again.wait(lambda: len(bench.seen()) >= 40)
+    again.task.stop()
+    assert checkpoints.handed[0] == (checkpoint, last), "Spark did replay it"
+    assert bench.seen() == [*range(40)]
+    assert sum(again.rows) == 10
+
+
+# --------------------------------------------------------------------------------------------------
+# SPARK-26425
+
+
+@pytest.mark.parametrize("how", ["one directory", "a copy of it"])
+def test_of_two_queries_with_one_checkpoint_at_most_one_goes_on(
+    table: Bench, checkpoints: Checkpoints, how: str
+) -> None:
+    """SPARK-26425: two queries with one checkpoint both went on, because the log of commits was not looked at as that
+    of offsets is; here a checkpoint decides nothing: the one whose grant is older ends, and each row is in once.
+    """
+    table.write("one.csv", range(10))
+    first = table.start(1)
+    first.wait(lambda: table.seen() == [*range(10)])
+    [checkpoint] = {path for path, _ in checkpoints.handed}
+    wait(lambda: (checkpoint / "commits" / "0").exists())
+    if how == "one directory":
+        checkpoints.next = [checkpoint]
+    else:
+        copy = checkpoints.copy(checkpoint, "copy")
+        # With the id of the first in it, Spark would end the first by itself.
+        (copy / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        (copy / ".metadata.crc").unlink(missing_ok=True)
+        checkpoints.next = [copy]
+    second = table.start(2)
+    table.write("one.csv", range(10, 20), mode="a")
+    error = first.failure()
+    assert isinstance(error, Fenced | SparkError), error
+    assert how == "one directory" or isinstance(error, Fenced), error
+    second.wait(lambda: len(table.seen()) >= 20)
+    table.write("two.csv", range(20, 30))
+    second.wait(lambda: len(table.seen()) >= 30)
+    assert table.seen() == [*range(30)]
+    assert sum(second.rows) == 20
+
+
+def test_a_second_query_of_the_same_grant_does_not_start_beside_the_first(table: Bench) -> None:
+    """SPARK-26425: the same within one worker: a grant has one query, and who starts another is told so; the first is
+    not disturbed, and a task that starts anew does so when its former query has ended.
+    """
+    table.write("one.csv", range(10))
+    first = table.start(1)
+    with pytest.raises(SparkError, match="already active"):
+        table.start(1)
+    table.write("one.csv", range(10, 20), mode="a")
+    first.wait(lambda: table.seen() == [*range(20)])
+    first.task.stop()
+    second = table.start(1)
+    table.write("one.csv", range(20, 30), mode="a")
+    second.wait(lambda: len(table.seen()) >= 30)
+    assert table.seen() == [*range(30)]
+    assert sum(second.rows) == 10
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-15018
+
+
+def test_an_old_checkpoint_does_not_bring_an_old_position_back(table: Bench, checkpoints: Checkpoints) -> None:
+    """KAFKA-15018: of two stores for an offset one had forgotten it and the other had not, so an old one came back;
+    here there is one, in the sink. A checkpoint of long ago that says otherwise ends its query; nothing is written
+    twice.
+    """
+    table.write("one.csv", range(10))
+    first = table.start(1)
+    first.wait(lambda: table.seen() == [*range(10)])
+    [checkpoint] = {path for path, _ in checkpoints.handed}
+    wait(lambda: (checkpoint / "commits" / "0").exists())
+    old = checkpoints.copy(checkpoint, "of long ago")
+    table.write("one.csv", range(10, 20), mode="a")
+    first.wait(lambda: table.seen() == [*range(20)])
+    first.task.stop()
+
+    table.write("one.csv", range(20, 30), mode="a")
+    checkpoints.next = [old]
+    error = table.start(2).failure()
+    assert isinstance(error, OffsetConflict)
+    assert "allowed: a batch that starts where every slice of it stands" in str(error)
+    assert table.seen() == [*range(20)]
+    again = table.start(2)
+    again.wait(lambda: table.seen() == [*range(30)])
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-18073
+
+
+def test_rows_of_a_batch_that_failed_for_a_while_are_not_skipped(bench: Bench) -> None:
+    """KAFKA-18073: a record whose conversion failed for a moment was dropped and its offset committed; here a batch
+    that fails ends the query: nothing behind it is written before it, and it is written when the task starts again.
+    """
+    bench.write("one.csv", range(10))
+    run = bench.start(1, sink_busy_timeout_ms="200")
+    run.wait(lambda: bench.seen() == [*range(10)])
+    path = bench.output if bench.sink == "sqlite" else bench.output / "_manifest.sqlite"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    bench.write("one.csv", range(10, 20), mode="a")
+    assert isinstance(run.failure(), SinkError)
+    other.execute("ROLLBACK")
+    other.close()
+    bench.write("one.csv", range(20, 30), mode="a")
+    bench.write("two.csv", range(30, 40))
+    run.task.stop()
+    assert bench.seen() == [*range(10)]
+    again = bench.start(1)
+    again.wait(lambda: len(bench.seen()) >= 40)
+    assert bench.seen() == [*range(40)]
+    assert sum(again.rows) == 30

@@ -1,0 +1,258 @@
+"""Bugs of other group coordinators that a rule could have: who is given what, at which epoch, and when it is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from connectgroup.errors import PluginError, StaleGroupEpoch
+from connectgroup.group.state import Group
+from connectgroup.messages import ConnectorChange
+from connectgroup.names import Unit, Units
+from connectgroup.records import MemberState, WantedState
+from tests.group.builders import (
+    FIXED,
+    ROUND_ROBIN,
+    FixedAssignor,
+    Scene,
+    info,
+    names,
+    settings,
+    tasks,
+    told,
+)
+from tests.group.workers import Storm
+from tests.worker.builders import Spread, World, server_spread, settings as world_settings
+
+STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
+
+
+def foo(*numbers: int) -> Units:
+    return tasks(foo=numbers)
+
+
+def wanted(connector: str, state: WantedState) -> ConnectorChange:
+    return ConnectorChange(connector=connector, wanted_state=state)
+
+
+@pytest.fixture
+def fixed() -> FixedAssignor:
+    return FixedAssignor()
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19974
+
+
+class OwnersByEpoch:
+    """Who has held (or was still stopping) which unit at which epoch of its own."""
+
+    def __init__(self) -> None:
+        self.owner: dict[tuple[Unit, int], str] = {}
+
+    def note(self, group: Group) -> None:
+        away = {member_id for member_id, current in group.currents.items() if current.away}
+        # The one exception: who has said that everything has stopped may be followed under the same epochs (CN-12).
+        self.owner = {key: member_id for key, member_id in self.owner.items() if member_id not in away}
+        for member_id, current in sorted(group.currents.items()):
+            for unit in sorted(current.held if member_id not in away else ()):
+                first = self.owner.setdefault((unit, current.epoch), member_id)
+                assert first == member_id, f"{unit} at epoch {current.epoch}: first {first}'s, then {member_id}'s"
+
+
+def test_a_member_that_has_more_to_stop_keeps_its_epoch(fixed: FixedAssignor) -> None:
+    """KAFKA-19974: from one revocation straight into the next the member's epoch went up, so a unit was owned by two
+    members at one epoch; here the epoch waits until nothing is left to stop, also where a connector is paused between.
+    """
+    scene = Scene.at_rest(
+        settings(fixed), epoch=10, connectors={"foo": 4, "bar": 1}, members={"A": foo(-1, 0, 1, 2, 3) | tasks(bar=[0])}
+    )
+    owners = OwnersByEpoch()
+    owners.note(scene.group)
+    others = {Unit("bar")}
+    fixed.shares = {"A": foo(-1, 0, 1, 2) | tasks(bar=[0]), "B": foo(3) | others}
+    scene.join("B")
+    owners.note(scene.group)
+    assert told(scene.heartbeat("A", 10)) == (10, ["bar-0", "foo", "foo-0", "foo-1", "foo-2"])
+
+    # A is still stopping foo-3 when two more are taken from it: one by the target, one because it shall not run.
+    fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2, 3) | others}
+    scene.update(wanted("bar", WantedState.PAUSED))
+    assert told(scene.heartbeat("A", 10)) == (10, None)
+    assert told(scene.heartbeat("A", 10, foo(-1, 0, 1, 2) | tasks(bar=[0]))) == (10, ["foo", "foo-0", "foo-1"])
+    assert (scene.state("A"), scene.current("A").epoch) == (UNREVOKED, 10)
+    owners.note(scene.group)
+    assert told(scene.heartbeat("B", 11)) == (12, ["bar", "foo-3"])
+    owners.note(scene.group)
+
+    # bar-0 comes back, to the one that has not let go of it yet.
+    fixed.shares = {"A": foo(-1, 0, 1) | tasks(bar=[0]), "B": foo(2, 3) | others}
+    scene.update(wanted("bar", WantedState.RUNNING))
+    scene.heartbeat("A", 10, foo(-1, 0, 1, 2))
+    owners.note(scene.group)
+    assert told(scene.heartbeat("A", 10, foo(-1, 0, 1))) == (13, ["bar-0", "foo", "foo-0", "foo-1"])
+    owners.note(scene.group)
+    assert told(scene.heartbeat("B", 12)) == (13, ["bar", "foo-2", "foo-3"])
+    owners.note(scene.group)
+    assert scene.current("B").assigned[Unit("foo", 2)] == 13
+
+
+def test_in_no_storm_do_two_members_own_a_unit_at_one_epoch() -> None:
+    """KAFKA-19974: the same under lost messages, slow stops, pauses and restarts: a unit has one owner an epoch."""
+    handed_on = 0
+    for seed in range(10, 50):
+        storm, owners = Storm(seed), OwnersByEpoch()
+        storm.scene.check_replay = False
+        for _ in range(200):
+            storm.play(1)
+            owners.note(storm.scene.group)
+        handed_on += len({(unit, owner) for (unit, _), owner in owners.owner.items()})
+        handed_on -= len({unit for unit, _ in owners.owner})
+    assert handed_on > 50, "units that nobody ever takes over show nothing"
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-19431
+
+
+def test_what_shall_not_run_any_more_is_given_to_nobody_by_a_target_that_still_names_it(fixed: FixedAssignor) -> None:
+    """KAFKA-19431: a member that gave up a topic in the middle of a revocation went on to be assigned it; here what was
+    paused while a member is stopping something is in no grant, although the target of before names it.
+    """
+    scene = Scene.at_rest(
+        settings(fixed), epoch=10, connectors={"foo": 2, "bar": 2}, members={"A": tasks(foo=[-1, 0, 1], bar=[-1, 0, 1])}
+    )
+    fixed.shares = {"A": tasks(foo=[-1, 0], bar=[-1, 1]), "B": tasks(foo=[1], bar=[0])}
+    scene.join("B")
+    assert told(scene.heartbeat("A", 10)) == (10, ["bar", "bar-1", "foo", "foo-0"])
+
+    fixed.error = PluginError("not today")  # so the target stays the one that names bar-0 for B and bar-1 for A
+    scene.update(wanted("bar", WantedState.PAUSED))
+    assert names(scene.group.target("B").units) == ["bar-0", "foo-1"]
+    left = tasks(foo=[-1, 0], bar=[-1, 1])
+    assert told(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "and bar-1 is taken"
+    assert told(scene.heartbeat("B", 11)) == (11, ["foo-1"])
+    assert told(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, None)
+    assert told(scene.heartbeat("B", 11, foo(1), full=True)) == (11, ["foo-1"])
+
+    scene.update(wanted("bar", WantedState.STOPPED))
+    assert told(scene.heartbeat("A", 11)) == (11, ["foo", "foo-0"])
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-16367
+
+
+@pytest.mark.parametrize("state", [STABLE, UNREVOKED, UNRELEASED])
+def test_a_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAssignor, state: MemberState) -> None:
+    """KAFKA-16367: a full request got a partial answer, and the client lost its assignment; here whoever says all is
+    told all, in each state, however often it asks; and a partial request is told nothing it knows.
+    """
+    scene = Scene.at_rest(
+        settings(fixed), epoch=20, connectors={"foo": 4}, members={"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
+    )
+    shares = {STABLE: foo(0, 1, 2), UNREVOKED: foo(0, 1), UNRELEASED: foo(0, 1, 2, 3)}
+    fixed.shares = {"m0": foo(-1, 0, 1, 2, 3) - shares[state], "m1": shares[state]}
+    scene.join("m9")
+    epoch, _ = told(scene.heartbeat("m1", 20))
+    assert scene.state("m1") is state
+    for _ in range(2):
+        keeps = shares[state] - foo(3)
+        assert told(scene.heartbeat("m1", epoch, foo(0, 1, 2), full=True)) == (epoch, names(keeps))
+        assert told(scene.heartbeat("m1", epoch)) == (epoch, None)
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-20434
+
+
+def test_a_group_whose_members_all_ask_for_another_assignor_is_computed_anew_by_it(fixed: FixedAssignor) -> None:
+    """KAFKA-20434: all members rejoined with another assignor and the old target stayed; here the one that is in effect
+    computes, from the moment on at which it is.
+    """
+    scene = Scene.at_rest(
+        settings(fixed),
+        epoch=10,
+        connectors={"foo": 3},
+        members={"m1": foo(-1, 0, 1, 2), "m2": (), "m3": ()},
+    )
+    fixed.shares = {"m1": foo(-1, 0, 1, 2)}
+    for member_id in ("m1", "m2", "m3"):
+        scene.join(member_id, server_assignor=FIXED)
+    for member_id in ("m1", "m2", "m3"):
+        assert scene.group.target_assignor == FIXED
+        epoch = scene.group.epoch
+        scene.join(member_id, server_assignor=ROUND_ROBIN)
+        assert scene.group.epoch > epoch
+    assert (scene.group.target_assignor, scene.group.target_epoch) == (ROUND_ROBIN, scene.group.epoch)
+    assert sorted(len(target.units) for target in scene.group.targets.values()) == [1, 1, 2]
+
+
+def test_the_last_one_to_prefer_the_old_assignor_takes_it_along_when_it_leaves(fixed: FixedAssignor) -> None:
+    """KAFKA-20434: what is in effect changes by a leave too; the next target is the other assignor's."""
+    scene = Scene(settings=settings(fixed))
+    old, new = info("old"), info("new")
+    scene.join("m1", old, new)
+    scene.install("m1", 0, scene.prepare("m1", 0).group_epoch, {})
+    assert scene.group.target_assignor == "old"
+    scene.join("m2", new, old)
+    scene.install("m1", 0, scene.prepare("m1", 0).group_epoch, {})
+    assert scene.group.target_assignor == "new", "one first place each: the name decides"
+    scene.join("m3", old, new)
+    question = scene.prepare("m1", 0)
+    assert question.assignor_name == "old"
+    scene.leave("m3")
+    assert scene.install("m1", 0, question.group_epoch, {}).error_code == StaleGroupEpoch.code
+    question = scene.prepare("m1", 0)
+    assert question.assignor_name == "new"
+    scene.install("m1", 0, question.group_epoch, {})
+    assert (scene.group.target_assignor, scene.group.target_epoch) == ("new", scene.group.epoch)
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-20273
+
+
+def test_a_group_that_changes_its_kind_of_assignor_does_not_keep_a_target_that_lags(fixed: FixedAssignor) -> None:
+    """KAFKA-20273: a group was downgraded while its target lagged behind, and the stale one stayed; here the change
+    from client-side to server-side computes for the newest epoch, although somebody had been asked already.
+    """
+    scene = Scene(settings=settings(fixed))
+    scene.join("m1", info("a"))
+    scene.install("m1", 0, scene.prepare("m1", 0).group_epoch, {})
+    scene.join("m2", info("a"))
+    question = scene.prepare("m1", 0)
+    assert scene.group.epoch > scene.group.target_epoch, "m1 computes, and takes its time"
+    scene.join("m2", server_assignor=FIXED)
+    assert (scene.group.target_assignor, scene.group.target_epoch) == (FIXED, scene.group.epoch)
+    assert scene.install("m1", 0, question.group_epoch, {}).error_code == StaleGroupEpoch.code
+    assert scene.group.target_assignor == FIXED
+
+
+@pytest.mark.parametrize("computes", ["a member", "the coordinator"])
+async def test_a_new_coordinator_sees_that_the_target_it_has_read_is_out_of_date(tmp_path: Path, computes: str) -> None:
+    """KAFKA-20273: the same where the role passes to another coordinator: a computation that was under way, or had
+    failed, is not forgotten, so the group does not stay on the stale target.
+    """
+    async with World(tmp_path) as world:
+        gate, hangs = world.gate(), Spread()
+        await world.add("c", 3)
+        if computes == "a member":
+            world.start("a", assignors=[hangs], rebalance_timeout_ms=5_000)
+            await world.settled()
+            hangs.before = lambda question: gate.wait()
+        else:
+            world.start("a")
+            await world.settled()
+            world.group = world_settings(server_assignors={})
+            await world.restart()
+        world.start("b", assignors=[Spread()] if computes == "a member" else [], rebalance_timeout_ms=5_000)
+        await asyncio.sleep(3)
+        group = await world.describe()
+        assert group.group_epoch > group.assignment_epoch
+        world.group = replace(world.group, server_assignors={"even": server_spread}, server_assignor="even")
+        await world.restart()
+        await world.settled(within=20)

@@ -1,0 +1,325 @@
+"""Bugs of Connect's rebalances: workers that are lost, come back, come one after another; and the delay between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from assignors.balanced import BalancedAssignor
+from connectgroup.coordinator.server import server_assignors
+from connectgroup.errors import TransportError
+from connectgroup.log.memory import MemoryLog
+from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, Request, Response
+from connectgroup.records import Record
+from tests.worker.builders import Actor, World, settings
+
+DELAY_MS = 30_000
+WAITS = settings(
+    scheduled_delay_ms=DELAY_MS, server_assignor="balanced", server_assignors=server_assignors(["balanced"])
+)
+"""Work of a lost worker waits half a minute for it, from the end of its session."""
+
+
+async def held_back(world: World) -> dict[str, int]:
+    """For whom work waits, and for how many milliseconds more."""
+    return {work.member_id: work.left_ms for work in (await world.describe()).held_back}
+
+
+async def epoch(world: World) -> int:
+    return (await world.describe()).group_epoch
+
+
+async def quiet(world: World, seconds: float = 300) -> None:
+    """Nothing changes hands, no epoch is raised, nobody speaks more than it should."""
+    before = await epoch(world)
+    lines = [line for line in world.journal if line[0] != "?"]
+    sent = {name: actor.heartbeats.heartbeats for name, actor in world.actors.items()}
+    await asyncio.sleep(seconds)
+    assert await epoch(world) == before
+    assert [line for line in world.journal if line[0] != "?"] == lines
+    for name, actor in world.actors.items():
+        assert actor.heartbeats.heartbeats - sent[name] <= 2 * seconds / 3 + 2
+
+
+def alive(world: World, number: int) -> int:
+    """How many starts of a task have not been followed by a stop."""
+    lines = [line.split(" ") for line in world.journal]
+    events = [event for _, event, *unit in lines if unit == [f"c-{number}"]]
+    return events.count("start") - events.count("stop")
+
+
+async def removed(world: World, member_id: str) -> None:
+    """Until the group has removed a member: not longer than a session."""
+    group = world.coordinator._groups["workers"]
+    await world.until(lambda: member_id not in group.members, within=11, step=0.01)
+
+
+def even(shares: dict[str, list[str]]) -> bool:
+    """Whether the tasks are shared evenly."""
+    sizes = [len([unit for unit in units if unit != "c"]) for units in shares.values()]
+    return max(sizes) - min(sizes) <= 1
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-12495
+
+
+@pytest.mark.parametrize("assigns", ["the coordinator", "a member"])
+@pytest.mark.parametrize("rounds", [0, 2])
+async def test_workers_that_join_in_the_middle_of_revocations_end_in_balance_and_in_peace(
+    tmp_path: Path, assigns: str, rounds: int
+) -> None:
+    """KAFKA-12495: a join right after a revoking round left the group out of balance, then it rebalanced without end.
+    Here each join is one epoch (and one for each further round of moves, where those are limited), the end is even, no
+    delay begins where nobody was lost, and then there is silence.
+    """
+    async with World(tmp_path, group=settings(scheduled_delay_ms=DELAY_MS, most_moves=rounds)) as world:
+        await world.add("c", 19)
+        assignors = [BalancedAssignor()] if assigns == "a member" else []
+        world.start("a", assignors=assignors)
+        await world.settled()
+        before = await epoch(world)
+        for number in range(19):
+            world.hook[f"a stop c-{number}"] = world.slow(1 + number % 4)
+        for name in "bdef":
+            world.start(name, assignors=assignors)
+            await asyncio.sleep(1.3)
+            assert await held_back(world) == {}
+        shares = await world.settled(within=60)
+        assert even(shares)
+        raised = await epoch(world) - before
+        if rounds:
+            assert 4 < raised <= 4 + 16 / rounds
+        else:
+            assert raised == 4
+        await quiet(world)
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-10763
+
+
+async def test_a_rebalance_on_top_of_another_while_work_is_held_back_skips_no_revocation(tmp_path: Path) -> None:
+    """KAFKA-10763: a second rebalance before the end of the first skipped its revocations, and a zombie task ran until
+    its worker died; here, with the work of a lost worker waiting besides, each unit that is taken is stopped, its
+    listener told once, and in the end each runs once.
+    """
+    async with World(tmp_path, group=WAITS) as world:
+        await world.add("c", 23)
+        for name in "abd":
+            world.start(name)
+        await world.settled()
+        for number in range(23):
+            world.hook[f"stop c-{number}"] = world.slow(5 + number % 3)
+        world.zombies.add("d")  # its stops take longer than what is left of its session
+        lost = world.actors["d"]
+        lost.cut()
+        await removed(world, "d")
+        assert set(await held_back(world)) == {"d"}
+        for name in "efg":
+            world.start(name)
+            await asyncio.sleep(2)
+        assert world.count(" stop ") > world.count(" on_revoked "), "the first is not finished"
+        await world.add("c", 19)
+        world.start("h")
+        await asyncio.sleep(1)
+        world.actors.pop("e").worker.stop()
+        lost.heal()
+        shares = await world.settled(within=90)
+        assert even(shares)
+        for number in range(23):
+            assert alive(world, number) == (1 if number < 19 else 0)
+        told = [line for line in world.journal if "on_revoked" in line or "on_lost" in line]
+        taken = sorted(unit for line in told for unit in line.split(" ", 2)[2].split(", ") if unit != "c")
+        assert taken == sorted(line.split(" ")[2] for line in world.journal if line.split(" ")[1] == "stop")
+        await quiet(world, 60)
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-9184, KAFKA-9841
+
+
+@pytest.mark.parametrize("back_s", [15, 60], ids=["while its work waits", "when others have its work"])
+async def test_a_worker_that_was_cut_off_returns_with_nothing_and_the_group_comes_to_rest(
+    tmp_path: Path, back_s: float
+) -> None:
+    """KAFKA-9184: a worker that was cut off went on with its tasks after they had been given on. KAFKA-9841: it came
+    back with its old assignment, and tasks ran twice. Here it stops by itself before the group gives up on it, comes
+    back owning nothing, and what it gets it gets under later grants; the next one to be lost is waited for as long
+    again.
+    """
+    async with World(tmp_path, group=WAITS) as world:
+        await world.add("c", 8)
+        for name in "abd":
+            world.start(name)
+        before = await world.settled()
+        b = world.actors["b"]
+        tokens, at_epoch = dict(b.worker.member.owned), await epoch(world)
+        b.cut()
+        began = world.now
+        await world.until(lambda: world.count("b on_lost"), within=9)
+        assert world.now - began < 8.1
+        assert not b.units
+        await asyncio.sleep(back_s - (world.now - began))
+        b.heal()
+        asked = len(b.heartbeats.requests)
+        after = await world.settled(within=15)
+        [first] = [r for _, r in b.heartbeats.requests[asked:] if isinstance(r, HeartbeatRequest)][:1]
+        assert (first.member_epoch, first.owned) == (0, ())
+        assert even(after)
+        if back_s < 40:
+            assert after == before
+        for unit in tokens.keys() & b.worker.member.owned.keys():
+            assert b.worker.member.owned[unit] > tokens[unit]
+        assert await epoch(world) - at_epoch <= 3, "lost, given on, back"
+        await quiet(world)
+
+        world.actors["d"].cut()
+        await removed(world, "d")
+        [left_ms] = (await held_back(world)).values()
+        assert DELAY_MS - 50 <= left_ms <= DELAY_MS
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-9848
+
+
+async def test_a_grant_whose_answer_was_lost_is_not_lost_work(tmp_path: Path) -> None:
+    """KAFKA-9848: the answer that gave a worker its tasks was lost, they were taken for lost, and waited for a delay
+    although everybody was there; here the worker asks once more and gets them, without a delay and without an epoch.
+    """
+    async with World(tmp_path, group=WAITS) as world:
+        await world.add("c", 5)
+        world.start("a")
+        await world.settled()
+        b = world.make("b")
+        lost: list[float] = []
+
+        async def lose_grants(request: Request) -> Response | None:
+            response = await world.coordinator.handle(request, client_host="test")
+            assert isinstance(response, HeartbeatResponse)
+            if len(lost) < 3 and response.assignment is not None and response.assignment.grants:
+                lost.append(world.now)
+                raise TransportError("connection reset")
+            return response
+
+        b.heartbeats.instead = lose_grants
+        b.task = asyncio.create_task(b.worker.run())
+        await world.until(lambda: lost)
+        at_epoch = await epoch(world)
+        assert even(await world.settled(within=5))
+        assert len(lost) == 3
+        assert world.now - lost[0] < 2
+        assert await held_back(world) == {}
+        assert await epoch(world) == at_epoch
+
+
+# --------------------------------------------------------------------------------------------------
+# KAFKA-15693
+
+
+@pytest.mark.parametrize("how", ["dies", "leaves", "is fenced"])
+async def test_without_a_delay_nothing_of_a_worker_that_is_gone_stays_unassigned(tmp_path: Path, how: str) -> None:
+    """KAFKA-15693: with a delay of nought the tasks of a lost worker were assigned to nobody for ever; here they are
+    given on in the very step that removes the worker, however it goes.
+    """
+    async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
+        await world.add("c", 5)
+        for name in "ab":
+            world.start(name)
+        shares = await world.settled()
+        b = world.actors.pop("b")
+        if how == "leaves":
+            b.worker.stop()
+        else:
+            world.zombies.add("b")
+            b.cut()
+            if how == "is fenced":
+                wrong = HeartbeatRequest(group_id="workers", member_id="b", member_epoch=99, owned=())
+                await world.coordinator.handle(wrong, client_host="test")
+        await removed(world, "b")
+        group = await world.describe()
+        assert (group.group_epoch, group.held_back) == (group.assignment_epoch, ())
+        await world.settled("a", within=0.5)
+        assert len(shares["b"]) > 2
+        assert b.task is not None
+        b.task.cancel()
+
+
+# --------------------------------------------------------------------------------------------------
+# strimzi#11475
+
+
+async def kill(actor: Actor) -> None:
+    """Its process is gone and says nothing."""
+    actor.cut()
+    assert actor.task is not None
+    actor.task.cancel()
+    await asyncio.gather(actor.task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", ["killed", "told to stop"])
+async def test_a_pod_that_is_started_again_under_its_name_does_not_wait_for_the_delay(tmp_path: Path, how: str) -> None:
+    """strimzi#11475: a pod that was restarted idled for the whole rebalance delay, since it came back as somebody else;
+    here it bears the same instance id: it has its work back within two heartbeats of its session's end (at once,
+    where it said that it goes for a while), and nobody else's moves.
+    """
+    async with World(tmp_path, group=settings(scheduled_delay_ms=300_000)) as world:
+        await world.add("c", 8)
+        for number in range(3):
+            world.start(f"pod-{number}-x", instance_id=f"pod-{number}")
+        before = await world.settled()
+        old = world.actors.pop("pod-1-x")
+        went = world.now
+        if how == "killed":
+            await kill(old)
+        else:
+            old.worker.stop()
+            assert old.task is not None
+            await old.task
+        stops = world.count("pod-0-x stop") + world.count("pod-2-x stop")
+        world.start("pod-1-y", instance_id="pod-1")
+        after = await world.settled(within=40)
+        assert after.pop("pod-1-y") == before.pop("pod-1-x")
+        assert after == before
+        assert world.count("pod-0-x stop") + world.count("pod-2-x stop") == stops
+        assert world.now - went < (10 + 2 * 3 + 5.5 if how == "killed" else 1)
+        assert await held_back(world) == {}
+
+
+class TakesHalfASecond(MemoryLog):
+    async def append(self, records: Sequence[Record]) -> None:
+        await asyncio.sleep(0.5)
+        await super().append(records)
+
+
+async def test_slow_changes_while_workers_come_and_go_run_no_task_twice(tmp_path: Path) -> None:
+    """strimzi#11475: a slow call that changed a connector met a reassignment, and a task ran on two workers; here
+    what is slow is slow for all who would build on it, and the stage fails this test if a task begins twice.
+    """
+    async with World(tmp_path, group=settings(session_timeout_ms=20_000), log=TakesHalfASecond) as world:
+        await world.add("c", 6)
+        world.start("a")
+        await world.settled()
+        world.zombies.add("b")  # its stops take longer than what is left of its session
+        for number in range(6):
+            world.hook[f"stop c-{number}"] = world.slow(5)
+        world.start("b")
+        await world.until(lambda: world.count("a stop"))
+        changes = [asyncio.create_task(world.add("c", number)) for number in (4, 6, 5)]
+        world.start("d")
+        await asyncio.sleep(10)
+        world.actors["b"].cut()
+        changes.append(asyncio.create_task(world.add("c", 6, text="other")))
+        world.start("e")
+        await asyncio.sleep(25)
+        world.actors["b"].heal()
+        changes.append(asyncio.create_task(world.add("c", 6, text="another")))
+        await asyncio.gather(*changes)
+        assert even(await world.settled(within=120))
+        for number in range(6):
+            assert alive(world, number) == 1
+        assert world.count(" stop ") > 12

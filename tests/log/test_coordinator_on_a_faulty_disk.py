@@ -1,0 +1,100 @@
+"""The coordinator on a log whose disk fails: whoever asks is told to ask again, and is served when it is well (F10)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable
+from connectgroup.log.sqlite import SqliteLog
+from connectgroup.messages import HeartbeatRequest, HeartbeatResponse
+from tests.coordinator.builders import add, ask, beat, change, look, memory_is_log, serving
+
+from .faulty_vfs import Call, FaultyVfs
+from .life import NAME
+from .test_faulty_disk import Failing, a_change, any_call, growth
+
+ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
+
+
+async def until_served(coordinator: Coordinator, request: HeartbeatRequest) -> tuple[HeartbeatResponse, int]:
+    """What a worker does: ask again as long as it is told to. The answer, and how often it was told to."""
+    for told_to in itertools.count():
+        answer = await ask(coordinator, request)
+        if answer.error_code not in ASK_AGAIN:
+            return answer, told_to
+        assert "\n" not in (answer.error_message or "")
+        await asyncio.sleep(0.05)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("may", "full", "half"),
+    [(any_call, False, False), (a_change, False, True), (growth, True, True)],
+    ids=["not done", "done, or half of it", "full after half"],
+)
+async def test_a_call_that_fails_once_costs_whoever_asked_a_second_try(
+    place: Path, may: Callable[[Call], bool], full: bool, half: bool
+) -> None:
+    """Each call in turn that a join takes: the group is as it was, or the join is in; members before it are members."""
+    felt = 0
+    for number in itertools.count(1):
+        folder = place / str(number)
+        folder.mkdir()
+        failing = Failing(number, may, full=full, half=half, ill=False)
+        log = SqliteLog(folder / NAME)
+        with FaultyVfs(folder, failing):
+            async with serving(log) as coordinator:
+                await change(coordinator, add())
+                first = await ask(coordinator, beat("a"))
+                failing.ill = True
+                joined, told_to = await until_served(coordinator, beat("b"))
+                assert joined.error_code == 0
+                felt += told_to > 0
+                stays, _ = await until_served(coordinator, beat("a", first.member_epoch))
+                assert stays.error_code == 0
+                failing.ill = False
+                assert {member.member_id for member in (await look(coordinator)).members} == {"a", "b"}
+                await memory_is_log(coordinator, log)
+        if failing.failed is None:
+            break
+    assert felt > 5
+
+
+@pytest.mark.parametrize(
+    ("may", "full"),
+    [(growth, True), (a_change, False), (any_call, False)],
+    ids=["full", "cannot be written", "gone"],
+)
+async def test_while_the_disk_is_ill_nothing_is_promised_and_when_it_is_well_everything_is_served_again(
+    place: Path, may: Callable[[Call], bool], full: bool
+) -> None:
+    """F10: retriable answers, the same state afterwards, no restart."""
+    failing = Failing(1, may, full=full, lasting=True, ill=False)
+    log = SqliteLog(place / NAME)
+    with FaultyVfs(place, failing):
+        async with serving(log) as coordinator:
+            await change(coordinator, add())
+            first = await ask(coordinator, beat("a"))
+            failing.ill = True
+            for _ in range(5):
+                answer = await ask(coordinator, beat("b"))
+                assert answer.error_code in ASK_AGAIN
+                assert answer.coordinator_epoch == log.epoch
+                await asyncio.sleep(0.1)
+            assert failing.failed is not None
+            failing.ill = False
+            joined, _ = await until_served(coordinator, beat("b"))
+            assert joined.error_code == 0
+            stays, _ = await until_served(coordinator, beat("a", first.member_epoch))
+            assert stays.error_code == 0
+            await memory_is_log(coordinator, log)
+    async with serving(SqliteLog(place / NAME)) as coordinator:
+        group = await look(coordinator)
+        assert {member.member_id for member in group.members} == {"a", "b"}
+        assert [connector.connector for connector in group.connectors] == ["c"]

@@ -1,0 +1,170 @@
+"""A file that was cut, flipped, emptied, swapped or written over: refused with its place, or served as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from connectgroup.errors import LogError
+from connectgroup.log.sqlite import SqliteLog
+from connectgroup.testing.log_contract import member, opened
+
+from .life import NAME, Told, append, holds, serves
+
+PAGE = 4096
+
+
+async def ten_batches(path: Path) -> Told:
+    told = Told()
+    async with opened(SqliteLog(path)) as log:
+        for number in range(10):
+            await append(log, told, number, bytes_each=1500)
+    return told
+
+
+async def refusal(path: Path, told: Told) -> str:
+    """What is said against serving the log, at the opening or at the group; empty where it is served whole."""
+    try:
+        async with opened(SqliteLog(path)) as log:
+            loaded = (await log.load("g"))["g"]
+            if isinstance(loaded, LogError):
+                return str(loaded)
+            await holds(log, told)
+            return ""
+    except LogError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("lock_file_too", [True, False], ids=["with lock file", "without"])
+async def test_a_file_cut_at_any_page_or_beside_it_is_refused(place: Path, lock_file_too: bool) -> None:
+    """F28: closed in good order, so nothing else holds what is missing."""
+    original = place / "original"
+    original.mkdir()
+    told = await ten_batches(original / NAME)
+    size = (original / NAME).stat().st_size
+    assert size > 10 * PAGE
+    for boundary in range(0, size + 1, PAGE):
+        for length in {boundary - 1, boundary, boundary + 1} & set(range(size)):
+            if length == 0 and not lock_file_too:
+                continue  # nothing is left that could tell it from a new file
+            folder = place / str(length)
+            shutil.copytree(original, folder)
+            if not lock_file_too:
+                (folder / f"{NAME}.lock").unlink()
+            os.truncate(folder / NAME, length)
+            for _ in range(2):
+                said = await refusal(folder / NAME, told)
+                assert said.startswith(str(folder / NAME)), f"cut to {length} of {size} bytes: {said!r}"
+                assert "\n" not in said
+            if length <= size - PAGE:
+                assert (folder / NAME).stat().st_size == length, "left as it was"
+
+
+async def test_a_file_that_was_emptied_says_what_to_do_and_a_file_that_was_removed_is_a_new_log(place: Path) -> None:
+    """F28: whoever removes a log that ended well means it; an empty one is an accident."""
+    path = place / NAME
+    told = await ten_batches(path)
+    os.truncate(path, 0)
+    says = rf"{path}: is empty though process {os.getpid()} wrote a log there: .* To begin anew, remove {NAME}.lock"
+    for _ in range(2):
+        with pytest.raises(LogError, match=says):
+            await SqliteLog(path).open()
+    path.unlink()
+    await serves(path, Told())
+    assert told.kept
+
+
+async def test_every_flipped_bit_of_a_record_is_found_and_its_offset_named(place: Path) -> None:
+    """D7, F9, F27."""
+    original = place / "original"
+    original.mkdir()
+    async with opened(SqliteLog(original / NAME)) as log:
+        for number in range(5):
+            await log.append([member(f"m{number}", host="unmistakable" if number == 3 else "x")])
+        epoch = log.epoch
+    data = (original / NAME).read_bytes()
+    start = data.index(b"unmistakable")
+    assert data.count(b"unmistakable") == 1
+    path = place / "copy" / NAME
+    shutil.copytree(original, path.parent)
+    for bit in range(start * 8, (start + len(b"unmistakable")) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        async with opened(SqliteLog(path)) as log:
+            found = (await log.load("g"))["g"]
+        assert isinstance(found, LogError)
+        assert str(found).startswith(f"{path}: offset 4, group g: its checksum is ")
+    assert epoch == 1
+
+
+def _noise(length: int) -> Callable[[Path], None]:
+    return lambda path: _write(path, Random(length).randbytes(length))
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _head_only(path: Path) -> None:
+    """Our first page, and noise."""
+    asyncio.run(ten_batches(path))
+    data = path.read_bytes()
+    path.write_bytes(data[:PAGE] + Random(1).randbytes(len(data) - PAGE))
+
+
+def _older_schema(path: Path) -> None:
+    asyncio.run(ten_batches(path))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (_noise(1), "not a database"),
+        (_noise(99), "not a database"),
+        (_noise(512), "not a database"),
+        (_noise(3 * PAGE), "not a database"),
+        (lambda path: _write(path, bytes(3 * PAGE)), "not a database"),
+        (lambda path: _write(path, b"SQLite format 3\0"), "not a database"),
+        (_head_only, "malformed"),
+        (_older_schema, "has schema version 0, written by other software; allowed: 1"),
+        (lambda path: Path(f"{path}-wal").mkdir(), "Is a directory"),
+        (lambda path: Path(f"{path}-shm").mkdir(), "readonly database|unable to open"),
+    ],
+    ids=[
+        "1 byte",
+        "99 bytes",
+        "noise",
+        "pages of noise",
+        "zeros",
+        "a header",
+        "noise behind the first page",
+        "older schema",
+        "folder as write-ahead log",
+        "folder as shared memory",
+    ],
+)
+def test_a_strange_file_is_refused_on_one_line_and_not_written_to(
+    place: Path, prepare: Callable[[Path], None], says: str
+) -> None:
+    """Bad input 30."""
+    path = place / NAME
+    prepare(path)
+    before = path.read_bytes() if path.exists() else None
+    said = [asyncio.run(refusal(path, Told())) for _ in range(2)]
+    for line in said:
+        assert line.startswith(str(path))
+        assert re.search(says, line)
+        assert "\n" not in line
+    assert before is None or path.read_bytes() == before

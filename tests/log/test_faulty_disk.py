@@ -1,0 +1,176 @@
+"""Every call on a file fails once, or from some call on until the disk is well again: an error, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import LogError
+from connectgroup.log.base import AppendRefused, LogFenced
+from connectgroup.log.sqlite import SqliteLog
+from connectgroup.testing.log_contract import opened
+
+from .faulty_vfs import FAILS_WITH, SQLITE_FULL, Call, Fault, FaultyVfs
+from .life import NAME, Told, append, holds, look, serves
+
+
+@dataclass
+class Failing:
+    """The n-th call fails, or all from the n-th on, as long as the disk is ``ill``; only calls that ``may`` count."""
+
+    left: int
+    may: Callable[[Call], bool]
+    full: bool = False
+    half: bool = False
+    lasting: bool = False
+    ill: bool = True
+    failed: Call | None = None
+
+    def __call__(self, call: Call) -> Fault | None:
+        if not self.ill or not self.may(call):
+            return None
+        self.left -= 1
+        if self.left > 0 or (self.left < 0 and not self.lasting):
+            return None
+        self.failed = self.failed or call
+        return Fault(code=SQLITE_FULL if self.full else FAILS_WITH[call.what], half=self.half)
+
+
+class Life:
+    """A log that is asked for one thing after the other, and is asked for the next one whatever became of the last.
+
+    Attributes:
+        failed: how many of the things asked for ended in an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = SqliteLog(path, compact_after=16)
+        self.told = Told()
+        self.failed = 0
+        self._numbers = itertools.count()
+        self._open = False
+
+    async def through(self, times: int = 2) -> None:
+        """All that is ever asked of a log."""
+        for _ in range(times):
+            for _ in range(3):
+                await self._asked(self._append(1))
+                await self._asked(look(self.log, self.told))
+            await self._asked(self._append(3))
+            await self._asked(self.log.compact())
+            await self._asked(look(self.log, self.told))
+            await self._asked(self._append(1))
+            await self.log.close()
+            self._open = False
+
+    async def _append(self, count: int) -> None:
+        await append(self.log, self.told, *itertools.islice(self._numbers, count))
+
+    async def _asked(self, what: Coroutine[Any, Any, object]) -> None:
+        try:
+            if not self._open:
+                await self.log.open()
+                self._open = True
+            await what
+        except LogError as failure:
+            self.failed += 1
+            self._one_clear_line(failure)
+        finally:
+            what.close()
+
+    def _one_clear_line(self, error: LogError) -> None:
+        """And of no kind that would say that nothing was written, or that somebody else has the log."""
+        assert not isinstance(error, AppendRefused | LogFenced), error
+        assert str(error).startswith(str(self.path)), error
+        assert "\n" not in str(error), error
+        assert len(str(error)) < 400, error
+
+
+def any_call(call: Call) -> bool:
+    """But for the locks in shared memory, after which SQLite tries again for ten seconds."""
+    return call.what != "lock_map"
+
+
+def a_change(call: Call) -> bool:
+    return call.what in {"write", "sync", "truncate", "delete"}
+
+
+def growth(call: Call) -> bool:
+    """The lock file does not grow, so that it can be written on a full disk."""
+    return call.what in {"write", "open"} and not call.file.endswith(".lock")
+
+
+def reading(call: Call) -> bool:
+    return call.what in {"read", "size"}
+
+
+@pytest.mark.parametrize(
+    ("may", "full", "half"),
+    [(any_call, False, False), (a_change, False, True), (growth, True, False), (growth, True, True)],
+    ids=["not done", "done, or half of it", "full", "full after half"],
+)
+async def test_a_call_that_fails_once_costs_at_most_what_was_being_done(
+    place: Path, may: Callable[[Call], bool], full: bool, half: bool
+) -> None:
+    """F10: whichever call it is, from the first of a new file to the last of closing it."""
+    for number in itertools.count(1):
+        folder = place / str(number)
+        folder.mkdir()
+        failing = Failing(number, may, full=full, half=half)
+        with FaultyVfs(folder, failing):
+            life = Life(folder / NAME)
+            await life.through()
+        assert life.failed <= 1, f"{failing.failed} was felt by {life.failed}"
+        await serves(folder / NAME, life.told)
+        if failing.failed is None:
+            break
+    assert number > 100, "the calls were not seen"
+
+
+@pytest.mark.parametrize(
+    ("may", "full"),
+    [(growth, True), (a_change, False), (reading, False), (any_call, False)],
+    ids=["full", "cannot be written", "cannot be read", "gone"],
+)
+async def test_a_disk_that_is_ill_for_a_while_costs_no_acknowledged_batch_and_no_restart(
+    place: Path, may: Callable[[Call], bool], full: bool
+) -> None:
+    """F10: from any call on every one fails; when the disk is well again so is the log, and it is the same object."""
+    noticed = 0
+    for number in itertools.count(1, 5):
+        folder = place / str(number)
+        folder.mkdir()
+        failing = Failing(number, may, full=full, lasting=True)
+        with FaultyVfs(folder, failing):
+            life = Life(folder / NAME)
+            await life.through()
+            failed, failing.ill = life.failed, False
+            await life.through(1)
+            assert life.failed == failed, "the disk was well again"
+        await serves(folder / NAME, life.told)
+        if failing.failed is None:
+            break
+        noticed += failed > 0
+    assert noticed > number // 5 - 20, "a broken disk was not noticed"
+    assert number > 20, "the calls were not seen"
+
+
+async def test_a_foreign_transaction_holds_up_an_append_for_a_second_and_is_named(place: Path) -> None:
+    """The lock file keeps other processes of ours away, and not somebody with a tool for SQLite."""
+    async with opened(SqliteLog(place / NAME)) as log:
+        told = Told()
+        await append(log, told, 1)
+        foreign = sqlite3.connect(place / NAME, isolation_level=None)
+        foreign.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LogError, match=rf"{NAME}: database is locked \(SQLITE_BUSY\)"):
+            await append(log, told, 2)
+        foreign.close()
+        await append(log, told, 3)
+        await holds(log, told)

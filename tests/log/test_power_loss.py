@@ -1,0 +1,235 @@
+"""The power goes at any moment of a log's life, and any part of what was not synced is lost or torn."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import LogError
+from connectgroup.log.sqlite import SqliteLog
+
+from .faulty_vfs import FAILS_WITH, Call, Fault, FaultyVfs
+from .life import NAME, Told, append, look, serves, whole_life
+from .power import Arrived, Disk, Image
+
+
+@dataclass
+class Recorded(Told):
+    """A life written down: each call on a file, and what was said to whoever appended, in their order.
+
+    Attributes:
+        failing: which of the calls of ``sync``, from 0, fail, counting those on files of which the name ends so.
+        syncs: how many there were.
+    """
+
+    failing: range = range(0)
+    failing_file: str = ""
+    syncs: int = 0
+    events: list[Call | tuple[str, int]] = field(default_factory=list)
+
+    def begin(self, number: int) -> None:
+        super().begin(number)
+        self.events.append(("begun", number))
+
+    def keep(self, number: int) -> None:
+        super().keep(number)
+        self.events.append(("kept", number))
+
+    def miss(self, number: int) -> None:
+        super().miss(number)
+        self.events.append(("missed", number))
+
+    def __call__(self, call: Call) -> Fault | None:
+        self.events.append(call)
+        if call.what != "sync" or not call.file.endswith(self.failing_file):
+            return None
+        self.syncs += 1
+        return Fault(code=FAILS_WITH["sync"]) if self.syncs - 1 in self.failing else None
+
+
+def record(
+    folder: Path,
+    life: Callable[[Path, Told], Coroutine[Any, Any, None]] = whole_life,
+    failing: range = range(0),
+    failing_file: str = "",
+) -> Recorded:
+    folder.mkdir()
+    recorded = Recorded(failing=failing, failing_file=failing_file)
+    with FaultyVfs(folder, recorded):
+        asyncio.run(life(folder / NAME, recorded))
+    return recorded
+
+
+class Lost(Exception):
+    """What is left after a power cut is not what was promised."""
+
+
+class Cuts:
+    """Cuts the power after each event of a life, and looks at what is left."""
+
+    def __init__(self, folder: Path, place: Path, seed: int, *, may_ask: bool = False) -> None:
+        """Nothing is cut yet.
+
+        Args:
+            may_ask: the log may refuse to open until its lock file is removed, and must have everything then.
+        """
+        self.may_ask = may_ask
+        self.disk = Disk(folder)
+        self.told = Told()
+        self.dice = Random(seed)
+        self.place = place
+        self.seen: set[int] = set()
+
+    def through(self, recorded: Recorded) -> None:
+        for event in recorded.events:
+            self.after(event)
+
+    def after(self, event: Call | tuple[str, int]) -> bool:
+        """Whether it can have made a difference."""
+        changed = self.take(event)
+        if changed:
+            ways: tuple[Arrived, ...] = ("nothing", "everything", *[self.dice] * 4)
+            for arrived in ways:
+                self.once(self.disk.image(arrived))
+        return changed
+
+    def take(self, event: Call | tuple[str, int]) -> bool:
+        if isinstance(event, Call):
+            return self.disk.take(event)
+        what, number = event
+        {"begun": self.told.begin, "kept": self.told.keep, "missed": self.told.miss}[what](number)
+        return True
+
+    def once(self, image: Image) -> None:
+        known = hash((tuple(image.items()), len(self.told.kept)))
+        if known in self.seen:
+            return
+        self.seen.add(known)
+        folder = self.place / "cut"
+        folder.mkdir()
+        for name, data in image.items():
+            (folder / name).write_bytes(data)
+        try:
+            try:
+                asyncio.run(serves(folder / NAME, self.told))
+            except LogError as error:
+                if not self.may_ask or "is missing though" not in str(error):
+                    raise
+                (folder / f"{NAME}.lock").unlink()
+                asyncio.run(serves(folder / NAME, self.told))
+        except (AssertionError, LogError) as error:
+            raise Lost(f"cut {len(self.seen)}: {error}") from error
+        shutil.rmtree(folder)
+
+
+class EarlyCheckpoint(sqlite3.Connection):
+    """Writes back after some pages what else would take thousands: the same steps in a shorter life."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.execute("PRAGMA wal_autocheckpoint = 7")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_acknowledged_is_lost_with_the_power(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """D3, F9: some thousand disks, and each opens with all that was acknowledged, in whole batches."""
+    life = tmp_path / "life"
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=EarlyCheckpoint))
+        recorded = record(life)
+    cuts = Cuts(life, place, seed)
+    cuts.through(recorded)
+    assert len(cuts.seen) > 500
+    left = {path.name: path.read_bytes() for path in life.iterdir()}
+    assert cuts.disk.image("everything") == left, "a write was not seen"
+
+
+class Careless(sqlite3.Connection):
+    """SQLite with another setting than the log asks for."""
+
+    setting = "OFF"
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        other = {"PRAGMA synchronous = FULL": f"PRAGMA synchronous = {self.setting}", "PRAGMA synchronous": "SELECT 2"}
+        return super().execute(other.get(sql, sql), *arguments)
+
+
+@pytest.mark.parametrize(("setting", "says"), [("OFF", "damaged|malformed|lost: "), ("NORMAL", "damaged|lost: ")])
+def test_with_less_than_full_synchronous_the_power_takes_acknowledged_batches(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, setting: str, says: str
+) -> None:
+    """So the test above can fail, and FULL is needed."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Careless))
+        patch.setattr(Careless, "setting", setting)
+        recorded = record(tmp_path / "life")
+    cuts = Cuts(tmp_path / "life", place, 1)
+    with pytest.raises(Lost, match=says):
+        cuts.through(recorded)
+
+
+async def stubborn_life(path: Path, told: Told) -> None:
+    """Something fails once, and whoever appends goes on with the next batch."""
+    for turn in range(2):
+        log = SqliteLog(path)
+        for _ in range(2):
+            try:
+                await log.open()
+                break
+            except LogError:
+                continue
+        for number in range(3):
+            with suppress(LogError):
+                await append(log, told, 10 * turn + number)
+            with suppress(LogError):
+                await look(log, told)
+        with suppress(LogError):
+            await log.compact()
+        with suppress(LogError):
+            await append(log, told, 10 * turn + 3)
+        await log.close()
+
+
+@pytest.mark.parametrize(("of", "in_a_row"), [("", 1), ("-wal", 2), ("-wal", 3), (NAME, 2)])
+def test_syncs_that_failed_and_lost_what_they_were_to_write_cost_nothing_acknowledged(
+    tmp_path: Path, place: Path, of: str, in_a_row: int
+) -> None:
+    """F10: the kernel takes pages whose sync failed for written: they can be read, and no later sync writes them.
+
+    Each sync of the life fails, and those of that file behind it; then the power goes, at each of the next events.
+    """
+    cuts_made = 0
+    for first in itertools.count():
+        life = tmp_path / str(first)
+        failing = range(first, first + in_a_row)
+        recorded = record(life, stubborn_life, failing, of)
+        if recorded.syncs <= first:
+            break
+        cuts = Cuts(life, place, first, may_ask=True)
+        syncs = itertools.count()
+        since = -1  # changes since the last sync that failed
+        for event in recorded.events:
+            is_sync = isinstance(event, Call) and event.what == "sync" and event.file.endswith(of)
+            if is_sync and next(syncs) in failing:
+                assert isinstance(event, Call)
+                cuts.disk.take(event, failed_sync=cuts.dice)
+                since = 0
+            elif since < 0:
+                cuts.take(event)
+            elif since < 12:
+                since += cuts.after(event)
+        cuts_made += len(cuts.seen)
+    assert cuts_made > 20

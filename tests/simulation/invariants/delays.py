@@ -1,0 +1,115 @@
+"""Work that waits for a worker: S15, L8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connectgroup.names import Unit, Units, show
+from connectgroup.records import ComputationRecord, DelayRecord, Key, Kind, MemberRecord, Record, Tombstone
+
+from ..setting import ASKS_AGAIN
+from .base import Batch, Change, Invariant, waiting
+
+if TYPE_CHECKING:
+    from ..cluster import WorkerNode
+    from .watch import Watch
+
+
+class HeldBack(Invariant):
+    """S15: what is held back is given to nobody until its worker is back or its deadline has passed, once.
+
+    A deadline is on the disk and never moves back, whoever coordinates. How long it lasts is asked for only where one
+    coordinator has served all the time: another goes on from a wall clock, which jumps here.
+    """
+
+    ids = "S15"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._since_s: dict[str, float] = {}
+        self._held: dict[Unit, str] = {}
+
+    def on_record(self, record: Record, batch: Batch) -> None:
+        match record:
+            case DelayRecord():
+                before = self.durable.delays.get(record.member_id)
+                if before is None:
+                    self._since_s[record.member_id] = self.cluster.loop.now
+                elif record.member_id and record.deadline_ms > before.deadline_ms:
+                    later_ms = record.deadline_ms - before.deadline_ms
+                    self.broken(f"the deadline of {record.member_id} moves back by {later_ms} ms")
+            case Tombstone(key=Key(kind=Kind.DELAY)):
+                self._since_s.pop(record.key.name, None)
+
+    def on_batch(self, batch: Batch) -> None:
+        if not (batch.delays or (self._held and batch.connectors)):
+            return
+        delays = self.durable.delays.values()
+        self._held = {unit: delay.member_id for delay in delays for unit in waiting(self.durable, delay)}
+        for unit, member_id in self._held.items():
+            holder = self.durable.holders.get(unit)
+            if holder is not None and member_id:
+                self.broken(f"{unit} waits for {member_id} and is held by {holder}")
+
+    def on_change(self, change: Change) -> None:
+        for unit in change.gained if self._held else ():
+            delay = self.durable.delays.get(self._held.get(unit, ""))
+            # By what the records before this one of the same batch have left of it.
+            if unit in self._held and delay is not None and unit in waiting(self.durable, delay):
+                self.broken(f"{unit} waits for {self._held[unit]} and is given to {change.member_id}")
+
+    def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        if unit in self._held and (unit, epoch) not in self.watch.void:
+            self.broken(f"{unit} waits for {self._held[unit]} and is started by {node.name}")
+
+    def on_tick(self) -> None:
+        since_s = self.watch.calm.service_s
+        if since_s is None:
+            return
+        longest_s = self.cluster.setting.delay_s * (1 + self.cluster.setting.drift) + 1.5
+        for member_id, began_s in self._since_s.items():
+            lasts_s = self.cluster.loop.now - max(began_s, since_s)
+            if lasts_s > longest_s:
+                self.broken(f"the work of {member_id} has been waiting for {lasts_s:.1f} s")
+
+
+class BackToItsWork(Invariant):
+    """L8: who comes back in time is given its work by the very step that takes it in, and nobody is asked."""
+
+    ids = "L8"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._expected: dict[str, Units] = {}
+
+    def on_record(self, record: Record, batch: Batch) -> None:
+        durable = self.durable
+        if not isinstance(record, MemberRecord) or not durable.delays or durable.epoch != batch.epoch_before:
+            return
+        if durable.epoch != durable.target_epoch or len(batch.joined) != 1 or batch.left or batch.connectors:
+            return
+        for delay in durable.delays.values():
+            if delay.member_id == "" or delay.epoch != durable.epoch:
+                continue
+            back = delay.member_id == record.member_id or (
+                delay.instance_id is not None and delay.instance_id == record.instance_id
+            )
+            if back and record.member_id in batch.joined and not durable.members.get(record.member_id):
+                self._expected[record.member_id] = frozenset(waiting(durable, delay))
+                return
+
+    def on_batch(self, batch: Batch) -> None:
+        expected, self._expected = self._expected, {}
+        for member_id, units in expected.items():
+            asked = any(isinstance(record, ComputationRecord) for record in batch.records)
+            missing = units - self.durable.target(member_id).units
+            if not missing and not asked:
+                self.cluster.sometimes.reach("a lost worker came back to its work")
+                continue
+            setting = self.cluster.setting
+            if len(setting.versions) > 1 or ASKS_AGAIN in setting.moods or self.cluster.lists_assignors == "some":
+                continue  # it may come back with other assignors, or other metadata: then another target is wanted
+            if missing:
+                self.broken(f"{member_id} is back, and {show(missing)} is not its own again")
+            else:
+                self.broken(f"{member_id} is back, and somebody is asked what it shall have")

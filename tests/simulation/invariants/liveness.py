@@ -1,0 +1,264 @@
+"""Things that must happen, and things that must not happen over and over: L1 - L7."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from connectgroup.member.machine import Phase
+from connectgroup.messages import HeartbeatRequest, Request
+from connectgroup.names import show
+from connectgroup.records import ComputationRecord, GroupRecord, Record
+
+from .base import Batch, Invariant
+
+if TYPE_CHECKING:
+    from ..cluster import WorkerNode
+    from .watch import Watch
+
+MOST_BEATS_A_SECOND = 50
+"""No worker has more to say than this: retries wait, and what ends together is said together."""
+
+
+class ComesToRest(Invariant):
+    """L1, L3: after the last fault all is as it should be within a time that can be told beforehand.
+
+    Where it should be is ``Storm.restless``: the members are those that live, the group is stable, every task runs on
+    its holder (those of the dead somewhere else: L3), and every row of every source is visible.
+    """
+
+    ids = "L1"
+
+    @property
+    def longest_s(self) -> float:
+        """Silence, slow stops and slow assignors in a row, and then what was still on its way when the faults ended."""
+        cluster = self.cluster
+        retries = cluster.settings.failures_before_fallback + 1
+        interval_s = cluster.settings.heartbeat_interval_ms / 1000
+        # A stop that overstays takes up to three rebalance timeouts, the same again where a listener hangs; a write up
+        # to four sessions, twice in a row; and a failed task waits eight seconds.
+        left_over_s = 6 * cluster.rebalance_s + 4 * cluster.session_s + 8
+        return (
+            cluster.session_s
+            + cluster.rebalance_s
+            + 6.0 * retries
+            + 4 * interval_s
+            + left_over_s
+            + cluster.setting.delay_s * (1 + cluster.setting.drift)
+            # A former process of the same name is heard for two sessions more (KAFKA-16639).
+            + 2 * cluster.session_s
+            # The operator puts everything in order first, one connector after the other.
+            + 4 * 2 * 3
+        )
+
+    def on_rest(self) -> None:
+        self._epoch = self.durable.epoch
+
+    def on_over(self) -> None:
+        if self.durable.epoch != self._epoch:
+            self.broken(f"at rest, and epoch {self._epoch} became {self.durable.epoch}")
+
+
+class NoRebalanceStorm(Invariant):
+    """L2: the group epoch rises by no more than two for each thing that happened (KAFKA-12495).
+
+    What happened: a fault counts once for each worker it touches (those of the coordinator, the disk and the network
+    may touch all), an order of the operator once, and so do a worker's start and a change of its source. Once the
+    faults are over only what they have left behind may still move the group: each worker, and each connector.
+    """
+
+    ids = "L2"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._epochs = 0
+        self._allowed: float | None = None
+
+    def on_record(self, record: Record, batch: Batch) -> None:
+        if isinstance(record, GroupRecord):
+            self._epochs += 1
+
+    def on_batch(self, batch: Batch) -> None:
+        if not self._epochs_counted(batch):
+            return
+        if self.cluster.setting.most_moves:
+            return  # one event may take many rounds
+        # The end of a delay is one more epoch than the loss and the return.
+        most = 3 if self.cluster.setting.delay_s else 2
+        happened = self.watch.happened + sum(self.cluster.hits.values())
+        if self._epochs > most * happened + 2:
+            self.broken(f"{self._epochs} epochs for {happened} events")
+            self._epochs = -1_000_000
+        elif self._allowed is not None and self._epochs > self._allowed:
+            self.broken(f"{self._epochs} epochs since the last fault, {self._allowed:.0f} are plenty")
+            self._allowed = None
+
+    def _epochs_counted(self, batch: Batch) -> bool:
+        return self.durable.epoch > batch.epoch_before
+
+    def on_over(self) -> None:
+        self._allowed = None  # from now on something is made to happen again
+
+    def on_quiet(self) -> None:
+        touched = self.durable.members.keys() | {node.member_id for node in self.cluster.living()}
+        self._epochs = 0
+        # Each may have to go once more and come back; each connector is put in order, and its tasks follow.
+        most = 3 if self.cluster.setting.delay_s else 2
+        self._allowed = most * len(touched) + 2 * len(self.cluster.desk.orders) + 2 * len(self.durable.connectors) + 2
+
+
+class NoBusySpin(Invariant):
+    """L2: no worker speaks at full speed, and at rest none speaks more often than it has to (KAFKA-20253)."""
+
+    ids = "L2"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._second = 0
+        self._beats: Counter[str] = Counter()
+        self._all: Counter[str] = Counter()
+        self._at_rest: Counter[str] = Counter()
+        self._rest_s = 0.0
+
+    def on_request(self, node: WorkerNode, request: Request) -> None:
+        if not isinstance(request, HeartbeatRequest):
+            return
+        second = int(self.cluster.loop.now)
+        if second != self._second:
+            self._second = second
+            self._beats.clear()
+        self._beats[node.name] += 1
+        self._all[node.name] += 1
+        if self._beats[node.name] == MOST_BEATS_A_SECOND:
+            self.broken(f"{node.name} has sent {MOST_BEATS_A_SECOND} heartbeats within a second")
+
+    def on_rest(self) -> None:
+        self._at_rest, self._rest_s = self._all.copy(), self.cluster.loop.now
+
+    def on_over(self) -> None:
+        cluster = self.cluster
+        interval_s = cluster.settings.heartbeat_interval_ms / 1000
+        if cluster.max_wait_ms:
+            interval_s = min(interval_s, cluster.max_wait_ms / 1000)
+        rest_s = cluster.loop.now - self._rest_s
+        most = 2 * rest_s * (1 + cluster.setting.drift) / interval_s + 2
+        for node in cluster.living():
+            beaten = self._all[node.name] - self._at_rest[node.name]
+            if beaten > most:
+                self.broken(f"{node.name} beat {beaten} times in {rest_s:.0f} s of rest")
+
+
+class FencedComesBack(Invariant):
+    """L4: a live worker that the group has removed stops its tasks, joins at epoch 0 and is served in bounded time.
+
+    Bounded by the session timeout and two intervals, from when it has let go of what it had; letting go is bounded by
+    what the worker waits for: the call under way, the tasks, the listeners.
+    """
+
+    ids = "L4"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._away_s: dict[str, tuple[float, Phase]] = {}
+
+    def on_tick(self) -> None:
+        cluster, now_s, members = self.cluster, self.cluster.loop.now, self.durable.members
+        interval_s = cluster.settings.heartbeat_interval_ms / 1000
+        for node in cluster.workers.values():
+            phase = node.worker.member.phase
+            if (phase is Phase.MEMBER and node.member_id in members) or phase in (Phase.LEAVING, Phase.GONE):
+                if node.name in self._away_s:
+                    del self._away_s[node.name]
+                continue
+            if node.dead or node.stop_asked_s is not None or cluster.has_twin(node.member_id):
+                continue
+            since = self._away_s.get(node.name)
+            if since is None or since[1] is not phase:
+                since = self._away_s[node.name] = now_s, phase
+            away_s = min(now_s - since[0], self.watch.calm.undisturbed_s(node.name))
+            most_s = cluster.session_s * (1 + cluster.setting.drift) + 2 * interval_s + 2
+            if phase is Phase.LOSING:
+                # Three waits of at most ``lose_timeout_s`` each, and one for what hangs before.
+                most_s += 4 * 1.5 * cluster.rebalance_s * (1 + cluster.setting.drift)
+            if away_s > most_s:
+                self.broken(f"{node.name} has been {phase} for {away_s:.1f} s with nothing in its way")
+                del self._away_s[node.name]
+            elif (
+                phase is Phase.JOINING
+                and "a stop overstays" not in cluster.setting.moods
+                and node.running.keys() - self.watch.void
+            ):
+                self.broken(f"{node.name} joins and still runs {show(unit for unit, _ in node.running)}")
+
+
+class SomebodyComputes(Invariant):
+    """L5: while the target is stale somebody is asked for a new one, and whoever stays silent is replaced."""
+
+    ids = "L5"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._asked_s = 0.0
+
+    def on_record(self, record: Record, batch: Batch) -> None:
+        if isinstance(record, ComputationRecord):
+            before = self.durable.computation
+            if before is None or (before.epoch, before.member_id, before.failures) != (
+                record.epoch,
+                record.member_id,
+                record.failures,
+            ):
+                self._asked_s = self.cluster.loop.now
+
+    def on_batch(self, batch: Batch) -> None:
+        durable = self.durable
+        if durable.epoch > durable.target_epoch and durable.members:
+            asked = durable.computation
+            if asked is None or asked.epoch != durable.epoch:
+                self.broken(f"the target is of {durable.target_epoch}, the group at {durable.epoch}, nobody is asked")
+
+    def on_tick(self) -> None:
+        durable, since_s = self.durable, self.watch.calm.service_s
+        if since_s is None or durable.epoch <= durable.target_epoch or not durable.members:
+            return
+        waited_s = self.cluster.loop.now - max(since_s, self._asked_s)
+        if waited_s > self.cluster.rebalance_s * (1 + self.cluster.setting.drift) + 1.5:
+            self.broken(f"{durable.computation} has been waited for {waited_s:.1f} s")
+
+
+class ServesAgainSoon(Invariant):
+    """L6: a coordinator that starts serves within ten seconds, once the disk can be read."""
+
+    ids = "L6"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._starting_s: dict[str, float] = {}
+
+    def on_tick(self) -> None:
+        disk, now_s = self.cluster.disk, self.cluster.loop.now
+        node = self.cluster.serving
+        if node is None or node.coordinator is not None:
+            self._starting_s.clear()
+            return
+        if node.stopped or disk.faults or disk.slow > 1:
+            self._starting_s[node.name] = now_s
+        if now_s - self._starting_s.setdefault(node.name, now_s) > 10:
+            self.broken(f"{node.name} has not served for 10 s")
+
+
+class EveryRequestIsAnswered(Invariant):
+    """L7: nothing waits at a coordinator for longer than a parked heartbeat may, while it can write."""
+
+    ids = "L7"
+
+    def on_tick(self) -> None:
+        since_s = self.watch.calm.service_s
+        if since_s is None:
+            return
+        cluster, now_s = self.cluster, self.cluster.loop.now
+        longest_s = cluster.settings.longest_wait_ms / 1000 * (1 + cluster.setting.drift) + 1.5
+        newest = cluster.disk.storage.epoch
+        for arrival in cluster.handling.values():
+            if now_s - max(arrival.at_s, since_s) > longest_s and arrival.peer.log.epoch == newest:
+                self.broken(f"{arrival.request} is not answered after {now_s - arrival.at_s:.1f} s")

@@ -1,0 +1,203 @@
+"""What the disk has, what is served, what can be read back: D2, D3, D4."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from connectgroup.group.state import Group, replay
+from connectgroup.log.base import EncodedRecord
+from connectgroup.names import Unit
+from connectgroup.records import Key, Kind, Record, Tombstone
+from connectgroup.wire.record_codec import decode_record
+from tests.group import invariants as whole
+
+from .base import Batch, Invariant
+
+if TYPE_CHECKING:
+    from ..cluster import CoordinatorNode
+    from .watch import Watch
+
+CHECK_EVERY = 25
+"""Batches between two looks at everything."""
+
+
+class ServedIsDurable(Invariant):
+    """D2: after each turn the coordinator's group is what the records on the disk make.
+
+    What the batches since the last look have touched is compared each time; all of it now and then, so that a change
+    without a record is found too.
+    """
+
+    ids = "D2"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._touched: set[Key] = set()
+        self._seen: Group | None = None
+        self._batches = 0
+        self._turns = 0
+
+    def on_record(self, record: Record, batch: Batch) -> None:
+        self._touched.add(record.key)
+
+    def on_batch(self, batch: Batch) -> None:
+        self._batches += 1
+
+    def on_turn(self, peer: CoordinatorNode) -> None:
+        cluster, durable = self.cluster, self.durable
+        coordinator = peer.coordinator
+        if coordinator is None or peer.dead or peer.log.epoch != cluster.disk.storage.epoch or cluster.disk.doubtful:
+            return
+        group = coordinator._groups.get(durable.group_id)
+        if group is None or coordinator._loading or coordinator._not_serving is not None:
+            return
+        self._turns += 1
+        if group.epoch != durable.epoch or group.target_epoch != durable.target_epoch:
+            self.broken(f"served {group.epoch}/{group.target_epoch}, durable {durable.epoch}/{durable.target_epoch}")
+        if group is not self._seen or self._batches >= CHECK_EVERY or self._turns % 250 == 0:
+            self._seen, self._batches = group, 0
+            self._compare_all(group)
+        else:
+            for key in self._touched:
+                if _of(group, key) != _of(durable, key):
+                    self.broken(f"served {_of(group, key)}, durable {_of(durable, key)} under {key}")
+                    break
+            if group.behind != durable.behind:
+                self.broken(f"served {group.behind} behind, durable {durable.behind}")
+        self._touched.clear()
+
+    def on_loaded(self, peer: CoordinatorNode) -> None:
+        durable, coordinator = self.durable, peer.coordinator
+        assert coordinator is not None
+        if peer.log.epoch != self.cluster.disk.storage.epoch or not durable.exists:
+            return
+        group = coordinator._groups.get(durable.group_id)
+        if group is None:
+            self.broken("a group that is on the disk was not loaded")
+        else:
+            self._compare_all(group)
+
+    def on_rest(self) -> None:
+        self._turns = -1
+
+    def _compare_all(self, group: Group) -> None:
+        served, durable = whole.picture(group), whole.picture(self.durable)
+        odd = [name for name in served if served[name] != durable[name]]
+        if odd:
+            self.broken(f"{odd[0]}: served {served[odd[0]]}, durable {durable[odd[0]]}"[:2_000])
+
+
+def _of(group: Group, key: Key) -> Any:
+    """What a group has under a record's key, indexes included where they are cheap to look at."""
+    name = key.name
+    match key.kind:
+        case Kind.MEMBER:
+            return group.members.get(name)
+        case Kind.CURRENT:
+            current = group.currents.get(name)
+            return current, [group.holders.get(unit) for unit in current.held] if current else None
+        case Kind.TARGET_MEMBER:
+            target = group.targets.get(name)
+            return target, [group.wanted_by.get(unit) for unit in target.units] if target else None
+        case Kind.CONNECTOR:
+            connector = group.connectors.get(name)
+            numbers = range(-1, len(connector.tasks) if connector else 0)
+            return connector, [group.runnable.get(Unit(name, number)) for number in numbers]
+        case Kind.COMPUTATION:
+            return group.computation
+        case Kind.REBALANCE:
+            return group.rebalances.get(int(name))
+        case Kind.STATUS:
+            connector_name, _, task = name.rpartition("\n")
+            return group.statuses.get(Unit(connector_name, int(task)))
+        case _:
+            return group.epoch, group.target_epoch, group.target_assignor, group.computed_by, group.created_ms
+
+
+class ReplayGivesTheGroup(Invariant):
+    """D2: every prefix that ends with a batch reads back as the group that was served then, compacted at any time.
+
+    ``durable`` is the replay of each whole prefix, as it grows. Beside it stands what compaction leaves: the newest
+    record of each key, as the bytes that a log keeps, compacted up to some earlier batch and followed by all records
+    since (a log is seldom compacted to its end). Its replay must be the same group, the indexes too (KAFKA-18916).
+    """
+
+    ids = "D2"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._newest: dict[Key, bytes | None] = {}
+        self._kept: list[EncodedRecord] = []
+        self._since: list[EncodedRecord] = []
+        self._batches = 0
+
+    def on_batch(self, batch: Batch) -> None:
+        self._since += self.cluster.disk.storage.batches[-1]
+        self._batches += 1
+        if self._batches % CHECK_EVERY == 0:
+            self._check()
+
+    def on_rest(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        durable = self.durable
+        stored = [*self._kept, *self._since]
+        read = replay(durable.group_id, [decode_record(key, value) for key, value in stored])
+        there, here = whole.picture(read), whole.picture(durable)
+        odd = [name for name in there if there[name] != here[name]]
+        if odd:
+            self.broken(f"{odd[0]}: read back {there[odd[0]]}, was {here[odd[0]]}"[:2_000])
+        try:
+            whole.indexes_match(durable)
+            whole.rebalances_make_sense(durable)
+        except AssertionError as error:
+            self.broken(f"by a look at everything: {error}")
+        # Half of the time up to here, half of the time a batch's tombstones stay, as they do until they are old.
+        for key, value in self._since:
+            self._newest.pop(key, None)
+            self._newest[key] = value
+        if self._batches % 2:
+            self._newest = {key: value for key, value in self._newest.items() if value is not None}
+        self._kept = [EncodedRecord(key, value) for key, value in self._newest.items()]
+        self._since = []
+
+
+class OneWriter(Invariant):
+    """D4: once a later coordinator has written, or taken the log, nothing of an earlier one becomes visible."""
+
+    ids = "D4"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._writer = 0
+
+    def on_batch(self, batch: Batch) -> None:
+        if batch.writer < max(self._writer, self.cluster.disk.storage.epoch):
+            self.broken(f"epoch {batch.writer} writes after {max(self._writer, self.cluster.disk.storage.epoch)}")
+        self._writer = batch.writer
+
+
+class AllOrNothing(Invariant):
+    """D3: a batch is on the disk whole, and what was acknowledged is read back by whoever comes next."""
+
+    ids = "D3"
+
+    def on_batch(self, batch: Batch) -> None:
+        stored = self.cluster.disk.storage.batches
+        if not stored or len(stored[-1]) != len(batch.records):
+            self.broken(f"of {len(batch.records)} records {len(stored[-1]) if stored else 0} are on the disk")
+        elif any(
+            isinstance(record, Tombstone) != (there.value is None) or there.key != record.key
+            for record, there in zip(batch.records, stored[-1], strict=True)
+        ):
+            self.broken("what is on the disk is another batch")
+
+    def on_loaded(self, peer: CoordinatorNode) -> None:
+        durable, coordinator = self.durable, peer.coordinator
+        assert coordinator is not None
+        if peer.log.epoch != self.cluster.disk.storage.epoch or not durable.exists:
+            return
+        group = coordinator._groups.get(durable.group_id)
+        if group is None or (group.epoch, group.members.keys()) != (durable.epoch, durable.members.keys()):
+            self.broken("what was loaded is not what was acknowledged")

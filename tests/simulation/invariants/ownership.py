@@ -1,0 +1,161 @@
+"""Who holds and who runs what: S1, S2, S3, S6, S9, S10."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connectgroup.group.state import Current
+from connectgroup.messages import HeartbeatRequest
+from connectgroup.names import STATIC_LEAVE_EPOCH, Unit, show
+from tests.group import invariants as whole
+
+from .base import Answer, Batch, Change, Grant, Invariant, waiting
+
+if TYPE_CHECKING:
+    from ..cluster import WorkerNode
+    from .watch import Watch
+
+
+class OneOwner(Invariant):
+    """S1: nobody is given what another holds or is still stopping."""
+
+    ids = "S1"
+
+    def on_change(self, change: Change) -> None:
+        if change.record is not None and change.member_id not in self.durable.members:
+            self.broken(f"{change.member_id} holds something and is no member")
+        for unit in change.gained:
+            holder = self.durable.holders.get(unit)
+            if holder is not None and holder[0] != change.member_id:
+                self.broken(f"{unit} is given to {change.member_id} while {holder} holds it")
+
+    def on_settled(self, member_id: str, current: Current) -> None:
+        both = current.assigned.keys() & current.pending.keys()
+        if both:
+            self.broken(f"{member_id} holds and stops {show(both)}")
+
+    def on_rest(self) -> None:
+        whole.one_owner(self.durable)
+
+
+class FreedFirst(Invariant):
+    """S3: what counts as free is neither owned nor run by a worker of the member that had it; what starts is held."""
+
+    ids = "S3"
+
+    def on_change(self, change: Change) -> None:
+        # Of two processes with one id either may speak for the other; there the sink alone keeps them apart (X1).
+        if change.anew or not change.gone or self.cluster.has_twin(change.member_id):
+            return
+        for node in self.watch.nodes_of(change.member_id):
+            owned = node.worker.member.owned
+            kept = [grant for grant in change.gone if owned.get(grant[0]) == grant[1] or grant in node.running]
+            if kept:
+                self.broken(f"{sorted(kept)} is free while {node.name} has it")
+
+    def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        if (unit, epoch) in self.watch.void or self.cluster.has_twin(node.member_id):
+            return
+        holder = self.durable.holders.get(unit)
+        if holder != (node.member_id, epoch):
+            self.broken(f"{node.name} starts {unit} at {epoch}, held by {holder}")
+
+
+class NobodyRunsTwice(Invariant):
+    """S2: no unit runs on two members that the group counts on."""
+
+    ids = "S2"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._runs: dict[Unit, list[tuple[WorkerNode, Grant]]] = {}
+
+    def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        grant, void = (unit, epoch), self.watch.void
+        others = [
+            (other, earlier)
+            for other, earlier in self._runs.get(unit, ())
+            if other is not node
+            and not other.dead
+            and earlier in other.running
+            and earlier not in void
+            # Two processes with one id are one member, and either may speak for the other: the sink keeps them apart.
+            and not self.cluster.has_twin(other.member_id)
+        ]
+        if others and grant not in void:
+            self.broken(f"{node.name} starts {unit} at {epoch}, and {others[0][0].name} runs it at {others[0][1][1]}")
+        self._runs[unit] = [*others, (node, grant)]
+
+
+class TokenGivenOnce(Invariant):
+    """S6: the epochs of a unit's grants only grow, so that no two owners have it under the same one."""
+
+    ids = "S6"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._newest: dict[Unit, int] = {}
+        # Given back by a static member that said that all has stopped: the one token that may be given again (CN-12).
+        self._returned: set[Grant] = set()
+
+    def on_change(self, change: Change) -> None:
+        if change.record is not None and change.record.epoch == STATIC_LEAVE_EPOCH:
+            self._returned |= change.gone
+        for unit, epoch in change.gained.items():
+            newest = self._newest.get(unit, -1)
+            if epoch == newest and (unit, epoch) in self._returned:
+                self._returned.discard((unit, epoch))
+            elif epoch <= newest:
+                self.broken(f"{unit} is given to {change.member_id} at {epoch}, before at {newest}")
+            self._newest[unit] = epoch
+
+
+class LegalTarget(Invariant):
+    """S9: a current target gives each unit that shall run to one member, or holds it back; nothing else to anybody."""
+
+    ids = "S9"
+
+    def on_batch(self, batch: Batch) -> None:
+        durable = self.durable
+        if (
+            not (batch.target or batch.connectors or batch.left or batch.delays)
+            or durable.epoch != durable.target_epoch
+        ):
+            return
+        if not durable.members:
+            return
+        given = sum(len(target.units) for target in durable.targets.values())
+        back = [unit for delay in durable.delays.values() for unit in waiting(durable, delay)]
+        shared = {*durable.wanted_by, *back}
+        if shared != durable.runnable.keys() or given + len(back) != len(durable.runnable):
+            odd = shared ^ durable.runnable.keys()
+            self.broken(f"the target of epoch {durable.target_epoch} is not legal: {given} given, odd: {show(odd)}")
+        strangers = durable.targets.keys() - durable.members.keys()
+        if strangers:
+            self.broken(f"a target for {sorted(strangers)}")
+
+
+class OnlyWhatShallRun(Invariant):
+    """S10: what is given shall run just now, with the configuration it has just now."""
+
+    ids = "S10"
+
+    def on_change(self, change: Change) -> None:
+        runnable = self.durable.runnable
+        for unit, epoch in change.gained.items():
+            since = runnable.get(unit)
+            if since is None or since > epoch:
+                self.broken(f"{unit} is given to {change.member_id} at {epoch}, its configuration is of {since}")
+
+    def on_answer(self, answer: Answer) -> None:
+        request, assignment = answer.request, getattr(answer.response, "assignment", None)
+        if not isinstance(request, HeartbeatRequest) or assignment is None or not answer.newest:
+            return
+        for grant in assignment.grants:
+            unit = Unit(grant.connector, grant.task)
+            since = self.durable.runnable.get(unit)
+            if since is None or since > grant.owner_epoch or unit.is_connector:
+                continue  # it is taken back already, or has no configuration of its own
+            config = self.durable.connectors[unit.connector].tasks[unit.task].config
+            if grant.config != config:
+                self.broken(f"{request.member_id} is told {grant.config} of {unit}, it has {config}")

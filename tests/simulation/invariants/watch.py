@@ -1,0 +1,325 @@
+"""Calls, at every event, the invariants that look at it, and keeps what several of them need."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from connectgroup.assignor import ConnectAssignment, ConnectGroup
+from connectgroup.coordinator import runtime
+from connectgroup.group.handle import GroupRequest
+from connectgroup.group.state import Current, Group
+from connectgroup.group.timing import TimerKey
+from connectgroup.messages import HeartbeatRequest, Request, UpdateConnectorsRequest
+from connectgroup.names import STATIC_LEAVE_EPOCH, Unit, Units
+from connectgroup.records import (
+    ConnectorRecord,
+    CurrentRecord,
+    DelayRecord,
+    Key,
+    Kind,
+    MemberRecord,
+    Record,
+    TargetMemberRecord,
+    TargetRecord,
+    Tombstone,
+    epochs_of,
+)
+
+from ..loop import NODE, NOWHERE
+from ..observe import see_record, see_response
+from .base import Answer, Batch, Change, Grant, Invariant
+from .calm import Calm
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster, CoordinatorNode, WorkerNode
+    from ..sink import Owner
+
+
+UNRELEASED_INSTANCE = 111
+
+Found = TypeVar("Found", bound=Invariant)
+
+
+class Watch:
+    """Every invariant, and every event.
+
+    Attributes:
+        void: grants that count no more, because their member was removed or has joined anew.
+        calm: since when nothing has been in the way.
+        happened: faults so far, each as often as it may have touched somebody.
+        asked: each worker's last heartbeat, and what it owned when it was sent.
+    """
+
+    def __init__(self, cluster: Cluster, kinds: Sequence[type[Invariant]]) -> None:
+        self.cluster = cluster
+        self.void: set[Grant] = set()
+        self.calm = Calm(cluster)
+        self.happened = 0
+        self.asked: dict[str, tuple[Request, dict[Unit, int]]] = {}
+        self.invariants = [kind(self) for kind in kinds]
+
+    def __getattr__(self, hook: str) -> Any:
+        """The invariants that override a hook, as bound methods; looked for once a hook."""
+        if not hook.startswith("_on_"):
+            raise AttributeError(hook)
+        name = hook[1:]
+        original = getattr(Invariant, name)
+        found = [getattr(each, name) for each in self.invariants if getattr(type(each), name) is not original]
+        setattr(self, hook, found)
+        return found
+
+    def the(self, kind: type[Found]) -> Found:
+        """The one of that class."""
+        return next(each for each in self.invariants if isinstance(each, kind))
+
+    def nodes_of(self, member_id: str) -> list[WorkerNode]:
+        """The living worker processes of that name: one, unless somebody has started another."""
+        place = place_of(member_id)
+        nodes = (self.cluster.workers.get(place), self.cluster.twins.get(place))
+        return [node for node in nodes if node is not None and not node.dead and node.member_id == member_id]
+
+    def newest_decides(self) -> bool:
+        """Whether the coordinator that is at work just now still has the log: the word of another goes nowhere."""
+        node: Any = NODE.get()
+        return node is not None and bool(node.log.epoch == self.cluster.disk.storage.epoch)
+
+    # ---- the disk
+
+    def on_durable(self, records: Sequence[Record], writer: int) -> None:
+        """A batch is safe: take it in."""
+        cluster, durable = self.cluster, self.cluster.durable
+        batch = _batch(durable, records, writer)
+        settled: list[str] = []
+        for record in records:
+            see_record(cluster, record, records)
+            for hook in self._on_record:
+                hook(record, batch)
+            self._see(record, batch)
+            change = self._change(durable, record)
+            if change is not None:
+                for hook in self._on_change:
+                    hook(change)
+                if change.anew:
+                    self.void.update(change.before.held.items())
+                settled.append(change.member_id)
+            durable.apply(record)
+            if isinstance(record, TargetRecord):
+                self._see_versions(durable)
+                if record.deferred:
+                    cluster.sometimes.reach("moves were left for another round")
+        # At the end of the batch: half a batch is nowhere to be seen.
+        for member_id in settled:
+            current = durable.currents.get(member_id)
+            if current is not None:
+                for hook in self._on_settled:
+                    hook(member_id, current)
+        durable.news.clear()
+        for hook in self._on_batch:
+            hook(batch)
+
+    def _see(self, record: Record, batch: Batch) -> None:
+        reach, durable = self.cluster.sometimes.reach, self.cluster.durable
+        match record:
+            case Tombstone(key=Key(kind=Kind.DELAY)) if not batch.joined:
+                reach("a delay ran out")
+            case MemberRecord(instance_id=str()) if record.member_id not in durable.members and batch.left:
+                reach("a static member came back to its work")
+
+    def _see_versions(self, durable: Group) -> None:
+        infos = [info for member in durable.members.values() for info in member.assignors]
+        low = min((info.minimum_version for info in infos), default=0)
+        high = max((info.maximum_version for info in infos), default=0)
+        if infos and not any(info.minimum_version == low and info.maximum_version == high for info in infos):
+            self.cluster.sometimes.reach("no assignor's versions covered all others")
+
+    def _change(self, durable: Group, record: Record) -> Change | None:
+        match record:
+            case CurrentRecord():
+                before = durable.current(record.member_id)
+                if record.epoch == STATIC_LEAVE_EPOCH:
+                    return _went_away(record, before)
+                assigned, pending = epochs_of(record.assigned), epochs_of(record.pending)
+                held = before.held
+                return Change(
+                    member_id=record.member_id,
+                    before=before,
+                    record=record,
+                    assigned=assigned,
+                    pending=pending,
+                    gained={unit: epoch for unit, epoch in assigned.items() if held.get(unit) != epoch},
+                    gone=frozenset(
+                        (unit, epoch)
+                        for unit, epoch in held.items()
+                        if assigned.get(unit) != epoch and pending.get(unit) != epoch
+                    ),
+                    anew=record.epoch == 0,
+                )
+            case Tombstone(key=Key(kind=Kind.CURRENT, name=member_id)):
+                before = durable.current(member_id)
+                gone = frozenset(before.held.items())
+                return Change(member_id, before, None, {}, {}, gained={}, gone=gone, anew=True)
+            case _:
+                return None
+
+    # ---- coordinators
+
+    def after_turn(self, peer: CoordinatorNode) -> None:
+        for hook in self._on_turn:
+            hook(peer)
+
+    def on_loaded(self, peer: CoordinatorNode) -> None:
+        durable = self.cluster.durable
+        for hook in self._on_loaded:
+            hook(peer)
+        if any(current.pending for current in durable.currents.values()):
+            self.cluster.sometimes.reach("a group was loaded while it revoked")
+        if durable.delays:
+            self.cluster.sometimes.reach("a delay survived a coordinator")
+        if durable.epoch > durable.target_epoch and durable.members:
+            self.cluster.sometimes.reach("a group was loaded while a target was computed")
+
+    def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
+        see_response(self.cluster, peer, request, response, at_s, copy)
+        if isinstance(request, UpdateConnectorsRequest) and "expected version" in (response.error_message or ""):
+            self.cluster.sometimes.reach("a change made against another version was refused")
+        if getattr(response, "error_code", 0) == UNRELEASED_INSTANCE:
+            self.cluster.sometimes.reach("a static member waited for its name")
+        newest = peer.log.epoch == self.cluster.disk.storage.epoch
+        answer = Answer(peer, request, response, at_s, copy, newest)
+        for hook in self._on_answer:
+            hook(answer)
+
+    def on_question(self, group: ConnectGroup, answer: ConnectAssignment) -> None:
+        for hook in self._on_question:
+            hook(group, answer)
+
+    @contextmanager
+    def watching_the_rules(self) -> Iterator[None]:
+        """Meanwhile each decision of a coordinator is an event."""
+        rules: Any = runtime
+        right = rules.step
+
+        @functools.wraps(right)
+        def seen(group: Group, what: GroupRequest | TimerKey, now_ms: int, *rest: Any, **named: Any) -> Any:
+            try:
+                outcome = right(group, what, now_ms, *rest, **named)
+            except Exception as error:
+                for hook in self._on_rule_failed:
+                    hook(what, error)
+                raise
+            for hook in self._on_step:
+                hook(group, what, outcome, now_ms)
+            return outcome
+
+        rules.step = seen
+        try:
+            yield
+        finally:
+            rules.step = right
+
+    # ---- workers and the sink
+
+    def on_request(self, node: WorkerNode, request: Request) -> None:
+        if isinstance(request, HeartbeatRequest):
+            self.asked[node.name] = request, node.worker.member.owned.copy()
+        for hook in self._on_request:
+            hook(node, request)
+
+    def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        for hook in self._on_started:
+            hook(node, unit, epoch)
+
+    def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
+        for hook in self._on_listener:
+            hook(node, event, units, what)
+
+    def on_ended(self, node: WorkerNode) -> None:
+        if node.worker.member.draining and node.stop_asked_s is None and not node.refused:
+            self.cluster.sometimes.reach("a worker left when all its work was taken over")
+        if "version ranges do not overlap" in node.refused:
+            self.cluster.sometimes.reach("a worker was turned away for its assignor's versions")
+        for hook in self._on_ended:
+            hook(node)
+
+    def on_claimed(self, owner: Owner, positions: Mapping[int, int]) -> None:
+        for hook in self._on_claimed:
+            hook(owner, positions)
+
+    def on_written(self, owner: Owner, ranges: Mapping[int, tuple[int, int]], added: bool) -> None:
+        for hook in self._on_written:
+            hook(owner, ranges, added)
+
+    # ---- time
+
+    def start(self) -> None:
+        """Look around once a second from now on."""
+
+        def tick() -> None:
+            self.calm.look()
+            for hook in self._on_tick:
+                hook()
+            self.cluster.loop.call_later(1.0, tick, context=NOWHERE)
+
+        self.cluster.loop.call_later(1.0, tick, context=NOWHERE)
+
+    def on_quiet(self) -> None:
+        for hook in self._on_quiet:
+            hook()
+
+    def on_rest(self) -> None:
+        for hook in self._on_rest:
+            hook()
+
+    def on_over(self) -> None:
+        for hook in self._on_over:
+            hook()
+
+
+def place_of(member_id: str) -> str:
+    """Where a worker stands: a static one has another member id in each life."""
+    return member_id.partition("-")[0]
+
+
+def _went_away(record: CurrentRecord, before: Current) -> Change:
+    """It runs nothing, and comes back: nothing is given, and all that it had is free of it."""
+    gone = frozenset(before.held.items()) if before.epoch != STATIC_LEAVE_EPOCH else frozenset()
+    return Change(record.member_id, before, record, {}, {}, gained={}, gone=gone, anew=False)
+
+
+def _batch(durable: Group, records: Sequence[Record], writer: int) -> Batch:
+    """What a batch is about."""
+    # Moves that were left for another round are a cause once the group has come to rest.
+    batch = Batch(records, writer, durable.epoch, causes=int(durable.deferred > 0))
+    for record in records:
+        match record:
+            case MemberRecord():
+                batch.causes += 1
+                if record.member_id not in durable.members:
+                    batch.joined.add(record.member_id)
+            case ConnectorRecord():
+                batch.causes += 1
+                batch.connectors = True
+            case CurrentRecord():
+                batch.causes += record.epoch == 0
+            case TargetMemberRecord() | TargetRecord():
+                batch.target = True
+            case Tombstone(key=Key(kind=Kind.MEMBER)):
+                batch.causes += 1
+                batch.left.add(record.key.name)
+            case Tombstone(key=Key(kind=Kind.CONNECTOR)):
+                batch.causes += 1
+                batch.connectors = True
+            case Tombstone(key=Key(kind=Kind.TARGET_MEMBER)):
+                batch.target = True
+            case DelayRecord():
+                batch.delays = True
+            case Tombstone(key=Key(kind=Kind.DELAY)):
+                batch.delays = True
+                # A deadline has passed, or a worker is back.
+                batch.causes += 1
+            case _:
+                pass
+    return batch

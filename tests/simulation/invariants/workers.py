@@ -1,0 +1,134 @@
+"""What a worker owes to those that run on it and to those that listen: S11, S12, X5, X6, L7."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connectgroup.messages import HeartbeatRequest, Request, units_of
+from connectgroup.names import STATIC_LEAVE_EPOCH, Unit, Units, show
+
+from .base import Change, Invariant
+
+if TYPE_CHECKING:
+    from ..cluster import WorkerNode
+    from .watch import Watch
+
+
+class NoSkippedRevocation(Invariant):
+    """S11: what leaves a worker has stopped, and been told to its listeners once, before the worker says it is gone."""
+
+    ids = "S11"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._open: dict[str, set[Unit]] = {}
+        self._lost: dict[str, int] = {}
+
+    def on_request(self, node: WorkerNode, request: Request) -> None:
+        if not isinstance(request, HeartbeatRequest) or request.owned is None or request.member_epoch <= 0:
+            return
+        owned = units_of(request.owned)
+        unsaid = [grant for grant in node.running if grant[0] not in owned and grant not in self.watch.void]
+        if unsaid:
+            self.broken(f"{node.name} runs {unsaid} and does not say so")
+        untold = node.told - owned
+        if untold:
+            self.broken(f"{node.name} lets go of {show(untold)} before its listener is told")
+
+    def on_change(self, change: Change) -> None:
+        if change.anew or change.record is None or change.record.epoch == STATIC_LEAVE_EPOCH:
+            for node in self.watch.nodes_of(change.member_id):
+                node.told = frozenset()
+
+    def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
+        name, lost = node.name, node.worker.lost
+        told = self._open.setdefault(name, set())
+        if what == "begins":
+            self._lost[name] = lost
+            if event == "on_assigned":
+                if told & units:
+                    self.broken(f"{name}: {show(told & units)} assigned twice")
+                told |= units
+            else:
+                if event == "on_revoked" and units - told and self._patient:
+                    self.broken(f"{name}: {show(units - told)} revoked, and never assigned")
+                told -= units
+            return
+        if event != "on_lost" and lost > self._lost[name]:
+            # Given up while it hung: it has been told nothing of what was lost meanwhile, as it cannot be called twice.
+            told.clear()
+        if event == "on_assigned" and lost == self._lost[name]:
+            node.told |= units
+        elif event == "on_lost" or what == "ends":
+            node.told -= units
+        if event == "on_lost" and node.member_id in self.durable.members:
+            self.cluster.sometimes.reach("a lease ended before the member was removed")
+
+    @property
+    def _patient(self) -> bool:
+        """Whether no listener hangs: while one does, it is not told of what is given (calls never overlap)."""
+        return "a listener hangs" not in self.cluster.setting.moods
+
+    def on_rest(self) -> None:
+        for node in self.cluster.living() if self._patient else ():
+            told, owned = self._open.get(node.name, set()), node.worker.member.owned.keys()
+            if told != owned:
+                self.broken(f"at rest {node.name} has {show(owned)}, and its listener was told {show(told)}")
+
+
+class StoppedBeforeTold(Invariant):
+    """X6: ``on_revoked`` is called when nothing of what is revoked runs any more."""
+
+    ids = "X6"
+
+    def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
+        if event == "on_revoked" and what == "begins":
+            runs = {unit for unit, epoch in node.running if unit in units and (unit, epoch) not in self.watch.void}
+            if runs:
+                self.broken(f"{node.name}: on_revoked of {show(runs)}, which still runs")
+
+
+class CallbacksDoNotOverlap(Invariant):
+    """S12: one callback of a worker at a time, and none once it has ended."""
+
+    ids = "S12"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._busy: dict[str, str] = {}
+
+    def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
+        if what != "begins":
+            self._busy.pop(node.name, None)
+            return
+        if node.name in self._busy:
+            self.broken(f"{node.name}: {event} during {self._busy[node.name]}")
+        if node.ended:
+            self.broken(f"{node.name}: {event} after it has ended")
+        self._busy[node.name] = event
+
+
+class StopEnds(Invariant):
+    """L7: a worker that is asked to stop does so in bounded time, whatever hangs, and leaves nothing running."""
+
+    ids = "L7"
+
+    @property
+    def longest_s(self) -> float:
+        """Letting go, losing, the last stop and the leave, each bounded by a setting of the worker."""
+        return 4 * 1.5 * self.cluster.rebalance_s + 3 * 3 + 5
+
+    def on_tick(self) -> None:
+        now_s, longest_s = self.cluster.loop.now, self.longest_s
+        for node in self.cluster.workers.values():
+            asked_s = node.stop_asked_s
+            if asked_s is None or node.dead or now_s - asked_s <= longest_s:
+                continue
+            if self.watch.calm.nodes_s.get(node.name, now_s) <= asked_s:
+                self.broken(f"{node.name} was asked to stop {now_s - asked_s:.1f} s ago")
+
+    def on_ended(self, node: WorkerNode) -> None:
+        left = [grant for grant in node.running if grant not in self.watch.void]
+        asked = node.stop_asked_s is not None or node.worker.member.draining
+        if not asked and not node.refused and left:
+            self.broken(f"{node.name} ended with {left} running")
