@@ -1,1 +1,2 @@
-"""The built-in assignors, one file each, found by the entry point ``connectgroup.assignors``."""
+"""The built-in assignors, one file each, found by the entry points ``connectgroup.assignors`` (connectors and tasks)
+and ``connectgroup.partition_assignors`` (topic partitions)."""

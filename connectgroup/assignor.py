@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 
 class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
-    """One way to share things out, found by the entry point ``connectgroup.assignors``.
+    """One way to share things out, found by its entry point: ``connectgroup.assignors`` for connectors and tasks,
+    ``connectgroup.partition_assignors`` for topic partitions.
 
     Derive from one of its children and write ``name`` and ``assign``; the rest has defaults. The class is made
     without arguments, once a worker. ``metadata`` and ``on_assignment`` are called on every member, ``assign``

@@ -14,27 +14,46 @@ import inspect
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
-from .assignor import Assignor
+from .assignor import Assignor, ConnectAssignor, PartitionAssignor
 from .assignor_guard import declaration_offence, describe
 from .connector import Connector
 from .errors import ConfigError, PluginError
 from .listener import WorkerRebalanceListener
 from .names import printable
 
-Kind = Literal["assignors", "listeners", "connectors"]
-_SETTING: dict[Kind, str] = {"assignors": "assignor", "listeners": "listener", "connectors": "connector.class"}
+Kind = Literal["assignors", "partition_assignors", "listeners", "connectors"]
+_SETTING: dict[Kind, str] = {
+    "assignors": "assignor",
+    "partition_assignors": "assignor",
+    "listeners": "listener",
+    "connectors": "connector.class",
+}
 T = TypeVar("T")
+AnyAssignor = TypeVar("AnyAssignor", bound=Assignor[Any, Any, Any])
 
 
-def load_assignor(name: str) -> Assignor[Any, Any, Any]:
-    """A new assignor of that name.
+def load_assignor(name: str) -> ConnectAssignor:
+    """A new assignor of connectors and tasks, of that name.
 
     Raises:
         ConfigError: there is none; the error lists those there are.
         PluginError: two have the name, or it cannot be imported, made or used.
     """
-    found = _find("assignors", name)
-    assignor = _make(found, _load(found, Assignor))  # type: ignore[type-abstract]
+    return _load_assignor("assignors", name, ConnectAssignor)  # type: ignore[type-abstract]
+
+
+def load_partition_assignor(name: str) -> PartitionAssignor:
+    """A new assignor of topic partitions, of that name. Raises as ``load_assignor`` does.
+
+    The two kinds have entry points of their own, so that an operator is never offered one that cannot serve the group,
+    and one name may stand for the same idea in both.
+    """
+    return _load_assignor("partition_assignors", name, PartitionAssignor)  # type: ignore[type-abstract]
+
+
+def _load_assignor(kind: Kind, name: str, base: type[AnyAssignor]) -> AnyAssignor:
+    found = _find(kind, name)
+    assignor = _make(found, _load(found, base))
     offence = declaration_offence(assignor)
     if offence is None and assignor.name != name:
         # Members find one another's assignor by the class's name, an operator by the entry point's.

@@ -21,7 +21,7 @@ from assignors.sticky import StickyAssignor
 from assignors.uniform import UniformAssignor
 from connectgroup.assignor import PartitionAssignor, PartitionGroup, Partitions, TopicPartition
 from connectgroup.partitions import claimants
-from connectgroup.plugins import available, load_assignor
+from connectgroup.plugins import available, load_partition_assignor
 from connectgroup.testing.partition_contract import PartitionAssignorContract
 
 from .flow import best_balance
@@ -44,8 +44,8 @@ CASES = int(os.environ.get("ASSIGNOR_CASES", "1000"))
 
 @ALL
 def test_each_is_found_by_its_name(kind: type[PartitionAssignor]) -> None:
-    assert kind.name in available("assignors")
-    assert type(load_assignor(kind.name)) is kind
+    assert kind.name in available("partition_assignors")
+    assert type(load_partition_assignor(kind.name)) is kind
 
 
 @ALL

@@ -197,3 +197,44 @@ async def test_a_group_that_is_only_asked_about_takes_no_memory() -> None:
             await send(coordinator, DescribeRequest(group_ids=(f"nobody-{number}",)))
             await ask(coordinator, beat("a", 7, group_id=f"nobody-{number}"))
         assert not coordinator._groups
+
+
+# --------------------------------------------------------------------------------------------------
+# Timers
+
+
+async def test_a_timer_that_was_cancelled_is_no_trouble_when_it_would_have_been_due() -> None:
+    """KAFKA-8896: a revocation was acknowledged in time; then its time comes."""
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with serving() as coordinator:
+        await change(coordinator, add("c"))
+        await change(coordinator, add("d"))
+        epoch = (await ask(coordinator, beat("a", rebalance_timeout_ms=1_000))).member_epoch
+        await ask(coordinator, beat("b"))
+        told = await ask(coordinator, beat("a", epoch, frozenset({C, D})))
+        assert told.assignment is not None
+        await ask(coordinator, beat("a", told.member_epoch, units_of(told.assignment.units)))
+        await asyncio.sleep(3)
+        assert {member.member_id for member in (await look(coordinator)).members} == {"a", "b"}
+    assert not faults
+
+
+async def test_whoever_is_asked_to_compute_after_another_is_waited_for_as_long_as_it_says_itself() -> None:
+    """One timer, set to a later time first and then to an earlier one (L5)."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a", client_assignors=OFFERED, rebalance_timeout_ms=60_000))
+        await ask(coordinator, beat("b", client_assignors=OFFERED, rebalance_timeout_ms=2_000))
+        prepared = await send(coordinator, PrepareRequest(group_id=GROUP, member_id="a", member_epoch=0))
+        assert isinstance(prepared, PrepareResponse)
+        failed = InstallRequest(
+            group_id=GROUP, member_id="a", member_epoch=0, group_epoch=prepared.group_epoch, error=1, message="no"
+        )
+        assert isinstance(await send(coordinator, failed), InstallResponse)
+        computation = coordinator._groups[GROUP].computation
+        assert computation is not None
+        assert (computation.member_id, computation.failures) == ("b", 1)
+        await asyncio.sleep(3)
+        computation = coordinator._groups[GROUP].computation
+        assert computation is not None
+        assert (computation.member_id, computation.failures) == ("a", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import ComputeAssignment, InvalidAssignment
+from connectgroup.group.describe import describe
 from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.messages import (
     ConnectorChange,
@@ -127,3 +128,49 @@ def test_where_all_members_are_draining_a_new_connector_is_run_all_the_same() ->
     scene.update(ConnectorChange(connector="bar", config=entries({"name": "bar"})))
     assert scene.group.target_epoch == scene.group.epoch == 12
     assert scene.group.target("m1").units == FOO | tasks(bar=[-1])
+
+
+@pytest.mark.parametrize(("jump_ms", "left_ms"), [(0, 60_000), (-3_600_000, 60_000), (3_600_000, 0)])
+def test_what_is_shown_of_a_delay_is_never_below_nothing_nor_above_the_whole(jump_ms: int, left_ms: int) -> None:
+    """F14: people and assignors decide by it."""
+    shares = {"m1": FOO, "m2": BAR}
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members=shares
+    )
+    scene.expire(TimerKind.SESSION, "m2")
+    assert [work.left_ms for work in describe(scene.group, scene.now_ms + jump_ms).held_back] == [left_ms]
+
+
+def test_a_computation_is_not_put_off_by_a_clock_that_was_set_back() -> None:
+    """F14: nobody would compute until the clock has caught up."""
+    fixed = FixedAssignor()
+    fixed.shares = {"m1": FOO}
+    scene = Scene.at_rest(
+        settings(fixed, assignment_interval_ms=5_000), epoch=10, connectors={"foo": 2}, members={"m1": FOO}
+    )
+    scene.join("m2")
+    scene.now_ms += 1_000
+    scene.join("m3")
+    assert fixed.calls == 1, "within the interval"
+    scene.now_ms -= 900_000
+    scene.heartbeat("m1", 10)
+    assert fixed.calls == 2
+    assert scene.group.target_epoch == scene.group.epoch
+
+
+def test_an_assignor_is_not_asked_again_at_once_because_it_says_so() -> None:
+    """L2: one that always asks for the shortest delay would keep the group busy with nothing else."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, assignors=(info(),))
+    scene.prepare("m1", 10)
+    request = InstallRequest(
+        group_id=GROUP,
+        member_id="m1",
+        member_epoch=10,
+        group_epoch=11,
+        members=(InstalledMember(member_id="m1", units=grouped(FOO)),),
+        delay_ms=1,
+    )
+    assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+    assert scene.last is not None
+    assert SetTimer(TimerKey(TimerKind.DELAY, GROUP), 1_000) in scene.last.timers

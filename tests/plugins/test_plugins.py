@@ -122,9 +122,9 @@ def test_a_built_in_name_cannot_be_taken(install: Install) -> None:
     [
         ("missing", ":Missing", "cannot be imported: AttributeError: module 'bad_code' has no attribute 'Missing'"),
         ("nowhere", ".deep:Good", "cannot be imported: ModuleNotFoundError: No module named 'bad_code.deep'"),
-        ("stranger", ":Stranger", "is not a subclass of Assignor"),
-        ("function", ":function", "is not a subclass of Assignor"),
-        ("listens", ":Listens", "is not a subclass of Assignor"),
+        ("stranger", ":Stranger", "is not a subclass of ConnectAssignor"),
+        ("function", ":function", "is not a subclass of ConnectAssignor"),
+        ("listens", ":Listens", "is not a subclass of ConnectAssignor"),
         ("abstract", ":Abstract", "is abstract; missing: assign"),
         ("picky", ":Picky", "cannot be made: TypeError: Picky.__init__() missing 1 required positional argument"),
         ("quits", ":Quits", "cannot be made: SystemExit: 2"),

@@ -274,8 +274,16 @@ class _NoDisk:
 SCRATCH: Any = _NoDisk()
 
 
-def _real_time(*args: object, **kwargs: object) -> None:
-    raise AssertionError("something waits in real time, or starts a thread")
+def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, forbidden to the thread that simulates; whatever else runs in this process is not its concern."""
+    simulating = threading.get_ident()
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == simulating:
+            raise AssertionError("something waits in real time, or starts a thread")
+        return original(*args, **kwargs)
+
+    return guarded
 
 
 @contextmanager
@@ -287,8 +295,8 @@ def simulated() -> Iterator[None]:
     for module in modules:
         module.off_loop = off_loop
     setattr(runner, "shutil", _NoDisk())  # noqa: B010
-    setattr(time, "sleep", _real_time)  # noqa: B010
-    setattr(threading.Thread, "start", _real_time)  # noqa: B010
+    setattr(time, "sleep", _never_here(time.sleep))  # noqa: B010
+    setattr(threading.Thread, "start", _never_here(threading.Thread.start))  # noqa: B010
     logging.disable(logging.CRITICAL)
     try:
         yield
