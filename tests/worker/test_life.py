@@ -419,8 +419,8 @@ async def test_stop_says_goodbye_even_when_a_listener_refuses(tmp_path: Path) ->
         assert not a.units
 
 
-async def test_a_cancelled_run_stops_its_tasks(tmp_path: Path) -> None:
-    """An embedder's way to pull the plug: nothing may go on writing."""
+async def test_a_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
+    """An embedder's way to pull the plug: nothing may go on writing, and nobody waits for a session timeout (KAFKA-16985)."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")
@@ -430,6 +430,7 @@ async def test_a_cancelled_run_stops_its_tasks(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await a.task
         assert world.count("a stop c-0") == world.count("a stop c-1") == 1
+        assert (await world.describe()).members == ()
         assert not [
             task for task in asyncio.all_tasks() if "heartbeat" in repr(task) or "LocalClient.call" in repr(task)
         ]
