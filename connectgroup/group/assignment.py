@@ -11,12 +11,13 @@ Source: "Connect on the new protocol", sections "Assignment" and "Worker Selecti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from zlib import crc32
 
 from ..assignor_guard import first_offence
 from ..errors import (
+    ConfigError,
     ConnectGroupError,
     FencedMemberEpoch,
     GroupIdNotFound,
@@ -35,13 +36,16 @@ from ..messages import (
     PreparedMember,
     PrepareRequest,
     PrepareResponse,
+    config_of,
     each_unit,
     grouped,
     units_of,
 )
 from ..names import NO_UNITS, Units, printable
+from ..placement import NO_PLACEMENT, PREFIX, placement_of
 from ..records import (
     ComputationRecord,
+    ConnectorRecord,
     Kind,
     MemberRecord,
     TargetRecord,
@@ -50,7 +54,7 @@ from ..records import (
 from . import delay, static, validate
 from .draft import Draft
 from .outcome import Outcome
-from .settings import GroupSettings
+from .settings import GroupSettings, ServerAnswer
 from .state import NO_TARGET, Group, Target
 from .timing import CancelTimer, Timer, TimerKey, TimerKind, compute
 
@@ -155,7 +159,7 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
     members = list(draft.members())
     if not members:
         # A group without members has nothing to assign: its target is current by definition (KAFKA-20442, HB-13).
-        return _install(draft, (), "", COORDINATOR, settings)
+        return _install(draft, ServerAnswer(), "", COORDINATOR, settings)
     under_way = draft.computation
     fresh = under_way is None or under_way.epoch != draft.epoch
     if fresh and not waited and (left_ms := _too_early_ms(draft, settings)):
@@ -209,26 +213,30 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
     members = list(draft.members())
     asked = {member.server_assignor for member in members if member.server_assignor}
     name = asked.pop() if len(asked) == 1 else settings.server_assignor
-    installed: tuple[InstalledMember, ...] = ()
+    answer = ServerAnswer()
     if name not in settings.server_assignors:
         failure: str | None = f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
     else:
         question = group_state(draft, name)
         try:
-            installed = settings.server_assignors[name](question)
+            said = settings.server_assignors[name](question)
         except Exception as error:  # somebody else's code: whatever it raises, the group goes on
             reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
             failure = f"server-side assignor {name}: {reason}"
         else:
-            offence = offence_of(draft, name, installed)
+            answer = said if isinstance(said, ServerAnswer) else ServerAnswer(members=said)
+            left_out = units_of(answer.held_back)
+            offence = _too_long(answer, settings) or offence_of(draft, name, answer.members, left_out=left_out)
             failure = f"server-side assignor {name}: {offence}" if offence else None
     if failure:
         # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
         draft.write(replace(computation, member_id="", error=printable(failure, most=500)))
         return (compute(draft.group.group_id, settings.session_timeout_ms),)
-    if computation.error:
-        draft.write(replace(computation, member_id=""))
-    return _install(draft, installed, name, COORDINATOR, settings)
+    # What was said of an answer before no longer holds of this one.
+    remark = printable(answer.message, most=500) or computation.error
+    if remark or (draft.computation is not None and draft.computation.error):
+        draft.write(replace(computation, member_id="", error=remark))
+    return _install(draft, answer, name, COORDINATOR, settings)
 
 
 def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
@@ -331,14 +339,12 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                 if info
                 else AssignorMetadata(),
                 units=grouped(unit for unit in has if unit in group.runnable),
+                told=draft.target(member.member_id).metadata if group.target_assignor == assignor else b"",
             )
         )
     connectors = tuple(
-        PreparedConnector(
-            connector=name,
-            num_tasks=len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0,
-        )
-        for name, connector in sorted(group.connectors.items())
+        _prepared(connector)
+        for _, connector in sorted(group.connectors.items())
         if connector.wanted_state != WantedState.STOPPED
     )
     return PrepareResponse(
@@ -347,6 +353,24 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
         members=tuple(members),
         connectors=connectors,
         held_back=delay.shown(draft),
+    )
+
+
+def _prepared(connector: ConnectorRecord) -> PreparedConnector:
+    num_tasks = len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0
+    asked = tuple(entry for entry in connector.config if entry.name.startswith(PREFIX))
+    placement = NO_PLACEMENT
+    if asked:
+        try:
+            placement = placement_of(config_of(asked))
+        except ConfigError:  # of a log older than the check: what nobody can read asks for nothing
+            asked = ()
+    return PreparedConnector(
+        connector=connector.connector,
+        num_tasks=num_tasks,
+        weight=placement.weight,
+        task_weights=placement.weights_of(num_tasks),
+        placement=asked,
     )
 
 
@@ -411,11 +435,13 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
             error_code=InvalidAssignment.code, error_message=f"assignment for epoch {request.group_epoch}: {offence}"
         )
     else:
-        timers = _install(draft, request.members, assignor, request.member_id, settings, request=request)
+        if request.message:
+            draft.write(replace(_chosen(group, request.member_id), error=printable(request.message, most=500)))
+        timers = _install(draft, request, assignor, request.member_id, settings)
     return Outcome(response=response, records=tuple(draft.records), timers=timers)
 
 
-def _too_long(request: InstallRequest, settings: GroupSettings) -> str | None:
+def _too_long(request: InstallRequest | ServerAnswer, settings: GroupSettings) -> str | None:
     """A fault of the assignor, not of the message: it must be recorded as one, or the same member is waited for."""
     if request.delay_ms <= settings.longest_delay_ms:
         return None
@@ -443,24 +469,20 @@ def _share(member: InstalledMember) -> Target:
 
 def _install(
     draft: Draft,
-    members: Iterable[InstalledMember],
+    answer: InstallRequest | ServerAnswer,
     assignor: str,
     computed_by: str,
     settings: GroupSettings,
-    *,
-    request: InstallRequest | None = None,
 ) -> tuple[Timer, ...]:
-    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02).
-
-    Args:
-        request: what a member sent, where one did.
-    """
+    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02)."""
     group = draft.group
-    shares = {member.member_id: _share(member) for member in members}
+    shares = {member.member_id: _share(member) for member in answer.members}
     waiting = draft.lost_work()
     if waiting:
         shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
-    deferred = stay_for_now(draft, shares, settings.most_moves)
+    # What is held back until its holder has let go of it (KIP-415's first round) need not wait for the whole delay.
+    let_go = sum(draft.holder(unit) is not None for unit in units_of(answer.held_back) - waiting)
+    deferred = let_go + stay_for_now(draft, shares, settings.most_moves)
     for member in draft.members():
         share = shares.get(member.member_id, NO_TARGET)
         # The draft's: a share forgotten in this very step must be written again, even where it is the same.
@@ -470,14 +492,14 @@ def _install(
     for member_id in sorted(group.targets):
         if draft.member(member_id) is None:
             draft.forget(Kind.TARGET_MEMBER, member_id)
-    timers = delay.after_install(draft, request.held_back if request else (), request.delay_ms if request else 0)
+    timers = delay.after_install(draft, answer.held_back, answer.delay_ms)
     draft.write(
         TargetRecord(
             group_id=group.group_id,
             epoch=draft.epoch,
             assignor=assignor,
             computed_by=computed_by,
-            checksum=_checksum(request) if request else 0,
+            checksum=_checksum(answer) if isinstance(answer, InstallRequest) else 0,
             deferred=deferred,
             # A group without members has been given nothing yet: whoever joins first does not wait (HB-13).
             at_ms=draft.now_ms if shares else 0,

@@ -23,6 +23,7 @@ from ..messages import (
     UpdateConnectorsResponse,
 )
 from ..names import NO_UNITS, Unit, Units, printable
+from ..placement import PREFIX
 from ..records import ConnectorRecord, Kind, TaskEntry, Tombstone, WantedState
 from . import validate
 from .assignment import settle
@@ -146,7 +147,8 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     causes = []
     if wanted.config is not None and (before is None or wanted.config != before.config):
         # A task belongs to the configuration its list was made for: it must not go on under another, nor move to a
-        # worker that would run it under another (KAFKA-9228). Only how many there may be says nothing about each.
+        # worker that would run it under another (KAFKA-9228). Only how many there may be, and where, says nothing
+        # about each.
         tasks = after.tasks if _without_limit(wanted.config) == _without_limit(after.config) else ()
         after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
         causes.append("added" if before is None else "reconfigured")
@@ -164,7 +166,7 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
 
 
 def _without_limit(config: Iterable[ConfigEntry]) -> set[ConfigEntry]:
-    return {entry for entry in config if entry.name not in ("tasks.max", "name")}
+    return {entry for entry in config if entry.name not in ("tasks.max", "name") and not entry.name.startswith(PREFIX)}
 
 
 def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:

@@ -62,14 +62,17 @@ def _said(member: MemberRecord) -> int:
     return crc32(repr((member.assignors, member.server_assignor)).encode())
 
 
-def waiting_for(draft: Draft, member: MemberRecord) -> DelayRecord | None:
-    """What is held back for a member that joins: for its id, or for its static name."""
-    for delay in draft.delays.values():
-        if delay.member_id == member.member_id or (
-            delay.instance_id is not None and delay.instance_id == member.instance_id
-        ):
-            return delay
-    return None
+def waiting_for(draft: Draft, member: MemberRecord) -> tuple[DelayRecord, ...]:
+    """What is held back for a member that joins: for its id, or for its static name.
+
+    More than one where two workers were lost and one comes back with the id of the first and the name of the second.
+    """
+    return tuple(
+        delay
+        for delay in draft.delays.values()
+        if delay.member_id == member.member_id
+        or (delay.instance_id is not None and delay.instance_id == member.instance_id)
+    )
 
 
 def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[Timer, ...]:

@@ -265,7 +265,7 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
         draining=request.draining,
     )
     waiting = delay.waiting_for(draft, member)
-    comes_back = f"{member_id} came back" if waiting is not None else ""
+    comes_back = f"{member_id} came back" if waiting else ""
     if known is None and former is not None:
         _take_member(draft, member, settings, before=replace(former, member_id=member_id))
         if group.epoch > group.target_epoch:
@@ -273,9 +273,9 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
             draft.bump(f"{member_id} took the place of {former.member_id}")
     else:
         _take_member(draft, member, settings, before=known, joins=comes_back or f"{member_id} joined")
-    if waiting is not None and (known, former) == (None, None):
-        timers += delay.give_back(draft, waiting, member)
-    elif waiting is not None and (known is None or known.instance_id != member.instance_id):
+    if len(waiting) == 1 and (known, former) == (None, None):
+        timers += delay.give_back(draft, waiting[0], member)
+    elif waiting and (known is None or known.instance_id != member.instance_id):
         # It has a place already, or takes another's, beside what waits for it: an assignor must say where that goes.
         draft.bump(comes_back)
     if known is not None:

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..messages import InstalledMember, PrepareResponse
+from ..messages import ConnectorTasks, InstalledMember, PrepareResponse
 
-ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...]]
-"""A server-side assignor: the same question a member gets from Prepare, the same answer it gives to Install."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAnswer:
+    """What a member would say with Install: ``members``, ``held_back``, ``delay_ms`` and ``message`` as there."""
+
+    members: tuple[InstalledMember, ...] = ()
+    held_back: tuple[ConnectorTasks, ...] = ()
+    delay_ms: int = 0
+    message: str = ""
+
+
+ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerAnswer]
+"""A server-side assignor: the same question a member gets from Prepare, the same answer it gives to Install; the
+members alone where there is nothing else to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import InvalidRequest
+from ..errors import ConfigError, InvalidRequest
 from ..messages import (
     LARGEST_METADATA,
     AssignorInfo,
@@ -17,9 +17,11 @@ from ..messages import (
     InstallRequest,
     PrepareRequest,
     UpdateConnectorsRequest,
+    config_of,
     each_unit,
 )
 from ..names import CONNECTOR, JOIN_EPOCH, STATIC_LEAVE_EPOCH, Unit, printable
+from ..placement import placement_of
 from ..records import WantedState
 from .settings import GroupSettings
 
@@ -156,6 +158,11 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
             raise _refuse(
                 "Changes.TaskConfigs", "a task list from an operator", "task lists come from the connector's owner"
             )
+        if change.config is not None:
+            try:
+                placement_of(config_of(change.config))
+            except ConfigError as error:
+                raise InvalidRequest(f"connector {printable(change.connector)}: {error}") from error
         for field in ("config", "task_configs"):
             if change.delete and getattr(change, field) is not None:
                 raise _refuse("Changes.Delete", True, f"delete, or {field}, not both")

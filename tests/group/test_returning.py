@@ -80,6 +80,18 @@ def test_one_that_is_waited_for_may_come_back_in_the_place_of_one_that_is_away()
         everything_runs(scene)
 
 
+def test_one_may_come_back_for_two_that_were_lost() -> None:
+    """With the id of the first and the static name of the second: the work of both is its own."""
+    scene = three(m3="i3")
+    scene.expire(TimerKind.SESSION, "m2")
+    scene.expire(TimerKind.SESSION, "m3")
+    settle(scene)
+    scene.join("m2", instance="i3")
+    settle(scene)
+    everything_runs(scene)
+    assert not scene.group.delays
+
+
 def test_a_delay_that_ends_when_its_worker_is_back_and_nobody_was_asked_still_gives_its_work_on() -> None:
     """Whatever brought it about, a deadline never leaves work without a place."""
     scene = three(m2="i2")
