@@ -65,18 +65,25 @@ def share_out(home: Integers, kind: Integers, members: int) -> Integers:
     Returns:
         int64[U]: who shall hold each unit.
     """
-    share, extra = divmod(len(home), members)
-    held = np.bincount(home[home >= 0], minlength=members)
-    limit = np.full(members, share)
-    # A place for one unit more is used up first by those who have one more: that saves a move each.
-    limit[np.flatnonzero(held > share)[:extra]] += 1
     owner = home.copy()
-    owner[_to_let_go(home, kind, limit)] = NOBODY
+    owner[to_let_go(home, kind, limits(home, members))] = NOBODY
     _place(owner, kind, members)
     return owner
 
 
-def _to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
+def limits(home: Integers, members: int) -> Integers:
+    """int64[members], how many of these units each may keep: an equal share, or one more.
+
+    A place for one unit more is used up first by those who have one more: that saves a move each.
+    """
+    share, extra = divmod(len(home), members)
+    held = np.bincount(home[home >= 0], minlength=members)
+    limit = np.full(members, share)
+    limit[np.flatnonzero(held > share)[:extra]] += 1
+    return limit
+
+
+def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
     """Which units the members above their limit give up: those that stand highest here and lowest there.
 
     A pile is what one member holds of one kind. Giving up the top unit of a pile of height ``h`` evens the kind
@@ -120,7 +127,13 @@ def _place(owner: Integers, kind: Integers, members: int) -> None:
         for row in rows.tolist():
             its = np.arange(begin[row], begin[row] + size[row])
             pile = np.bincount(owner[its][~homeless[its]], minlength=members)
-            gain = _pour(int(wanted[row]), pile, share - held, extra - int(np.count_nonzero(held > share)))
+            spare = extra - int(np.count_nonzero(held > share))
+            if wanted[row] == 1:
+                taker = _drop(pile, share - held, spare)
+                owner[its[homeless[its]]] = taker
+                held[taker] += 1
+                continue
+            gain = _pour(int(wanted[row]), pile, share - held, spare)
             owner[its[homeless[its]]] = np.repeat(np.arange(members), gain)
             held[:] += gain
 
@@ -133,6 +146,13 @@ def _place(owner: Integers, kind: Integers, members: int) -> None:
     else:  # even places can be dealt out like cards, which is the same answer at once
         left = np.flatnonzero(owner < 0)
         owner[left] = np.argsort(-room, kind="stable")[np.arange(len(left)) % members]
+
+
+def _drop(pile: Integers, room: Integers, spare: int) -> int:
+    """Who takes the one unit that ``_pour`` would lay: after a change of one member that is what most kinds miss."""
+    depth = room + 1 if spare else room
+    # The lowest pile of those with room, and of equal piles the one with most room.
+    return int(np.where(depth > 0, pile * (int(depth.max()) + 1) - depth, np.iinfo(np.int64).max).argmin())
 
 
 def _pour(amount: int, pile: Integers, room: Integers, spare: int) -> Integers:

@@ -14,7 +14,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMember
+from connectgroup.assignor import (
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+    PartitionMember,
+    RebalanceProtocol,
+)
 from connectgroup.partition_columns import NOBODY
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_out
@@ -26,6 +32,7 @@ class CooperativeStickyAssignor(PartitionAssignor):
     """Even counts, fewest moves, and nothing given to one while another has it."""
 
     name = "cooperative-sticky"
+    rebalance_protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
         """Share out what need not be given up first. A topic that does not exist is nothing."""

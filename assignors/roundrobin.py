@@ -7,11 +7,12 @@ groups that want few moves there are ``sticky`` and ``uniform``.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby
 
 import numpy as np
 
 from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.partition_columns import NOBODY
 
 
 class RoundRobinAssignor(PartitionAssignor):
@@ -23,11 +24,16 @@ class RoundRobinAssignor(PartitionAssignor):
         """Share partitions out. A topic that does not exist is nothing."""
         columns = group.columns()
         circle = columns.member_order
-        owner = np.full(len(columns.partition_topic), -1, dtype=np.int64)
+        wants = columns.subscribed.T
+        begin = columns.topic_begin.tolist()
+        owner = np.full(len(columns.partition_topic), NOBODY, dtype=np.int64)
         turn = 0
-        for topic, (begin, end) in enumerate(pairwise(columns.topic_begin.tolist())):
-            takers = np.flatnonzero(columns.subscribed[columns.member_kind[circle], topic])
-            turns = takers[(np.searchsorted(takers, turn) + np.arange(end - begin)) % len(takers)]
-            owner[begin:end] = circle[turns]
+        # Topics in a row that the same members want are dealt like one.
+        for _, run in groupby(range(len(wants)), key=lambda topic: wants[topic].tobytes()):
+            topics = [*run]
+            first, end = begin[topics[0]], begin[topics[-1] + 1]
+            takers = np.flatnonzero(wants[topics[0]][columns.member_kind[circle]])
+            turns = takers[(np.searchsorted(takers, turn) + np.arange(end - first)) % len(takers)]
+            owner[first:end] = circle[turns]
             turn = int(turns[-1]) + 1 if len(turns) else turn
         return PartitionAssignment.from_columns(columns, owner)

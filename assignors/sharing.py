@@ -138,9 +138,9 @@ def quotas(classes: Classes, rank: Integers) -> Integers:
                 load[rows] += gain - now
                 busy = True
     while len(takers) > 1 and (steps := _exchange(classes, quota, load)):
-        for giver, number, taker in steps:
-            quota[giver, number] -= 1
-            quota[taker, number] += 1
+        for giver, number, taker, count in steps:
+            quota[giver, number] -= count
+            quota[taker, number] += count
         load = quota.sum(axis=1)
     return quota
 
@@ -169,14 +169,16 @@ def _pour(amount: int, base: Integers, rank: Integers, *, home: Integers, now: I
     return gain
 
 
-def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[int, int, int]]:
-    """One chain of handovers that makes the whole better, ``(giver, class, taker)`` each; empty if there is none.
+def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[int, int, int, int]]:
+    """Handovers that together make the whole better, ``(giver, class, taker, how many)``; empty if there are none.
 
-    The cost of a share-out is its sum of squared counts, and after that the number given away. A chain from one member
-    to another, or in a circle, lowers it just if it is a negative cycle of this graph: a member hands to a class at 1
-    if what it hands was its own, a class hands to a member at -1 if that had it once, and both ends of a chain
-    together cost what the sum of squares changes by. Costs grow with each unit more, so where no such cycle is
-    left nothing better exists. Found as Bellman and Ford do, all members and classes in one step.
+    They are chains, from one member to another or in a circle, of which no two have a member in common.
+
+    The cost of a share-out is its sum of squared counts, and after that the number given away. A chain lowers it just
+    if it is a negative cycle of this graph: a member hands to a class at 1 if what it hands was its own, a class
+    hands to a member at -1 if that had it once, and both ends of a chain together cost what the sum of squares
+    changes by. Costs grow with each unit more, so where no such cycle is left nothing better exists. Found as
+    Bellman and Ford do, all members and classes in one step.
     """
     members, far = len(load), np.iinfo(np.int64).max // 4
     square = int(load.sum()) + 1  # more than all moves together
@@ -206,17 +208,41 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
         back = before
         for _ in range(members.bit_length()):
             back = back[back]
-        in_circle = np.flatnonzero(from_class[back] != NOBODY)
-        end = int(back[in_circle[0]]) if len(in_circle) else int((cost + to_end).argmin())
-        if len(in_circle) or cost[end] + to_end[end] < 0:
-            steps = []
-            taker = end
-            while from_class[taker] != NOBODY:
-                steps.append((int(before[taker]), int(from_class[taker]), taker))
-                taker = int(before[taker])
-                if taker == end:
-                    break
+        ends = np.unique(back[from_class[back] != NOBODY])  # on circles
+        if not len(ends):
+            total = cost + to_end
+            ends = np.flatnonzero(total < 0)
+            ends = ends[np.argsort(total[ends], kind="stable")]
+        steps: list[tuple[int, int, int, int]] = []
+        busy: set[int] = set()
+        for end in ends.tolist():
+            chain = _chain(end, from_class, before)
+            who = {end, *(giver for giver, _, _ in chain)}
+            if busy.isdisjoint(who):  # so that what one changes does not count for another
+                busy |= who
+                # A circle leaves all loads as they are, so it can be gone round until a price changes.
+                count = _at_one_price(chain, classes.held, quota) if chain[-1][0] == end else 1
+                steps += [(*step, count) for step in chain]
+        if steps:
             return steps
+
+
+def _chain(end: int, from_class: Integers, before: Integers) -> list[tuple[int, int, int]]:
+    """The handovers that lead to ``end``, from wherever they begin; once round, if they go in a circle."""
+    steps: list[tuple[int, int, int]] = []
+    taker = end
+    while from_class[taker] != NOBODY and (not steps or taker != end):
+        steps.append((int(before[taker]), int(from_class[taker]), taker))
+        taker = int(before[taker])
+    return steps
+
+
+def _at_one_price(chain: list[tuple[int, int, int]], held: Integers, quota: Integers) -> int:
+    """How many times a chain can be repeated before a handover in it costs more than it does now."""
+    above = quota - held
+    givers = [above[giver, number] if above[giver, number] > 0 else quota[giver, number] for giver, number, _ in chain]
+    takers = [-above[taker, number] for _, number, taker in chain if above[taker, number] < 0]
+    return int(min(givers + takers))
 
 
 def keep(columns: PartitionColumns, classes: Classes, quota: Integers, stays: Stays) -> Integers:
@@ -226,13 +252,14 @@ def keep(columns: PartitionColumns, classes: Classes, quota: Integers, stays: St
         int64[P]: index of the member, -1 where the partition is to be dealt.
     """
     owner = columns.partition_owner.astype(np.int64)
-    count = len(classes.size)
-    cell = np.where(owner >= 0, owner * count + classes.of_partition, 0)
-    over = (classes.held > quota).reshape(-1)
-    rows = np.flatnonzero((owner >= 0) & over[cell]) if over.any() else np.empty(0, dtype=np.int64)
-    rows = rows[np.lexsort((rows, stays(columns, rows), cell[rows]))]
-    place = _place_in_run(cell[rows])
-    owner[rows[place >= quota.reshape(-1)[cell[rows]]]] = NOBODY
+    over = classes.held > quota
+    if over.any():
+        held = np.flatnonzero(owner >= 0)
+        cell = owner[held] * len(classes.size) + classes.of_partition[held]
+        rows, cell = held[over.reshape(-1)[cell]], cell[over.reshape(-1)[cell]]
+        order = np.lexsort((rows, stays(columns, rows), cell))
+        rows, cell = rows[order], cell[order]
+        owner[rows[_place_in_run(cell) >= quota.reshape(-1)[cell]]] = NOBODY
     return owner
 
 

@@ -19,10 +19,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 from .names import NO_UNITS, Unit, Units
+from .placement import NO_PLACEMENT, Placement, WorkerTraits
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
@@ -51,6 +53,9 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
     name: ClassVar[str] = ""
     minimum_version: ClassVar[int] = 0
     maximum_version: ClassVar[int] = 0
+
+    def about_worker(self, traits: WorkerTraits) -> None:
+        """Called once, before anything else, on a worker: what its operator says of it. Most need not know."""
 
     def metadata(self) -> Metadata:
         """What this member wants the assignor to know of it; asked before it joins and once a heartbeat interval.
@@ -140,7 +145,7 @@ class Assignment:
 
     Attributes:
         error: 0, or a number of the assignor's own: then ``members`` is not looked at.
-        message: the error in words, one line.
+        message: the error in words, one line; without an error, what operators should know of the answer.
         members: each member's share, in any order, each member at most once.
     """
 
@@ -155,9 +160,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectMember(GroupMember):
-    """A worker; ``owned`` is its share of the target in force, which may name units that are gone."""
+    """A worker.
+
+    Attributes:
+        owned: its share of the target in force, which may name units that are gone.
+        told: what this assignor's last answer said to it (``ConnectMemberAssignment.metadata``), where the target in
+            force is that answer. So an assignor can leave itself a note: the group remembers, the assignor does not.
+    """
 
     owned: Units = NO_UNITS
+    told: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +181,14 @@ class ConnectorSpec:
         num_tasks: >= 0.
         weight: load of the connector itself, >= 0; 0 by default because it mostly watches.
         task_weights: load of each task, >= 0; empty means 1 each, a missing one is 1.
+        placement: what its configuration asks for under ``assignment.``; its weights are those above.
     """
 
     name: str
     num_tasks: int = 0
     weight: int = 0
     task_weights: tuple[int, ...] = ()
+    placement: Placement = NO_PLACEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +257,8 @@ class ConnectAssignment(Assignment):
     """The answer of a ``ConnectAssignor``: each worker's share.
 
     Attributes:
-        held_back: units left out on purpose; they wait for ``delay_ms``.
+        held_back: units left out on purpose. They wait for ``delay_ms``; those that somebody runs, so that they have
+            to stop first, at most until all members have reached this target.
         delay_ms: ask again after this long, whatever happens; 0 is never.
     """
 
@@ -253,7 +268,14 @@ class ConnectAssignment(Assignment):
 
     @classmethod
     def from_columns(
-        cls, columns: ConnectColumns, owner: Integers, *, held_back: Units = NO_UNITS, delay_ms: int = 0
+        cls,
+        columns: ConnectColumns,
+        owner: Integers,
+        *,
+        held_back: Units = NO_UNITS,
+        delay_ms: int = 0,
+        message: str = "",
+        told: bytes = b"",
     ) -> ConnectAssignment:
         """An answer as one array; each member is answered in the version it spoke.
 
@@ -263,15 +285,17 @@ class ConnectAssignment(Assignment):
                 ``columns.member_ids``, -1 for none.
             held_back: those of the units with -1 that are left out on purpose.
             delay_ms: how long they wait.
+            message: what operators should know.
+            told: metadata, the same for all.
         """
         from .assignor_columns import shares_of
 
-        members = Lazy(lambda: shares_of(columns, owner), origin=(columns, owner))
-        return cls(members=members, held_back=held_back, delay_ms=delay_ms)
+        members = Lazy(lambda: shares_of(columns, owner, told), origin=(columns, owner, told))
+        return cls(members=members, held_back=held_back, delay_ms=delay_ms, message=message)
 
     @property
-    def by_column(self) -> tuple[ConnectColumns, Integers] | None:
-        """What ``from_columns`` was given, where the answer was given so; else None."""
+    def by_column(self) -> tuple[ConnectColumns, Integers, bytes] | None:
+        """Columns, owners and metadata that ``from_columns`` was given, where the answer was given so; else None."""
         return self.members.origin if isinstance(self.members, Lazy) else None
 
 
@@ -396,8 +420,27 @@ class PartitionAssignment(Assignment):
         return self.members.origin if isinstance(self.members, Lazy) else None
 
 
+class RebalanceProtocol(IntEnum):
+    """What a consumer in a classic group gives up, and when; the higher number is the better one (KIP-429).
+
+    EAGER: everything, before each rebalance.
+    COOPERATIVE: only what moves, after it; a partition is given on in the next rebalance, which follows at once.
+    """
+
+    EAGER = 0
+    COOPERATIVE = 1
+
+
 class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionMemberAssignment]):
-    """Shares topic partitions out over consumers."""
+    """Shares topic partitions out over consumers.
+
+    Attributes:
+        rebalance_protocols: those whose rules its answers keep. One that lists COOPERATIVE gives no partition to one
+            member while another owns it: it leaves it out and lists it as ``withheld``. EAGER beside it lets a group
+            change over member by member.
+    """
+
+    rebalance_protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
 
 
 class Lazy(Sequence[T]):

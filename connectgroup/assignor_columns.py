@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .assignor import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, HeldWork, Lazy
-from .messages import ConnectorTasks, PreparedMember, PrepareResponse, units_of
-from .names import CONNECTOR, Unit
+from .errors import ConfigError, PluginError
+from .messages import ConnectorTasks, PreparedConnector, PreparedMember, PrepareResponse, config_of, units_of
+from .names import CONNECTOR, Unit, Units, printable
+from .placement import NO_PLACEMENT, Placement, placement_of
 
 Integers = NDArray[np.signedinteger[Any]]
 
@@ -28,25 +31,45 @@ class ConnectColumns:
     Attributes:
         member_ids: sorted.
         member_versions: the version each member's metadata has, in that order.
+        member_metadata: that metadata.
+        member_told: what the answer before said to each (``ConnectMember.told``).
         connector_names: sorted.
         unit_connector: int32[U], index into ``connector_names``; ascending.
         unit_task: int32[U], task number, -1 for the connector itself.
         unit_weight: int64[U], its load.
         unit_owner: int32[U], index into ``member_ids`` of the member that holds it, -1 for none. Of two
             members that claim one unit, the first one, sorted, holds it.
+        unit_claims: int32[U], how many members claim it; more than one where something went wrong before.
     """
 
     member_ids: tuple[str, ...]
     member_versions: tuple[int, ...]
+    member_metadata: tuple[bytes, ...]
+    member_told: tuple[bytes, ...]
     connector_names: tuple[str, ...]
     unit_connector: NDArray[np.int32]
     unit_task: NDArray[np.int32]
     unit_weight: NDArray[np.int64]
     unit_owner: NDArray[np.int32]
+    unit_claims: NDArray[np.int32]
 
     def unit(self, index: int) -> Unit:
         """The unit at ``index``."""
         return Unit(self.connector_names[self.unit_connector[index]], int(self.unit_task[index]))
+
+    def units(self, indices: Integers) -> Units:
+        """The units at ``indices``."""
+        names = self.connector_names
+        pairs = zip(self.unit_connector[indices].tolist(), self.unit_task[indices].tolist(), strict=True)
+        return frozenset(Unit(names[connector], task) for connector, task in pairs)
+
+    def indices(self, units: Units) -> Integers:
+        """Where those of ``units`` stand that there are, ascending."""
+        first = dict(zip(self.connector_names, np.flatnonzero(self.unit_task == CONNECTOR).tolist(), strict=True))
+        count = np.bincount(self.unit_connector, minlength=len(first)).tolist()
+        size = dict(zip(self.connector_names, count, strict=True))
+        found = (first[name] + 1 + task for name, task in units if CONNECTOR <= task < size.get(name, 0) - 1)
+        return np.array(sorted(found), dtype=np.int64)
 
 
 def columns_of(group: ConnectGroup) -> ConnectColumns:
@@ -54,11 +77,11 @@ def columns_of(group: ConnectGroup) -> ConnectColumns:
     place = _Places(group.connectors)
     if isinstance(group.members, Lazy):
         prepared: list[PreparedMember] = sorted(group.members.origin, key=lambda member: member.member_id)
-        known = [(member.member_id, member.assignor.version) for member in prepared]
-        return place.columns(known, [place.of_groups(member.units) for member in prepared])
+        said = [(each.member_id, each.assignor.version, each.assignor.metadata, each.told) for each in prepared]
+        return place.columns(said, *place.of_groups([member.units for member in prepared]))
     members = sorted(group.members, key=lambda member: member.member_id)
-    held = [[place.of(unit.connector, unit.task) for unit in member.owned] for member in members]
-    return place.columns([(member.member_id, member.version) for member in members], held)
+    said = [(each.member_id, each.version, each.metadata, each.told) for each in members]
+    return place.columns(said, *place.of_units([member.owned for member in members]))
 
 
 def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
@@ -67,7 +90,11 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
         members=Lazy(lambda: [_member(member) for member in response.members], origin=response.members),
         connectors=tuple(
             ConnectorSpec(
-                name=entry.connector, num_tasks=entry.num_tasks, weight=entry.weight, task_weights=entry.task_weights
+                name=entry.connector,
+                num_tasks=entry.num_tasks,
+                weight=entry.weight,
+                task_weights=entry.task_weights,
+                placement=_placement(entry),
             )
             for entry in response.connectors
         ),
@@ -83,6 +110,16 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
     )
 
 
+def _placement(entry: PreparedConnector) -> Placement:
+    """Raises ``PluginError``: this member cannot answer for a group whose settings it does not understand."""
+    if not entry.placement:
+        return NO_PLACEMENT
+    try:
+        return placement_of(config_of(entry.placement))
+    except ConfigError as error:
+        raise PluginError(f"connector {printable(entry.connector)}: {error}") from error
+
+
 def _member(member: PreparedMember) -> ConnectMember:
     return ConnectMember(
         member_id=member.member_id,
@@ -91,10 +128,11 @@ def _member(member: PreparedMember) -> ConnectMember:
         version=member.assignor.version,
         metadata=member.assignor.metadata,
         owned=units_of(member.units),
+        told=member.told,
     )
 
 
-def shares_of(columns: ConnectColumns, owner: Integers) -> list[ConnectMemberAssignment]:
+def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> list[ConnectMemberAssignment]:
     """An array's answer as friendly objects: every member once, sorted, those with nothing too."""
     units: list[list[Unit]] = [[] for _ in columns.member_ids]
     names = columns.connector_names
@@ -103,7 +141,7 @@ def shares_of(columns: ConnectColumns, owner: Integers) -> list[ConnectMemberAss
         if member >= 0:
             units[member].append(Unit(names[connector], task))
     return [
-        ConnectMemberAssignment(member_id=member_id, version=version, units=frozenset(held))
+        ConnectMemberAssignment(member_id=member_id, version=version, units=frozenset(held), metadata=told)
         for member_id, version, held in zip(columns.member_ids, columns.member_versions, units, strict=True)
     ]
 
@@ -144,23 +182,39 @@ class _Places:
             total += 1 + spec.num_tasks
         self.total = total
 
-    def of(self, connector: str, task: int) -> int:
-        """The unit's index, -1 if there is no such unit."""
-        first, count = self.start.get(connector, (0, -1))
-        return first + task if CONNECTOR <= task < count else -1
+    def of_units(self, held: Sequence[Units]) -> tuple[Integers, Integers]:
+        """Each member's units, as the places of those that there are and whose they are."""
+        places, whose = [], []
+        for index, units in enumerate(held):
+            for connector, task in units:
+                first, count = self.start.get(connector, (0, -1))
+                if CONNECTOR <= task < count:
+                    places.append(first + task)
+                    whose.append(index)
+        return np.array(places, dtype=np.int64), np.array(whose, dtype=np.int64)
 
-    def of_groups(self, groups: Iterable[ConnectorTasks]) -> list[int]:
-        """The indices of all units in a wire shape, unknown ones as -1."""
-        found: list[int] = []
-        for group in groups:
-            first, count = self.start.get(group.connector, (0, -1))
-            if group.owns_connector and count >= 0:
-                found.append(first - 1)
-            found.extend(first + task for task in group.tasks if 0 <= task < count)
-        return found
+    def of_groups(self, held: Sequence[Sequence[ConnectorTasks]]) -> tuple[Integers, Integers]:
+        """The same from the wire's shape, with as few steps in Python a group as can be: there may be one a unit."""
+        groups = list(chain.from_iterable(held))
+        lists = [group.tasks for group in groups]
+        number = {spec.name: index for index, spec in enumerate(self.specs)}
+        # One entry more than there are connectors, of one without any unit: for those that are gone.
+        count = np.array([*(spec.num_tasks for spec in self.specs), -1], dtype=np.int64)
+        first = np.cumsum(count + 1) - count
+        which = np.array([number.get(group.connector, -1) for group in groups], dtype=np.int64)
+        whose = np.repeat(np.arange(len(held)), np.array([len(its) for its in held], dtype=np.int64))
+        leads = np.frombuffer(bytes([group.owns_connector for group in groups]), dtype=bool) & (which >= 0)
+        sizes = np.array(list(map(len, lists)), dtype=np.int64)
+        of_task = np.repeat(which, sizes)
+        task = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=len(of_task))
+        there = (task >= 0) & (task < count[of_task])
+        places = np.concatenate((first[which[leads]] - 1, (first[of_task] + task)[there]))
+        return places, np.concatenate((whose[leads], np.repeat(whose, sizes)[there]))
 
-    def columns(self, members: Sequence[tuple[str, int]], held: Sequence[Sequence[int]]) -> ConnectColumns:
-        """All columns, given each member's units by index; -1 is ignored."""
+    def columns(
+        self, members: Sequence[tuple[str, int, bytes, bytes]], places: Integers, whose: Integers
+    ) -> ConnectColumns:
+        """All columns, given what each member said (id, version, metadata, told), and the units' places and holders."""
         counts = np.array([spec.num_tasks for spec in self.specs], dtype=np.int64)
         connector = np.repeat(np.arange(len(self.specs), dtype=np.int32), counts + 1)
         first = np.cumsum(counts + 1) - counts
@@ -173,17 +227,22 @@ class _Places:
                 given = spec.task_weights[: spec.num_tasks]
                 weight[start : start + len(given)] = given
         owner = np.full(self.total, -1, dtype=np.int32)
-        for index in range(len(held) - 1, -1, -1):  # backwards, so that of two claims the first one stands
-            places = np.array(held[index], dtype=np.int64)
-            owner[places[places >= 0]] = index
-        for array in (connector, task, weight, owner):
+        claims = np.bincount(places, minlength=self.total).astype(np.int32)
+        if claims.max(initial=0) > 1:
+            backwards = np.argsort(-whose, kind="stable")  # so that of two claims the first one stands
+            places, whose = places[backwards], whose[backwards]
+        owner[places] = whose
+        for array in (connector, task, weight, owner, claims):
             array.flags.writeable = False
         return ConnectColumns(
-            member_ids=tuple(member_id for member_id, _ in members),
-            member_versions=tuple(version for _, version in members),
+            member_ids=tuple(said[0] for said in members),
+            member_versions=tuple(said[1] for said in members),
+            member_metadata=tuple(said[2] for said in members),
+            member_told=tuple(said[3] for said in members),
             connector_names=tuple(spec.name for spec in self.specs),
             unit_connector=connector,
             unit_task=task,
             unit_weight=weight,
             unit_owner=owner,
+            unit_claims=claims,
         )

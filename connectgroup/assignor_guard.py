@@ -31,6 +31,7 @@ from .assignor import (
 from .errors import PluginError
 from .messages import LARGEST_METADATA, AssignorInfo, InstalledMember, PrepareResponse, grouped
 from .names import Unit, Units, printable
+from .placement import WorkerTraits
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
@@ -144,6 +145,15 @@ def assignor_info(assignor: Assignor[Any, Any, Any]) -> AssignorInfo:
     )
 
 
+def introduce(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
+    """Tell the assignor which worker it is on.
+
+    Raises:
+        PluginError: ``about_worker`` raised.
+    """
+    _guarded(assignor, "about_worker", lambda: assignor.about_worker(traits))
+
+
 def tell_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignment) -> None:
     """Tell the assignor its member's share.
 
@@ -181,10 +191,10 @@ def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember,
     if assignment.by_column is not None:
         from .assignor_columns import wire_shares_of
 
-        columns = assignment.by_column[0]
-        shares = wire_shares_of(*assignment.by_column)
+        columns, owner, told = assignment.by_column
+        shares = wire_shares_of(columns, owner)
         return tuple(
-            InstalledMember(member_id=member_id, version=version, units=units)
+            InstalledMember(member_id=member_id, version=version, units=units, metadata=told)
             for member_id, version, units in zip(columns.member_ids, columns.member_versions, shares, strict=True)
         )
     return tuple(
@@ -238,13 +248,18 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
         return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
     if not _is_integer(answer.error):
         return f"error: got {printable(repr(answer.error))}; allowed: an integer"
+    if not isinstance(answer.message, str):
+        return f"message: got {_type(answer.message)}; allowed: a string"
     if answer.error:
         return None
     if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup):
         if offence := _delay_offence(answer):
             return offence
         if answer.by_column is not None:
-            return _column_offence(group, *answer.by_column, held_back=answer.held_back)
+            columns, owner, told = answer.by_column
+            if offence := _bytes_offence(told):
+                return offence
+            return _column_offence(group, columns, owner, held_back=answer.held_back)
     if isinstance(answer, PartitionAssignment) and isinstance(group, PartitionGroup):
         if not _all_things(answer.withheld, TopicPartition):
             return f"withheld: got {printable(repr(answer.withheld))}; allowed: a frozenset of TopicPartition"
@@ -304,10 +319,14 @@ def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | Non
     low, high = assignor.minimum_version, assignor.maximum_version
     if not _is_integer(said.version) or not low <= said.version <= high:
         return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
-    if not isinstance(said.metadata, bytes):
-        return f"metadata: got {_type(said.metadata)}; allowed: bytes"
-    if len(said.metadata) > LARGEST_METADATA:
-        return f"metadata: got {len(said.metadata)} bytes; allowed: at most {LARGEST_METADATA}"
+    return _bytes_offence(said.metadata)
+
+
+def _bytes_offence(metadata: object) -> str | None:
+    if not isinstance(metadata, bytes):
+        return f"metadata: got {_type(metadata)}; allowed: bytes"
+    if len(metadata) > LARGEST_METADATA:
+        return f"metadata: got {len(metadata)} bytes; allowed: at most {LARGEST_METADATA}"
     return None
 
 
@@ -322,11 +341,15 @@ def _delay_offence(answer: ConnectAssignment) -> str | None:
 
 
 def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, held_back: Units) -> str | None:
-    import numpy as np
-
     if offence := _array_offence(columns, group.columns(), owner, len(columns.unit_owner), columns.unit):
         return offence
+    left_out = owner < 0
     if held_back or group.waiting:
+        held, waiting = columns.indices(held_back), columns.indices(group.waiting)
+        fine = len(held) == len(held_back) and bool(left_out[held].all())
+        left_out[held] = left_out[waiting] = False
+        if fine and not (left_out.any() and columns.member_ids):
+            return None
         shares = [(member.member_id, member.units) for member in ConnectAssignment.from_columns(columns, owner).members]
         return first_offence(
             shares,
@@ -335,11 +358,10 @@ def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integer
             held_back=held_back,
             waiting=group.waiting,
         )
-    left_out = np.flatnonzero(owner < 0) if columns.member_ids else np.empty(0, dtype=np.int64)
-    if left_out.size:
-        more = f" (and {left_out.size - 1} more)" if left_out.size > 1 else ""
-        return f"{printable(columns.unit(int(left_out[0])))} is given to nobody{more}"
-    # The version needs no look: each member is answered in its own, with no metadata to misread.
+    if columns.member_ids and left_out.any():
+        more = f" (and {int(left_out.sum()) - 1} more)" if left_out.sum() > 1 else ""
+        return f"{printable(columns.unit(int(left_out.argmax())))} is given to nobody{more}"
+    # The version needs no look: each member is answered in its own.
     return None
 
 

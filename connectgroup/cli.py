@@ -153,6 +153,9 @@ async def _worker(options: argparse.Namespace) -> int:
         values["assignors"] = tuple(options.assignor)
     if options.listener:
         values["listeners"] = tuple(options.listener)
+    if options.label:
+        values["labels"] = tuple(options.label)
+    values |= {name: said for name in ("capacity", "rack") if (said := getattr(options, name)) is not None}
     _make_directory("--scratch", scratch)
     await run_worker(checked(WorkerConfig, values), supervised=options.supervised)
     return 0
@@ -340,6 +343,9 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--instance", help="a name that outlives the process: stopped, its work waits for its return")
     worker.add_argument("--assignor", action="append", help="an assignor to offer; may be repeated (balanced)")
     worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
+    worker.add_argument("--capacity", help="weight of tasks it can carry at most (no limit)")
+    worker.add_argument("--label", action="append", help="name=value, for connectors that ask; may be repeated")
+    worker.add_argument("--rack", help="where it stands: a rack or a zone")
     worker.add_argument("--scratch", type=Path, help="directory for what tasks throw away")
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     worker.set_defaults(run=_worker)

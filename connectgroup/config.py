@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .errors import ConfigError
 from .group.settings import GroupSettings, ServerAssign
 from .member.machine import MemberSettings
+from .placement import LARGEST_CAPACITY, LARGEST_TRAITS, MOST_LABELS, WorkerTraits, labels_of
 
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
 MaybeMilliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
@@ -94,6 +95,10 @@ class WorkerConfig(Settings):
             its work waits for whoever joins next under this name.
         assignors: entry-point names in order of preference; empty leaves assigning to the coordinator.
         listeners: entry-point names.
+        capacity: weight of work it can carry at most; null where that is not known. For assignors that go by weights.
+        labels: ``name=value`` words that connectors may ask for (``assignment.labels``).
+        rack: where it stands, a rack or a zone.
+        host: the machine, which workers may share; this one's name by default.
         scratch: where tasks get a directory each, on local disk.
         rebalance_timeout_ms: how long stopping tasks may take.
     """
@@ -104,6 +109,10 @@ class WorkerConfig(Settings):
     instance: Name | None = None
     assignors: tuple[Name, ...] = ("balanced",)
     listeners: tuple[Name, ...] = ()
+    capacity: Annotated[int, Field(ge=1, le=LARGEST_CAPACITY)] | None = None
+    labels: Annotated[tuple[Name, ...], Field(max_length=MOST_LABELS)] = ()
+    rack: Name | None = None
+    host: Name = Field(default_factory=socket.gethostname)
     scratch: Path
     rebalance_timeout_ms: Milliseconds = 60_000
     refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
@@ -112,6 +121,22 @@ class WorkerConfig(Settings):
     def address(self) -> tuple[str, int]:
         """Host and port of the coordinator."""
         return parse_address("coordinator", self.coordinator)
+
+    def traits(self) -> WorkerTraits:
+        """What its assignors are told of it.
+
+        Raises:
+            ConfigError: a label is not of the form ``name=value``, or all of it is too long to be sent.
+        """
+        traits = WorkerTraits(
+            capacity=self.capacity or 0,
+            labels=labels_of("labels", self.labels),
+            rack=self.rack or "",
+            host=self.host,
+        )
+        if len(traits.encode()) > LARGEST_TRAITS:
+            raise ConfigError("labels", f"{len(traits.encode())} bytes", f"at most {LARGEST_TRAITS}")
+        return traits
 
     def member_settings(self) -> MemberSettings:
         """What the member machine needs of it."""

@@ -16,6 +16,9 @@ from typing import Final, Protocol
 
 from .names import CONNECTOR, NO_UNITS, Unit, Units
 
+_unit = tuple.__new__
+"""A ``Unit`` of its fields without the detour through Python that a named tuple takes, for long loops."""
+
 LARGEST_METADATA: Final = 65_536
 """Bytes of one member's metadata for one assignor: it travels in every Prepare and is a record of the log."""
 
@@ -41,12 +44,14 @@ def grouped(units: Iterable[Unit]) -> tuple[ConnectorTasks, ...]:
     for connector, task in sorted(units):
         by_connector.setdefault(connector, []).append(task)
     return tuple(
-        ConnectorTasks(
-            connector=connector,
-            owns_connector=tasks[0] == CONNECTOR,
-            tasks=tuple(tasks[1:] if tasks[0] == CONNECTOR else tasks),
-        )
-        for connector, tasks in by_connector.items()
+        [
+            ConnectorTasks(
+                connector=connector,
+                owns_connector=tasks[0] == CONNECTOR,
+                tasks=tuple(tasks[1:] if tasks[0] == CONNECTOR else tasks),
+            )
+            for connector, tasks in by_connector.items()
+        ]
     )
 
 
@@ -61,7 +66,16 @@ def each_unit(groups: Iterable[ConnectorTasks]) -> Iterable[Unit]:
 
 def units_of(groups: Iterable[ConnectorTasks] | None) -> Units:
     """The set a wire shape stands for; ``None`` is read as nothing, so ask for ``None`` first where it matters."""
-    return frozenset(each_unit(groups)) if groups else NO_UNITS
+    if not groups:
+        return NO_UNITS
+    # As ``each_unit``, and three times as fast: a full heartbeat names all that its sender has.
+    units: list[Unit] = []
+    for group in groups:
+        connector = group.connector
+        if group.owns_connector:
+            units.append(Unit(connector))
+        units += [_unit(Unit, (connector, task)) for task in group.tasks]
+    return frozenset(units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,13 +278,19 @@ class AssignorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedMember:
-    """One member as the assignor sees it; ``units`` is its share of the current target."""
+    """One member as the assignor sees it; ``units`` is its share of the current target.
+
+    Attributes:
+        told: *(tagged)* what this assignor's answer said to the member with that share (``InstalledMember.metadata``);
+            empty where another assignor made it.
+    """
 
     member_id: str
     member_epoch: int
     instance_id: str | None = None
     assignor: AssignorMetadata = AssignorMetadata()
     units: tuple[ConnectorTasks, ...] = ()
+    told: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,12 +302,14 @@ class PreparedConnector:
         num_tasks: its tasks are 0 .. num_tasks - 1.
         weight: *(tagged)* load of the connector itself, 0 by default: it mostly watches.
         task_weights: *(tagged)* load of each task; empty means 1 each.
+        placement: *(tagged)* what its configuration says under ``assignment.``.
     """
 
     connector: str
     num_tasks: int
     weight: int = 0
     task_weights: tuple[int, ...] = ()
+    placement: tuple[ConfigEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +371,7 @@ class InstallRequest:
         group_epoch: the epoch that Prepare named.
         error: 0, or the assignor's error: then nothing is installed.
         members: the whole target; a member left out gets nothing.
-        message: *(tagged)* the error in words.
+        message: *(tagged)* the error in words; without one, what people should know of the answer.
         held_back: *(tagged)* units left out on purpose; needs ``delay_ms``.
         delay_ms: *(tagged)* ask again after this long; 0 is never.
     """

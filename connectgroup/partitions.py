@@ -56,6 +56,9 @@ def require_topics(group: PartitionGroup) -> None:
         ValueError: the first such member and topic, sorted, on one line.
     """
     known = {spec.name for spec in group.topics}
+    wanted: set[str] = set().union(*{member.subscribed for member in group.members})
+    if wanted <= known:
+        return
     for member in sorted(group.members, key=lambda member: member.member_id):
         for topic in sorted(member.subscribed - known):
             raise ValueError(

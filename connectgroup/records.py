@@ -20,6 +20,9 @@ from .names import CONNECTOR, Unit
 
 GROUP_TYPE: Final = "connect"
 
+_unit = tuple.__new__
+"""As in ``messages``: a ``Unit`` of its fields, for long loops."""
+
 HISTORY: Final = 100
 """Rebalances a group remembers: design 3.12."""
 
@@ -186,7 +189,7 @@ def held(units: Mapping[Unit, int]) -> tuple[HeldTasks, ...]:
 def epochs_of(groups: Iterable[HeldTasks]) -> dict[Unit, int]:
     """Units and owner epochs out of their stored shape."""
     return {
-        Unit(group.connector, task): epoch
+        _unit(Unit, (group.connector, task)): epoch
         for group in groups
         for task, epoch in zip(group.tasks, group.owner_epochs, strict=True)
     }

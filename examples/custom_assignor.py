@@ -1,4 +1,4 @@
-"""A custom assignor and its contract test, in one file: ``python examples/custom_assignor.py`` runs the test.
+"""A custom assignor and its contract test, in one file: ``python examples/custom_assignor.py`` shows it and tests it.
 
 It keeps together what belongs together: a connector and all of its tasks run on one worker, so that they can
 share a cache there. Connectors stay where they are; homeless ones go to the worker with the fewest tasks.
@@ -7,17 +7,29 @@ To use it, name it in the ``pyproject.toml`` of your own distribution and instal
 
     [project.entry-points."connectgroup.assignors"]
     together = "your_module:TogetherAssignor"
+
+An assignor of topic partitions is written in the same way, from ``PartitionAssignor`` and its ``PartitionGroup``, under
+the entry point ``connectgroup.partition_assignors``; its test is the same three lines.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assignor import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMember,
+    ConnectMemberAssignment,
+    ConnectorSpec,
+)
+from connectgroup.assignor_guard import run_assignor
 from connectgroup.names import Unit
-from connectgroup.testing.assignor_contract import ConnectAssignorContract
+from connectgroup.testing import AssignorContract
 
 
 class TogetherAssignor(ConnectAssignor):
@@ -43,14 +55,34 @@ class TogetherAssignor(ConnectAssignor):
         )
 
 
-class TestTogetherAssignor(ConnectAssignorContract):
+class TestTogetherAssignor(AssignorContract):
     """Complete, legal, deterministic, order-independent, sticky; even it is not, and does not want to be."""
 
+    assignor = TogetherAssignor
     even = False
 
-    def assignor(self) -> ConnectAssignor:
-        return TogetherAssignor()
+
+CONNECTORS = [ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in (("a", 3), ("b", 1), ("c", 2))]
+
+
+def show(event: str, members: Sequence[ConnectMember]) -> list[ConnectMember]:
+    """Ask the assignor as a group does, print what everybody gets, and return the members with that in hand."""
+    # run_assignor judges the answer before anybody acts on it.
+    answer = run_assignor(TogetherAssignor(), ConnectGroup(members=members, connectors=CONNECTORS))
+    print(event)
+    for share in answer.members:
+        print(f"  {share.member_id}: {', '.join(map(str, sorted(share.units))) or 'nothing'}")
+    return [ConnectMember(member_id=share.member_id, owned=share.units) for share in answer.members]
+
+
+def main() -> int:
+    """Show what it does when workers come and go, then put it to the contract. 0 if it passes."""
+    workers = show("ann and bob begin", [ConnectMember(member_id="ann"), ConnectMember(member_id="bob")])
+    workers = show("cat joins: nothing moves", [*workers, ConnectMember(member_id="cat")])
+    show("ann leaves: hers goes to the emptiest", workers[1:])
+    print("\nIts contract:", flush=True)
+    return int(pytest.main([__file__, "-q", "-p", "no:cacheprovider"]))
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main([__file__, "-v", "-p", "no:cacheprovider"]))
+    sys.exit(main())

@@ -18,6 +18,12 @@ from typing import Any, Final
 INPUTS: Final = int(os.environ.get("FUZZ_INPUTS") or (200_000 if os.environ.get("CI") == "true" else 20_000))
 SEED: Final = int(os.environ.get("FUZZ_SEED") or 1)
 
+
+def inputs_each(parts: int) -> int:
+    """How many inputs each of several parts of one decoder gets, so that the whole has no less than its number."""
+    return -(-INPUTS // parts)
+
+
 TELLING: Final = (0x00, 0x01, 0x02, 0x7F, 0x80, 0xFF, 0x40, 0x0F, 0x10, 0xC0)
 """Bytes at the edge of something: of a varint, an integer, a character."""
 
@@ -133,6 +139,11 @@ def most_memory(decode: Callable[[bytes], Any], data: bytes, refusals: type[Exce
     with suppress(refusals):
         decode(data)
     return tracemalloc.get_traced_memory()[1] - before
+
+
+def cut_after(data: bytes) -> list[bytes]:
+    """The beginning of ``data`` up to each place, and then each of ``LENGTHS``: of what it claims, nothing comes."""
+    return [data[:at] + length for at in range(len(data)) for length in LENGTHS]
 
 
 def blown_up(data: bytes) -> list[bytes]:

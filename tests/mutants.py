@@ -43,7 +43,7 @@ PARTS = (
 )
 """What a copy consists of."""
 
-HANG_S = 20.0
+HANG_S = 10.0
 """A broken run may take this and five times what the unbroken one took; then it hangs."""
 
 GREEN_S = 600.0
@@ -163,28 +163,50 @@ async def check_imports(tree: Path) -> None:
 
 
 async def check_green(mutants: Iterable[Mutant], tree: Path, *, jobs: int) -> dict[str, float]:
-    """Every selection passes on an unbroken tree; how long each may take on a broken one before it hangs."""
-    turns = asyncio.Semaphore(jobs)
-    limits: dict[str, float] = {}
-    faults = []
+    """Every selection passes on an unbroken tree; how long each may take on a broken one before it hangs.
 
-    async def check(number: int, selection: str) -> None:
-        folder = tree.parent / f"green-{number}"
+    One run a folder, and not one a selection: starting Python a hundred times takes longer than most of the tests.
+    """
+    turns = asyncio.Semaphore(jobs)
+    seconds: dict[str, float] = {}
+    slowest_start_s = 0.0
+    faults = []
+    selections = {mutant.tests for mutant in mutants}
+    parts = {part for selection in selections for part in selection.split()}
+    folders = sorted({"/".join(part.partition("::")[0].split("/")[:2]) for part in parts})
+
+    async def check(folder: str) -> None:
+        nonlocal slowest_start_s
+        chosen = sorted(part for part in parts if is_part_of(part, folder))
+        least = [part for part in chosen if not any(part != other and is_part_of(part, other) for other in chosen)]
+        options = ("--durations=0", "--basetemp", str(tree.parent / folder.replace("/", "-")))
         async with turns:
             began = time.monotonic()
-            code, output = await python(
-                *PYTEST, "--basetemp", str(folder), *selection.split(), place=tree, limit_s=GREEN_S, keep_bytecode=True
-            )
-            limits[selection] = HANG_S + 5 * (time.monotonic() - began)
+            code, output = await python(*PYTEST, *options, *least, place=tree, limit_s=GREEN_S, keep_bytecode=True)
         if code != 0:
-            faults.append(f"{selection}: fails with nothing broken: {first_failure(output) or tail(output)}")
+            faults.append(f"{' '.join(least)}: fails with nothing broken: {first_failure(output) or tail(output)}")
+        found = re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(tests/.+)$", output, re.MULTILINE)
+        for took_s, test in found:
+            seconds[test] = seconds.get(test, 0.0) + float(took_s)
+        start_s = time.monotonic() - began - sum(float(took_s) for took_s, _ in found)
+        slowest_start_s = max(slowest_start_s, start_s)
 
     async with asyncio.TaskGroup() as group:
-        for number, selection in enumerate(sorted({mutant.tests for mutant in mutants})):
-            group.create_task(check(number, selection))
+        for folder in folders:
+            group.create_task(check(folder))
     if faults:
         raise Unusable("\n".join(faults))
-    return limits
+    return {
+        selection: HANG_S
+        + 5 * slowest_start_s
+        + 5 * sum(s for test, s in seconds.items() if any(is_part_of(test, part) for part in selection.split()))
+        for selection in selections
+    }
+
+
+def is_part_of(test: str, selection: str) -> bool:
+    """Whether a folder, file, class or test is among what a path or id of pytest's selects."""
+    return test == selection or test.startswith((f"{selection}/", f"{selection}::", f"{selection}["))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -25,8 +25,11 @@ def test_the_embedding_example_hands_everything_over() -> None:
     assert "bob runs letters, letters-0, letters-1, letters-2" in said
 
 
-def test_the_custom_assignor_passes_its_contract() -> None:
-    assert re.search(r"\d+ passed", run("examples/custom_assignor.py"))
+def test_the_custom_assignor_shows_itself_and_passes_its_contract() -> None:
+    said = run("examples/custom_assignor.py")
+    assert "cat joins: nothing moves\n  ann: a, a-0, a-1, a-2\n  bob: b, b-0, c, c-0, c-1\n  cat: nothing\n" in said
+    assert "ann leaves: hers goes to the emptiest\n  bob: b, b-0, c, c-0, c-1\n  cat: a, a-0, a-1, a-2\n" in said
+    assert re.search(r"\b8 passed", said)
 
 
 def test_the_program_in_readme_runs(tmp_path: Path) -> None:

@@ -328,8 +328,9 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
         info = _info(member, assignor)
         waiting = [draft.waiting(kept) for kept in draft.delays.values() if draft.waits_for(kept) == member.member_id]
         # The draft's first: a static member's successor has its share by a record of this very step.
-        share = draft.target(member.member_id).units or group.target(member.member_id).units
-        has = share.union(*waiting)
+        target = draft.target(member.member_id)
+        share = group.target(member.member_id) if target == NO_TARGET else target
+        has = share.units.union(*waiting)
         members.append(
             PreparedMember(
                 member_id=member.member_id,
@@ -339,7 +340,7 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                 if info
                 else AssignorMetadata(),
                 units=grouped(unit for unit in has if unit in group.runnable),
-                told=draft.target(member.member_id).metadata if group.target_assignor == assignor else b"",
+                told=share.metadata if group.target_assignor == assignor else b"",
             )
         )
     connectors = tuple(

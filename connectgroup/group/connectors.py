@@ -62,7 +62,9 @@ def update_connectors(
             changes.append(_change(group, request.member_id, wanted, epoch))
         except GroupError as error:
             return _refused(group, request, wanted, error)
-    units = len(group.runnable) + sum(_size(change.after) - _size(change.before) for change in changes)
+    # Paused and stopped ones count too: they may be resumed.
+    units = sum(map(_size, group.connectors.values()))
+    units += sum(_size(change.after) - _size(change.before) for change in changes)
     if units > settings.most_units:
         limit = InvalidRequest(
             f"Changes: got {units} connectors and tasks; allowed: at most {settings.most_units} a group"

@@ -124,14 +124,20 @@ def step(
         _apply(group, follow_up.records)
         records += follow_up.records
         timers += follow_up.timers
-    if records:
+    if not records:
+        return outcome  # the usual heartbeat: nothing has changed, so nothing follows
+    finish = finished(group, now_ms)
+    _apply(group, finish)
+    records += finish
+    more = next_round(group, now_ms, settings)
+    _apply(group, more.records)
+    records += more.records
+    timers += more.timers
+    if more.records:
+        # A round in which nobody has anything to do is over at once.
         finish = finished(group, now_ms)
         _apply(group, finish)
         records += finish
-        more = next_round(group, now_ms, settings)
-        _apply(group, more.records)
-        records += more.records
-        timers += more.timers
     return replace(outcome, records=tuple(records), timers=tuple(timers))
 
 

@@ -80,18 +80,20 @@ def heartbeat(
     computation = draft.computation
     asked = (
         computation is not None
-        and computation.epoch == draft.epoch > draft.target_epoch
+        and draft.epoch > draft.target_epoch
+        and computation.epoch == draft.epoch
         and computation.member_id == request.member_id
         and not computation.prepared
         and not _acknowledges(draft.current(request.member_id), request)
     )
     if asked:
         # Its own reconciliation waits for its next heartbeat, which is a full one, as after every error.
-        response = _response(settings, draft.current(request.member_id).epoch)
-        response = replace(
-            response,
+        response = HeartbeatResponse(
             error_code=ComputeAssignment.code,
             error_message=f"compute the assignment for group epoch {draft.epoch}",
+            member_epoch=draft.current(request.member_id).epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            session_timeout_ms=settings.session_timeout_ms,
         )
         timers += (timing.session(group.group_id, request.member_id, settings),)
         return Outcome(response=response, records=tuple(draft.records), timers=timers)
@@ -149,10 +151,15 @@ def _step(
     # A heartbeat at epoch 0 is always a full one. Where there is no target yet there is nothing to tell its sender, who
     # should not have to wait a whole interval before it asks again.
     waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not draft.records
-    response = _response(settings, after.epoch)
+    assignment = None
     if full or changed or repeats or unheard:
-        known = owned if owned is not None else frozenset(before.held)
-        response = replace(response, assignment=_assignment(draft, member_id, after, known))
+        assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
+    response = HeartbeatResponse(
+        member_epoch=after.epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        assignment=assignment,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
     timers = (
         *timers,
         timing.session(group.group_id, member_id, settings),
@@ -175,14 +182,6 @@ def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
     """
     return all(
         group.runnable.get(unit, epoch + 1) <= epoch for unit, epoch in current.assigned.items() if unit not in owned
-    )
-
-
-def _response(settings: GroupSettings, member_epoch: int) -> HeartbeatResponse:
-    return HeartbeatResponse(
-        member_epoch=member_epoch,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
-        session_timeout_ms=settings.session_timeout_ms,
     )
 
 
@@ -392,16 +391,30 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
     Null means "as before".
     """
     known = draft.group.members[request.member_id]
-    member = known
+    timeout_ms, draining = known.rebalance_timeout_ms, known.draining
+    server_assignor, assignors = known.server_assignor, known.assignors
     if request.rebalance_timeout_ms != -1:
-        member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
-    if request.server_assignor is not None:
-        member = replace(member, server_assignor=request.server_assignor, assignors=())
-    if request.client_assignors is not None:
-        member = replace(member, server_assignor=None, assignors=request.client_assignors)
+        timeout_ms = request.rebalance_timeout_ms
     if request.rebalance_timeout_ms != -1 and request.owned is not None:
-        member = replace(member, draining=request.draining)
-    _take_member(draft, member, settings, before=known)
+        draining = request.draining
+    if request.server_assignor is not None:
+        server_assignor, assignors = request.server_assignor, ()
+    if request.client_assignors is not None:
+        server_assignor, assignors = None, request.client_assignors
+    if (timeout_ms, draining, server_assignor, assignors) != (
+        known.rebalance_timeout_ms,
+        known.draining,
+        known.server_assignor,
+        known.assignors,
+    ):
+        member = replace(
+            known,
+            rebalance_timeout_ms=timeout_ms,
+            draining=draining,
+            server_assignor=server_assignor,
+            assignors=assignors,
+        )
+        _take_member(draft, member, settings, before=known)
 
 
 def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:

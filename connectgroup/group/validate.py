@@ -69,11 +69,12 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
         raise _refuse("ServerAssignor", request.server_assignor, "ServerAssignor or ClientAssignors, not both")
     if request.server_assignor is not None:
         name("ServerAssignor", request.server_assignor)
-    for info in request.client_assignors or ():
-        assignor(info)
-    names = [info.name for info in request.client_assignors or ()]
-    if len(set(names)) != len(names):
-        raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
+    if request.client_assignors:
+        for info in request.client_assignors:
+            assignor(info)
+        names = [info.name for info in request.client_assignors]
+        if len(set(names)) != len(names):
+            raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
     # Epoch 0 means "I run nothing" (design 3.4; Kafka refuses anything else too: RV-06).
     if joins and request.owned != ():
         raise _refuse(
@@ -102,15 +103,17 @@ def assignor(info: AssignorInfo) -> None:
 
 def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
     """A report of units: real task numbers, and none of them twice."""
-    seen: set[Unit] = set()
     for group in groups:
         name(f"{field}.Connector", group.connector)
-        if any(task <= CONNECTOR for task in group.tasks):
+        if group.tasks and min(group.tasks) <= CONNECTOR:
             raise _refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
-    for unit in each_unit(groups):
-        if unit in seen:
-            raise _refuse(field, unit, "each connector or task once")
-        seen.add(unit)
+    units = list(each_unit(groups))
+    if len(set(units)) < len(units):
+        seen: set[Unit] = set()
+        for unit in units:
+            if unit in seen:
+                raise _refuse(field, unit, "each connector or task once")
+            seen.add(unit)
 
 
 def prepare(request: PrepareRequest) -> None:

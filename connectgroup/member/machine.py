@@ -180,23 +180,31 @@ class Member:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
             return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause)
         introduces = self._full or self.epoch == JOIN_EPOCH or buggify("a heartbeat says everything")
-        request = HeartbeatRequest(
-            group_id=settings.group_id,
-            member_id=settings.member_id,
-            member_epoch=self.epoch,
-            sequence=self._sequence,
-            owned=grouped(self.owned) if introduces or self._acknowledge else None,
-            statuses=tuple([self._statuses[unit] for unit in sorted(self._statuses)]),
-            max_wait_ms=0 if self._full else settings.max_wait_ms,
-        )
+        statuses = tuple([self._statuses[unit] for unit in sorted(self._statuses)]) if self._statuses else ()
         if introduces:
-            request = replace(
-                request,
+            request = HeartbeatRequest(
+                group_id=settings.group_id,
+                member_id=settings.member_id,
+                member_epoch=self.epoch,
                 instance_id=settings.instance_id,
                 rebalance_timeout_ms=settings.rebalance_timeout_ms,
                 server_assignor=None if self.assignors else settings.server_assignor,
                 client_assignors=self.assignors or None,
+                owned=grouped(self.owned),
+                max_wait_ms=0 if self._full else settings.max_wait_ms,
+                sequence=self._sequence,
+                statuses=statuses,
                 draining=self.draining,
+            )
+        else:
+            request = HeartbeatRequest(
+                group_id=settings.group_id,
+                member_id=settings.member_id,
+                member_epoch=self.epoch,
+                owned=grouped(self.owned) if self._acknowledge else None,
+                max_wait_ms=settings.max_wait_ms,
+                sequence=self._sequence,
+                statuses=statuses,
             )
         self._full = self._acknowledge = self._impatient = False
         self._outstanding = _Outstanding(request, now_ms)

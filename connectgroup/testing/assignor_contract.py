@@ -32,6 +32,7 @@ from ..assignor import (
     ConnectGroup,
     ConnectMember,
     ConnectorSpec,
+    HeldWork,
     TopicPartition,
 )
 from ..assignor_guard import assignor_info, members_for_install, run_assignor
@@ -75,6 +76,11 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
         """What the answer leaves out on purpose, and says so."""
         return frozenset()
 
+    def final(self, group: GroupT) -> tuple[GroupT, AnswerT]:
+        """The answer, and the group it is for: after the last round, where an assignor takes more than one."""
+        answer: Any = run_assignor(self.assignor(), group)
+        return group, answer
+
     def counts(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> Iterator[tuple[str, list[int]]]:
         """What must be even: a word for it, and each member's count."""
         raise NotImplementedError
@@ -107,7 +113,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
         if not self.even:
             return
         for name, group in self.groups().items():
-            answer: Any = run_assignor(self.assignor(), group)
+            group, answer = self.final(group)
             for word, counts in self.counts(group, self.shares(group, answer)):
                 assert max(counts, default=0) - min(counts, default=0) <= 1, f"{name}: {word} {sorted(counts)}"
 
@@ -115,7 +121,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
         if not self.sticky:
             return
         for name, group in self.groups().items():
-            answer: Any = run_assignor(self.assignor(), group)
+            group, answer = self.final(group)
             first = self.shares(group, answer)
             again = self.owning(group, first)
             answer = run_assignor(self.assignor(), again)
@@ -167,6 +173,22 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
         given = {member.member_id: member.units for member in answer.members}
         return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
 
+    def left_out(self, answer: ConnectAssignment) -> Units:
+        """What is held back."""
+        return frozenset(answer.held_back)
+
+    def final(self, group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
+        """What is held back until its holder has let go of it is asked about once more, as the coordinator does."""
+        for _ in range(20):
+            answer = run_assignor(self.assignor(), group)
+            shares = self.shares(group, answer)
+            held = frozenset[Unit]().union(*(member.owned for member in group.members))
+            if not held & answer.held_back:
+                return group, answer
+            waiting = HeldWork(left_ms=answer.delay_ms, units=answer.held_back)
+            group = dataclasses.replace(self.owning(group, shares), held_back=[waiting])
+        raise AssertionError("20 rounds, and more is held back in each")
+
     def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
         """Connectors and tasks are counted apart."""
         for is_connector, word in ((True, "connectors"), (False, "tasks")):
@@ -175,7 +197,7 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
     def owning(self, group: ConnectGroup, shares: Mapping[str, Units]) -> ConnectGroup:
         """The same question, asked when everybody has its share."""
         members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
-        return dataclasses.replace(group, members=members)
+        return dataclasses.replace(group, members=members, held_back=())
 
     def shuffled(self, group: ConnectGroup, random: Random) -> ConnectGroup:
         """Members and connectors in another order."""

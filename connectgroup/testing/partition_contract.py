@@ -1,12 +1,4 @@
-"""What every partition assignor must keep to, as a pytest class to inherit.
-
-    class TestMine(PartitionAssignorContract):
-        def assignor(self) -> PartitionAssignor:
-            return Mine()
-
-Set ``even = False`` for an assignor that does not aim at even counts where all are subscribed to the same, and
-``strict = True`` for one that refuses subscriptions to topics that do not exist.
-"""
+"""What assignors of topic partitions are asked, and what only they promise: a part of ``contract.AssignorContract``."""
 
 from __future__ import annotations
 
@@ -61,12 +53,18 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         """What another member still owns."""
         return answer.withheld
 
+    def final(self, group: PartitionGroup) -> tuple[PartitionGroup, PartitionAssignment]:
+        """What is withheld is asked about again, when its owner has let go of it; four rounds must do (KIP-429)."""
+        for _ in range(4):
+            answer = run_assignor(self.assignor(), group)
+            if not answer.withheld:
+                return group, answer
+            group = self.owning(group, self.shares(group, answer))
+        raise AssertionError("four rounds, and something is withheld in each")
+
     def counts(self, group: PartitionGroup, shares: Mapping[str, Partitions]) -> Iterator[tuple[str, list[int]]]:
-        """Even where all are subscribed to the same; what is withheld for now is counted once it has been given."""
+        """Even where all are subscribed to the same."""
         if len({member.subscribed for member in group.members}) == 1:
-            for _ in range(3):
-                answer = run_assignor(self.assignor(), self.owning(group, shares))
-                shares = self.shares(group, answer)
             yield "partitions", [len(partitions) for partitions in shares.values()]
 
     def owning(self, group: PartitionGroup, shares: Mapping[str, Partitions]) -> PartitionGroup:

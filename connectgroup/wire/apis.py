@@ -136,17 +136,25 @@ def encode_request(request: Request, *, version: int, correlation_id: int, clien
         WireError: a value that its field cannot hold, or a version that is not served.
     """
     codec, key, flexible = _TO_SEND.get((type(request), version)) or _refuse_to_send(request, version)
+    return encode_header(key, version, correlation_id, client_id, flexible=flexible) + codec.encode(request)
+
+
+def encode_header(key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool) -> bytes:
+    """What stands before a request's body.
+
+    Raises:
+        WireError: a value that its field cannot hold.
+    """
+    end = b"\0" if flexible else b""
     try:
         if client_id is None:
-            header = _HEADER.pack(key, version, correlation_id, -1)
-        else:
-            encoded_id = client_id.encode()
-            header = _HEADER.pack(key, version, correlation_id, len(encoded_id)) + encoded_id
+            return _HEADER.pack(key, version, correlation_id, -1) + end
+        encoded_id = client_id.encode()
+        return _HEADER.pack(key, version, correlation_id, len(encoded_id)) + encoded_id + end
     except (struct.error, ValueError, AttributeError) as error:
         found = f"correlation_id {correlation_id!r}, client_id {client_id!r}"
         allowed = "an int32, and None or a string of at most 32767 bytes"
         raise WireError(f"request header: got {printable(found)}; allowed: {allowed}") from error
-    return b"".join((header, b"\0" if flexible else b"", codec.encode(request)))
 
 
 def decode_request(data: bytes | memoryview) -> DecodedRequest:
@@ -212,12 +220,7 @@ def decode_response(data: bytes | memoryview, *, api_key: int, version: int) -> 
     """
     data = bytes(data)  # no copy if it is bytes already
     codec, header_end, _ = _TO_ANSWER.get((api_key, version)) or _answer_otherwise(api_key, version)
-    size = len(data)
-    try:
-        (correlation_id,) = _CORRELATION_ID.unpack_from(data)
-        pos = skip_tags(data, 4, size) if header_end else 4
-    except (Fault, struct.error, IndexError) as error:
-        raise WireError(f"{codec.name} header: {_reason(error)}") from error
+    correlation_id, pos = decode_response_header(data, codec.name, flexible=bool(header_end))
     try:
         return correlation_id, codec.decode(data, pos)
     except WireError:
@@ -225,6 +228,19 @@ def decode_response(data: bytes | memoryview, *, api_key: int, version: int) -> 
         if api_key == API_VERSIONS and data[4:6] == _INT16.pack(UnsupportedVersion.code):
             return correlation_id, APIS[API_VERSIONS].responses[0].decode(data, 4)
         raise
+
+
+def decode_response_header(data: bytes, name: str, *, flexible: bool) -> tuple[int, int]:
+    """The correlation id, and where the body begins.
+
+    Raises:
+        WireError: the bytes are not that; ``name`` says of what.
+    """
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(data)
+        return correlation_id, skip_tags(data, 4, len(data)) if flexible else 4
+    except (Fault, struct.error, IndexError) as error:
+        raise WireError(f"{name} header: {_reason(error)}") from error
 
 
 def error_response(api_key: int, version: int, correlation_id: int, code: int, message: str) -> bytes | None:

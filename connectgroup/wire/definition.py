@@ -94,13 +94,13 @@ class Message:
         return self.body.name
 
 
-def load(name: str, cls: type[Any]) -> Message:
-    """The definition ``messages/<name>.json``, agreed with ``cls``.
+def load(name: str, cls: type[Any], *, folder: str = "messages") -> Message:
+    """The definition ``<folder>/<name>.json``, agreed with ``cls``.
 
     Raises:
         AssertionError: the file and the class disagree, or the file is not a definition; names message and field.
     """
-    text = resources.files(__package__).joinpath("messages", f"{name}.json").read_text("utf-8")
+    text = resources.files(__package__).joinpath(folder, f"{name}.json").read_text("utf-8")
     return bind(json.loads(text), cls)
 
 

@@ -22,12 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    wait_random_exponential,
-)
-
 from ..assignor import Assignor
 from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor
 from ..buggify import buggify
@@ -256,7 +250,6 @@ class Worker:
     async def _beat_all(self) -> None:
         times, failures = self._times, 0
         while True:
-            # Spelt out: what a library for retries does about a call that succeeds costs more than a heartbeat.
             try:
                 await self._beat()
                 failures = 0
@@ -348,7 +341,9 @@ class Worker:
         return max(0.0, (ends_ms - self._now_ms()) / 1000)
 
     def _check_lease(self) -> None:
-        self._do(self.member.check_lease(self._now_ms()))
+        actions = self.member.check_lease(self._now_ms())
+        if actions:
+            self._do(actions)
 
     def _now_ms(self) -> int:
         """The event loop's clock: it never goes back, and a simulated loop simulates it."""
@@ -476,6 +471,7 @@ class Worker:
             members=members_for_install(assignment),
             held_back=grouped(assignment.held_back),
             delay_ms=assignment.delay_ms,
+            message=printable(assignment.message, most=500),
         )
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
@@ -497,18 +493,12 @@ class Worker:
 
     async def _ask(self, request: Request) -> Response:
         """A call other than a heartbeat, repeated while nobody answers; an error code becomes its exception."""
-        loop = asyncio.get_running_loop()
-        gives_up_at = loop.time() + self._times.assignor_timeout_s
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_TryAgain),
-            wait=wait_random_exponential(multiplier=self._times.retry_first_s, max=self._times.retry_most_s),
-            stop=lambda _: loop.time() >= gives_up_at,
-            reraise=True,
-        )
+        loop, times, failures = asyncio.get_running_loop(), self._times, 0
+        gives_up_at = loop.time() + times.assignor_timeout_s
 
         async def once() -> Response:
             try:
-                response = await self._control.call(request, timeout_s=self._times.call_timeout_s)
+                response = await self._control.call(request, timeout_s=times.call_timeout_s)
             except TransportError as error:
                 raise _TryAgain(str(error)) from error
             code = getattr(response, "error_code", 0)
@@ -521,10 +511,15 @@ class Worker:
                 raise _TryAgain("once more")
             return response
 
-        try:
-            return await retrying(once)
-        except _TryAgain as given_up:
-            raise TransportError(f"given up after {self._times.assignor_timeout_s:g} s: {given_up}") from given_up
+        while True:
+            try:
+                return await once()
+            except _TryAgain as error:
+                failures += 1
+                wait_s = backoff_s(failures, times.retry_first_s, times.retry_most_s)
+                if loop.time() >= gives_up_at:
+                    raise TransportError(f"given up after {times.assignor_timeout_s:g} s: {error}") from error
+            await asyncio.sleep(wait_s)
 
 
 def _failed(install: InstallRequest, message: str, error: int = 1) -> InstallRequest:

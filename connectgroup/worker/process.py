@@ -20,6 +20,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from ..assignor_guard import introduce
 from ..config import WorkerConfig
 from ..connector import Connector
 from ..errors import ConnectGroupError, TransportError
@@ -46,12 +47,15 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
         ConnectGroupError: it could not start, or the group will not have it; one line.
     """
     host, port = config.address
+    assignors = [load_assignor(name) for name in config.assignors]
+    for assignor in assignors:
+        introduce(assignor, config.traits())
     heartbeats, control = TcpClient(host, port, config.name), TcpClient(host, port, config.name)
     worker = Worker(
         config.member_settings(),
         heartbeats=heartbeats,
         control=control,
-        assignors=[load_assignor(name) for name in config.assignors],
+        assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
     )
     runner = TaskRunner(

@@ -27,6 +27,7 @@ from ..errors import ConfigError, Fenced, StaleMemberEpoch
 from ..member.actions import Grant
 from ..messages import TaskStatus
 from ..names import Unit, Units, printable
+from ..placement import own_settings
 from ..records import UnitState
 from .offload import off_loop
 from .waiting import Bell, backoff_s
@@ -217,7 +218,9 @@ class TaskRunner:
     async def _run_connector(self, run: _Run, cls: type[Connector]) -> None:
         """Own a connector: keep the group's task list in step with what the connector wants."""
         grant = run.grant
-        connector = await off_loop(f"make {grant.unit}", cls, grant.unit.connector, grant.connector_config)
+        connector = await off_loop(
+            f"make {grant.unit}", cls, grant.unit.connector, own_settings(grant.connector_config)
+        )
         most = most_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
         while not run.stopping:
@@ -263,7 +266,7 @@ class TaskRunner:
         # All of a start, and all of a stop, in one thread each: a thread costs a fraction of a millisecond, and where
         # a hundred tasks move together it is those that they stand still for.
         def begin() -> Task:
-            connector = cls(unit.connector, grant.connector_config)
+            connector = cls(unit.connector, own_settings(grant.connector_config))
             scratch.mkdir(parents=True, exist_ok=True)
             task = connector.task(grant.config, context)
             try:

@@ -140,4 +140,4 @@ def test_the_example_of_a_custom_assignor_passes_its_own_test() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout
-    assert "7 passed" in done.stdout
+    assert "8 passed" in done.stdout

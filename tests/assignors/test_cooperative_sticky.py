@@ -10,7 +10,7 @@ from assignors.cooperative_sticky import CooperativeStickyAssignor
 from assignors.sticky import StickyAssignor
 from connectgroup.assignor import PartitionGroup
 from connectgroup.partitions import claimants
-from connectgroup.testing.partition_contract import PartitionAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .partition_questions import questions
 from .partition_tables import asked, movable, partitions, question, settled, shares, table
@@ -18,9 +18,8 @@ from .partition_tables import asked, movable, partitions, question, settled, sha
 THREE = {"c1": "*", "c2": "*", "c3": "*"}
 
 
-class TestCooperativeStickyKeepsTheContract(PartitionAssignorContract):
-    def assignor(self) -> CooperativeStickyAssignor:
-        return CooperativeStickyAssignor()
+class TestCooperativeStickyKeepsTheContract(AssignorContract):
+    assignor = CooperativeStickyAssignor
 
 
 def test_sk_07_what_must_be_given_up_first_is_nobodys_in_the_first_round() -> None:

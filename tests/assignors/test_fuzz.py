@@ -64,7 +64,7 @@ def test_any_question_has_an_answer_or_a_plugin_error() -> None:
     rng = random.Random(SEED)
     valid = [question(rng) for _ in range(20)]
     answered = refused = 0
-    for number in range(max(200, INPUTS // 20)):
+    for number in range(INPUTS):
         data = mutated(valid[number % len(valid)], valid, rng)
         try:
             _, response = wire.decode_response(data, api_key=20481, version=0)

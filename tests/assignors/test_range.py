@@ -11,7 +11,7 @@ import pytest
 
 from assignors.range import RangeAssignor, ServerRangeAssignor
 from connectgroup.errors import PluginError
-from connectgroup.testing.partition_contract import PartitionAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .partition_tables import Racks, partitions, question, shares, table
 
@@ -19,19 +19,15 @@ STATIC = {"c1": "instance1", "c2": "instance2", "c3": "instance3"}
 BOTH = pytest.mark.parametrize("assignor", [RangeAssignor(), ServerRangeAssignor()], ids=["range", "server-range"])
 
 
-class TestRangeKeepsTheContract(PartitionAssignorContract):
+class TestRangeKeepsTheContract(AssignorContract):
+    assignor = RangeAssignor
     even = False
 
-    def assignor(self) -> RangeAssignor:
-        return RangeAssignor()
 
-
-class TestServerRangeKeepsTheContract(PartitionAssignorContract):
+class TestServerRangeKeepsTheContract(AssignorContract):
+    assignor = ServerRangeAssignor
     even = False
     strict = True
-
-    def assignor(self) -> ServerRangeAssignor:
-        return ServerRangeAssignor()
 
 
 # --------------------------------------------------------------------------------------------------

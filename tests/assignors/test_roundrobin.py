@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from assignors.roundrobin import RoundRobinAssignor
-from connectgroup.testing.partition_contract import PartitionAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .partition_tables import question, shares, table
 
 STATIC = {"c1": "instance1", "c2": "instance2", "c3": "instance3"}
 
 
-class TestRoundRobinKeepsTheContract(PartitionAssignorContract):
-    def assignor(self) -> RoundRobinAssignor:
-        return RoundRobinAssignor()
+class TestRoundRobinKeepsTheContract(AssignorContract):
+    assignor = RoundRobinAssignor
+    fewest = False
 
 
 def test_rr_01_two_topics_go_round_two_members() -> None:

@@ -14,7 +14,7 @@ import pytest
 from assignors.cooperative_sticky import CooperativeStickyAssignor
 from assignors.sticky import StickyAssignor
 from connectgroup.assignor import PartitionAssignor, PartitionGroup, Partitions, TopicPartition
-from connectgroup.testing.partition_contract import PartitionAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .partition_tables import movable, partitions, question, settled, shares, table, transfers
 
@@ -23,9 +23,8 @@ TWO = {"c1": "*", "c2": "*"}
 THREE = {**TWO, "c3": "*"}
 
 
-class TestStickyKeepsTheContract(PartitionAssignorContract):
-    def assignor(self) -> StickyAssignor:
-        return StickyAssignor()
+class TestStickyKeepsTheContract(AssignorContract):
+    assignor = StickyAssignor
 
 
 def kept(before: Mapping[str, Partitions], after: Mapping[str, Partitions]) -> bool:

@@ -11,7 +11,7 @@ from assignors.uniform import UniformAssignor
 from connectgroup.assignor import PartitionGroup
 from connectgroup.assignor_guard import run_assignor
 from connectgroup.errors import PluginError
-from connectgroup.testing.partition_contract import PartitionAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .partition_tables import asked, question, shares, table, transfers
 
@@ -19,11 +19,9 @@ AB = dict.fromkeys("AB", "*")
 ABC = dict.fromkeys("ABC", "*")
 
 
-class TestUniformKeepsTheContract(PartitionAssignorContract):
+class TestUniformKeepsTheContract(AssignorContract):
+    assignor = UniformAssignor
     strict = True
-
-    def assignor(self) -> UniformAssignor:
-        return UniformAssignor()
 
 
 def test_uh_01_a_fresh_group_of_two() -> None:

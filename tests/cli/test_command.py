@@ -214,7 +214,7 @@ LINES = {
     ),
     "an assignor that is not installed": (
         ["worker", "--group", "g", "--coordinator", "{address}", "--assignor", "nosuch"],
-        r"connectgroup: assignor: got 'nosuch'; allowed: balanced",
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
     "data that is a file": (
         ["coordinator", "--port", "0", "--data", "{tmp}/bad.json"],

@@ -43,7 +43,7 @@ def read_them_all(path: Path) -> None:
             one_line(error, str(path))
             raise
 
-    attack(read, None, [text.encode() for text in VALID], max(200, INPUTS // 20), ConfigError)
+    attack(read, None, [text.encode() for text in VALID], INPUTS, ConfigError)
     for text in ODD:
         with pytest.raises(ConfigError):
             read(text.encode())

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from connectgroup.errors import ComputeAssignment, InvalidAssignment
+from connectgroup.errors import ComputeAssignment, GroupIdNotFound, InvalidAssignment, NotCoordinator
 from connectgroup.group.describe import describe
+from connectgroup.group.handle import GroupRequest, refusal
+from connectgroup.group.state import replay
 from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.messages import (
     ConnectorChange,
+    DeleteRequest,
+    DeleteResponse,
+    DescribeRequest,
+    DescribeResponse,
+    HeartbeatRequest,
     InstalledMember,
     InstallRequest,
     InstallResponse,
+    PrepareRequest,
     PrepareResponse,
+    TaskStatus,
+    UpdateConnectorsRequest,
     entries,
     grouped,
     units_of,
@@ -174,3 +186,131 @@ def test_an_assignor_is_not_asked_again_at_once_because_it_says_so() -> None:
     assert scene.answer(scene.act(request), InstallResponse).error_code == 0
     assert scene.last is not None
     assert SetTimer(TimerKey(TimerKind.DELAY, GROUP), 1_000) in scene.last.timers
+
+
+# --------------------------------------------------------------------------------------------------
+# Lost workers and their work
+
+
+def test_a_draining_worker_that_dies_halfway_is_not_waited_for() -> None:
+    """It was going, and what of its work it still had is in its share only because a round moves so much at a time."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000, most_moves=1),
+        epoch=10,
+        connectors={"foo": 2},
+        members={"m1": FOO, "m2": ()},
+    )
+    scene.heartbeat("m1", 10, FOO, full=True, draining=True)
+    scene.expire(TimerKind.SESSION, "m1")
+    assert scene.group.delays == {}
+
+
+def test_a_worker_that_comes_back_only_to_go_is_not_given_its_work_back() -> None:
+    """It would be started there and moved away again."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO, "m2": BAR}
+    )
+    scene.expire(TimerKind.SESSION, "m2")
+    scene.heartbeat("m1", 10, FOO)
+    answer = scene.heartbeat("m2", 0, NO_UNITS, full=True, draining=True)
+    assert not scene.group.target("m2").units
+    assert answer.assignment is None or not answer.assignment.units
+    assert scene.group.target("m1").units == FOO | BAR
+
+
+def test_what_waits_for_a_lost_worker_does_not_wait_a_second_time_because_an_assignor_says_so() -> None:
+    """It is shown once, and its time is over when its worker's is."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO, "m2": BAR}
+    )
+    for member_id, owned in (("m1", FOO), ("m2", BAR)):
+        scene.heartbeat(member_id, 10, owned, full=True, assignors=(info(),))
+    scene.prepare("m1", 10)
+    scene.install("m1", 10, scene.group.epoch, {"m1": FOO, "m2": BAR})
+    for member_id, owned in (("m1", FOO), ("m2", BAR)):
+        scene.heartbeat(member_id, 10, owned)
+    scene.expire(TimerKind.SESSION, "m2")
+    epoch = scene.current("m1").epoch
+    held_back = tasks(foo=[1]) | BAR
+    scene.prepare("m1", epoch)
+    request = InstallRequest(
+        group_id=GROUP,
+        member_id="m1",
+        member_epoch=epoch,
+        group_epoch=scene.group.epoch,
+        members=(InstalledMember(member_id="m1", units=grouped(FOO - held_back)),),
+        held_back=grouped(held_back),
+        delay_ms=600_000,
+    )
+    assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+    shown = {work.member_id: units_of(work.units) for work in describe(scene.group, scene.now_ms).held_back}
+    assert shown == {"": tasks(foo=[1]), "m2": BAR}
+
+
+# --------------------------------------------------------------------------------------------------
+# The end of a group, and a group in words
+
+
+def test_what_tasks_said_of_themselves_ends_with_their_group() -> None:
+    """Else a group made again under the name would show the states of the first."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, statuses=(TaskStatus(connector="foo", task=1, owner_epoch=10, state=1),))
+    scene.leave("m1")
+    assert scene.group.statuses
+    scene.act(DeleteRequest(group_ids=(GROUP,)))
+    assert not scene.group.statuses
+    assert not replay(GROUP, scene.log).statuses
+
+
+def test_what_waits_for_a_member_that_is_away_is_shown_as_waiting_whatever_was_last_said_of_it() -> None:
+    scene = Scene.at_rest(
+        settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO, "m2": ()}, instances={"m1": "i1"}
+    )
+    scene.heartbeat("m1", 10, statuses=(TaskStatus(connector="foo", task=1, owner_epoch=10, state=1, message="busy"),))
+    scene.go_away("m1", "i1")
+    [connector] = describe(scene.group).connectors
+    assert {(unit.member_id, unit.state, unit.message) for unit in connector.units} == {("m1", "WAITING", "")}
+
+
+def test_who_computed_is_not_shown_as_computing_when_its_target_is_there() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, assignors=(info(),))
+    assert describe(scene.group).computing_member == "m1"
+    scene.prepare("m1", 10)
+    scene.install("m1", 10, scene.group.epoch, {"m1": FOO})
+    assert describe(scene.group).computing_member == ""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        HeartbeatRequest(group_id="gone", member_id="m", member_epoch=3),
+        PrepareRequest(group_id="gone", member_id="m", member_epoch=3),
+        InstallRequest(group_id="gone", member_id="m", member_epoch=3, group_epoch=3),
+        UpdateConnectorsRequest(group_id="gone", changes=()),
+        DescribeRequest(group_ids=("gone",)),
+        DeleteRequest(group_ids=("gone",)),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_whatever_is_turned_down_is_told_so_where_its_sender_looks(request_: GroupRequest) -> None:
+    """Two answers have an error a group and none of their own."""
+    answer: Any = refusal(request_, NotCoordinator("another has taken over"))
+    places: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}
+    inside = places.get(type(answer))
+    for told in getattr(answer, inside) if inside else (answer,):
+        assert (told.error_code, told.error_message) == (NotCoordinator.code, "another has taken over")
+        assert getattr(told, "group_id", "gone") == "gone"
+
+
+def test_a_group_that_is_not_there_is_described_as_not_there() -> None:
+    """Not as one that is empty: an operator may have mistyped its name."""
+    shown = describe(Scene(settings=settings()).group)
+    assert (shown.error_code, shown.group_id, shown.state) == (GroupIdNotFound.code, GROUP, "")
+    assert shown.error_message == "GroupId: got 'workers'; there is no such group"
+
+
+def test_a_group_that_all_have_left_is_shown_as_empty() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.leave("m1")
+    assert describe(scene.group).state == "Empty"

@@ -29,6 +29,7 @@ from connectgroup.messages import (
     entries,
     grouped,
 )
+from connectgroup.records import WantedState
 
 from .builders import GROUP, Scene, info, settings, tasks
 
@@ -291,6 +292,13 @@ def test_changes_of_connectors(what: str) -> None:
     scene = Scene.at_rest(settings(most_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
     make, words = BAD_UPDATES[what]
     refused(scene, make(), words)
+
+
+def test_connectors_that_are_stopped_count_against_the_limit_too() -> None:
+    """They may be resumed, and nothing could refuse that."""
+    scene = Scene.at_rest(settings(most_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
+    scene.update(ConnectorChange(connector="foo", wanted_state=WantedState.STOPPED))
+    refused(scene, replace(UPDATE, changes=tuple(map(added_connector, range(3)))), "got 5 connectors and tasks")
 
 
 def test_a_refusal_never_repeats_control_characters_or_novels(scene: Scene) -> None:

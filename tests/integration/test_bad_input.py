@@ -259,7 +259,7 @@ def test_a_worker_with_a_bad_setting_does_not_start(cluster: Cluster) -> None:
     """Beside the group: it is refused before it joins, in one line."""
     refused = run_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "connectgroup: assignor: got 'nosuch'; allowed: balanced\n"
+    assert refused.err == "connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted\n"
     assert cluster.members() == set(cluster.alive())
 
 

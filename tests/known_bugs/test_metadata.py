@@ -209,5 +209,5 @@ def test_a_member_that_lists_no_assignor_and_has_nothing_is_computed_for() -> No
     )
     assert group_from_prepare(question).members[0].metadata == b""
     installed = server_assignor("balanced")(question)
-    assert sorted(unit for member in installed for unit in units_of(member.units)) == [Unit("c")]
+    assert sorted(unit for member in installed.members for unit in units_of(member.units)) == [Unit("c")]
     assert server_assignor("balanced")(PrepareResponse(members=question.members)) is not None

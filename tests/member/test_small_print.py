@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import FencedMemberEpoch
-from connectgroup.member.machine import Member, MemberSettings
-from connectgroup.messages import HeartbeatResponse, MemberAssignment, grouped
+from connectgroup.member.actions import Lose
+from connectgroup.member.machine import Member, MemberSettings, Phase
+from connectgroup.messages import HeartbeatResponse, MemberAssignment, grouped, units_of
 from connectgroup.names import Unit
 
 
@@ -43,3 +44,59 @@ def test_only_a_static_member_that_has_stopped_everything_says_that_it_comes_bac
     leave = member.next_request(2)
     assert leave is not None
     assert leave.member_epoch == says
+
+
+def in_the_group(*, owned: frozenset[Unit] = frozenset()) -> Member:
+    """A member at epoch 3, answered and with nothing to say."""
+    member = Member(MemberSettings(group_id="g", member_id="m"))
+    request = member.next_request(0)
+    assert request is not None
+    assignment = MemberAssignment(units=grouped(owned))
+    member.on_response(request, HeartbeatResponse(member_epoch=3, assignment=assignment, coordinator_epoch=1))
+    assert member.phase is Phase.MEMBER
+    assert not member.has_something_to_say
+    return member
+
+
+def test_a_worker_that_is_to_drain_says_so_at_once_with_all_it_has_and_once() -> None:
+    units = frozenset({Unit("c"), Unit("c", 0)})
+    member = in_the_group(owned=units)
+    member.drain()
+    assert member.has_something_to_say
+    request = member.next_request(1)
+    assert request is not None
+    assert request.draining
+    assert request.owned is not None
+    assert units_of(request.owned) == units
+    member.on_response(request, HeartbeatResponse(member_epoch=3, coordinator_epoch=1))
+    member.drain()
+    assert not member.has_something_to_say
+
+
+def test_that_a_call_has_failed_that_was_given_up_before_is_no_news() -> None:
+    """Its connection is closed after the next request is on its way; that one is still waited for."""
+    member = in_the_group()
+    first, second = member.next_request(1), member.next_request(2)
+    assert first is not None
+    assert second is not None
+    member.on_no_answer(first)
+    member.on_response(second, HeartbeatResponse(member_epoch=4, coordinator_epoch=1))
+    assert member.epoch == 4
+    assert not member.has_something_to_say
+
+
+def test_a_worker_that_is_fenced_as_it_goes_says_goodbye_once_and_does_not_join_again() -> None:
+    """The answer to its last heartbeat comes when everything has been stopped."""
+    member = in_the_group(owned=frozenset({Unit("c", 0)}))
+    request = member.next_request(1)
+    assert request is not None
+    member.mark_revoked([Unit("c", 0)])
+    member.close("shut down")
+    fenced = HeartbeatResponse(error_code=FencedMemberEpoch.code, coordinator_epoch=1)
+    assert [type(action) for action in member.on_response(request, fenced)] == [Lose]
+    member.mark_lost()
+    leave = member.next_request(2)
+    assert leave is not None
+    assert (leave.member_epoch, leave.cause) == (-1, "shut down")
+    member.close("once more")
+    assert member.next_request(3) is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .assigning import ASSIGNING
 from .coordinator import COORDINATOR
+from .ending import ENDING
 from .heartbeats import HEARTBEATS
 from .leaving import LEAVING
 from .log import LOG
@@ -26,6 +27,7 @@ ALL: tuple[Mutant, ...] = (
     *ASSIGNING,
     *STATE,
     *LEAVING,
+    *ENDING,
     *COORDINATOR,
     *MEMBER,
     *WORKER,

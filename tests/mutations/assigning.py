@@ -14,6 +14,7 @@ REBALANCE = "tests/group/test_rebalance.py"
 TOKENS = "tests/group/test_tokens.py"
 CHANGES = "tests/group/test_connectors.py"
 INTERVAL = "tests/group/test_interval.py"
+OWN = "tests/group/test_own_assignor.py"
 SMALL_PRINT = "tests/group/test_small_print.py"
 
 ASSIGNING: tuple[Mutant, ...] = (
@@ -91,9 +92,23 @@ ASSIGNING: tuple[Mutant, ...] = (
     Mutant(
         name="what the coordinator's own assignor says is not checked",
         file=ASSIGNMENT,
-        old="            offence = offence_of(draft, name, installed)\n",
-        new="            offence = None\n",
+        old="_too_long(answer, settings) or offence_of(draft, name, answer.members, left_out=left_out)",
+        new="None",
         tests=COMPUTING,
+    ),
+    Mutant(
+        name="the coordinator's own assignor may ask for a delay of any length",
+        file=ASSIGNMENT,
+        old="offence = _too_long(answer, settings) or offence_of(",
+        new="offence = offence_of(",
+        tests=OWN,
+    ),
+    Mutant(
+        name="what the coordinator's own assignor holds back is nobody's for ever",
+        file=ASSIGNMENT,
+        old="    timers = delay.after_install(draft, answer.held_back, answer.delay_ms)\n",
+        new="    timers: tuple[Timer, ...] = ()\n",
+        tests=OWN,
     ),
     Mutant(
         name="a compute timer that fires late fails a computation that has ended",
@@ -112,7 +127,7 @@ ASSIGNING: tuple[Mutant, ...] = (
     Mutant(
         name="a group that has become empty waits for somebody to compute (KAFKA-20442)",
         file=ASSIGNMENT,
-        old='        return _install(draft, (), "", COORDINATOR, settings)\n',
+        old='        return _install(draft, ServerAnswer(), "", COORDINATOR, settings)\n',
         new="        return ()\n",
         tests="tests/group/test_fencing.py",
     ),
@@ -239,9 +254,9 @@ ASSIGNING: tuple[Mutant, ...] = (
     Mutant(
         name="a target's epoch is written before its shares: half a target is current (TA-02)",
         file=ASSIGNMENT,
-        old="    shares = {member.member_id: _share(member) for member in members}\n",
+        old="    shares = {member.member_id: _share(member) for member in answer.members}\n",
         new=(
-            "    shares = {member.member_id: _share(member) for member in members}\n"
+            "    shares = {member.member_id: _share(member) for member in answer.members}\n"
             "    draft.write(\n"
             "        TargetRecord(group_id=group.group_id, epoch=draft.epoch, assignor=assignor, "
             "computed_by=computed_by)\n"
@@ -259,8 +274,8 @@ ASSIGNING: tuple[Mutant, ...] = (
     Mutant(
         name="an assignor is asked to place the tasks of a paused connector",
         file=ASSIGNMENT,
-        old="num_tasks=len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0,",
-        new="num_tasks=len(connector.tasks),",
+        old="num_tasks = len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0\n",
+        new="num_tasks = len(connector.tasks)\n",
         tests=SMALL_PRINT,
     ),
     # ---------------------------------------------------------------------------------------------- what is legal (S9)
@@ -364,7 +379,21 @@ ASSIGNING: tuple[Mutant, ...] = (
         file=CONNECTORS,
         old="    if units > settings.most_units:\n",
         new="    if units > settings.most_units + 1:\n",
-        tests="tests/group",
+        tests="tests/group/test_validation.py",
+    ),
+    Mutant(
+        name="tasks are interrupted because they shall run elsewhere, wherever they run",
+        file=CONNECTORS,
+        old=" and not entry.name.startswith(PREFIX)}",
+        new="}",
+        tests=OWN,
+    ),
+    Mutant(
+        name="a placement that nobody can read is stored",
+        file="connectgroup/group/validate.py",
+        old="                placement_of(config_of(change.config))\n",
+        new="                config_of(change.config)\n",
+        tests=OWN,
     ),
     Mutant(
         name="a change that changes nothing costs an epoch",

@@ -202,7 +202,7 @@ COORDINATOR: tuple[Mutant, ...] = (
         file=RUNTIME,
         old="replace(carrier, coordinator_epoch=self._log.epoch)",
         new="replace(carrier)",
-        tests="tests/coordinator",
+        tests=DURABILITY,
     ),
     Mutant(
         name="each request costs an append of its own",

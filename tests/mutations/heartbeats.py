@@ -139,7 +139,7 @@ HEARTBEATS: tuple[Mutant, ...] = (
         file=HEARTBEAT,
         old="    if full or changed or repeats or unheard:\n",
         new="    if full or repeats or unheard:\n",
-        tests="tests/group",
+        tests="tests/group/test_computing.py tests/group/test_rebalance.py",
     ),
     Mutant(
         name="a member that repeats its previous epoch is not told its assignment",

@@ -1,4 +1,4 @@
-"""Going for a while, being lost, moving by rounds, draining, ending a group: ``static``, ``delay``, ``delete``."""
+"""Going for a while, and being lost: ``static``, ``leave``, ``delay``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from .mutant import Mutant
 
 STATIC = "connectgroup/group/static.py"
 DELAY = "connectgroup/group/delay.py"
-DELETE = "connectgroup/group/delete.py"
 LEAVE = "connectgroup/group/leave.py"
 HEARTBEAT = "connectgroup/group/heartbeat.py"
 ASSIGNMENT = "connectgroup/group/assignment.py"
@@ -22,8 +21,7 @@ LOOP = "connectgroup/worker/loop.py"
 STATIC_TESTS = "tests/group/test_static.py"
 DELAY_TESTS = "tests/group/test_delay.py"
 RETURNING = "tests/group/test_returning.py"
-ROUNDS = "tests/group/test_moves.py"
-DELETE_TESTS = "tests/group/test_delete.py"
+SMALL_PRINT = "tests/group/test_small_print.py"
 SERVED = "tests/coordinator/test_delay_and_delete.py"
 WHOLE = "tests/worker/test_static_and_drain.py"
 
@@ -165,6 +163,27 @@ LEAVING: tuple[Mutant, ...] = (
         new="comes_back=self._performer.fatal is None",
         tests=WHOLE,
     ),
+    Mutant(
+        name="a static name that nobody bears is said to have been taken over (ST-06)",
+        file=STATIC,
+        old="    if bearer is None:\n        raise UnknownMemberId",
+        new="    if bearer == request.member_id:\n        raise UnknownMemberId",
+        tests=STATIC_TESTS,
+    ),
+    Mutant(
+        name="a static member that joins again under its own id finds its name in use",
+        file=STATIC,
+        old="    if bearer is None or bearer == request.member_id:\n",
+        new="    if bearer is None:\n",
+        tests=STATIC_TESTS,
+    ),
+    Mutant(
+        name="what waits for a member that is away keeps the epoch of its old grant",
+        file=STATIC,
+        old="assigned={unit: 0 for unit in current.assigned if unit in share.units},",
+        new="assigned={unit: epoch for unit, epoch in current.assigned.items() if unit in share.units},",
+        tests=STATIC_TESTS,
+    ),
     # ---------------------------------------------------------------------------------------------- scheduled delay
     Mutant(
         name="the work of a lost worker is given on at once (S15)",
@@ -255,14 +274,14 @@ LEAVING: tuple[Mutant, ...] = (
         file=RECORDS,
         old="        return min(max(self.deadline_ms - now_ms, 0), self.delay_ms)\n",
         new="        return max(self.deadline_ms - now_ms, 0)\n",
-        tests="tests/group/test_small_print.py",
+        tests=SMALL_PRINT,
     ),
     Mutant(
         name="a clock that jumps ahead makes a delay negative (F14)",
         file=RECORDS,
         old="        return min(max(self.deadline_ms - now_ms, 0), self.delay_ms)\n",
         new="        return min(self.deadline_ms - now_ms, self.delay_ms)\n",
-        tests="tests/group/test_small_print.py",
+        tests=SMALL_PRINT,
     ),
     Mutant(
         name="a delay that is over is not over: its work waits on",
@@ -288,9 +307,22 @@ LEAVING: tuple[Mutant, ...] = (
     Mutant(
         name="who comes back under its static name does not get its work (L8)",
         file=DELAY,
-        old="            delay.instance_id is not None and delay.instance_id == member.instance_id\n",
-        new="            delay.instance_id is None and delay.instance_id == member.instance_id\n",
+        old="(delay.instance_id is not None and delay.instance_id == member.instance_id)",
+        new="(delay.instance_id is None and delay.instance_id == member.instance_id)",
         tests=DELAY_TESTS,
+    ),
+    Mutant(
+        name="one that comes back for two lost workers is given the work of one",
+        file=HEARTBEAT,
+        old=(
+            "    if len(waiting) == 1 and (known, former) == (None, None):\n"
+            "        timers += delay.give_back(draft, waiting[0], member)\n"
+        ),
+        new=(
+            "    if waiting and (known, former) == (None, None):\n"
+            "        timers += delay.give_back(draft, waiting[-1], member)\n"
+        ),
+        tests=RETURNING,
     ),
     Mutant(
         name="a returning worker gets its old share although the group has changed since",
@@ -311,7 +343,7 @@ LEAVING: tuple[Mutant, ...] = (
         file=DELAY,
         old="    elif before is not None:\n",
         new="    elif before is not None and asked:\n",
-        tests="tests/group/test_small_print.py",
+        tests=SMALL_PRINT,
     ),
     Mutant(
         name="an assignor may hold work back for ever",
@@ -332,7 +364,7 @@ LEAVING: tuple[Mutant, ...] = (
         file=DELAY,
         old="        delay_ms = max(delay_ms, LEAST_DELAY_MS)\n",
         new="",
-        tests="tests/group/test_small_print.py",
+        tests=SMALL_PRINT,
     ),
     Mutant(
         name="a delay that is over at a load leaves its worker no time to say that it is back",
@@ -348,118 +380,53 @@ LEAVING: tuple[Mutant, ...] = (
         new="return frozenset(unit for unit in units_of(delay.units) if runnable.get(unit, 0) <= epoch * 1000)",
         tests=f"{DELAY_TESTS} {RETURNING}",
     ),
-    # ---------------------------------------------------------------------------------------------- rounds, draining
     Mutant(
-        name="all moves are made in one round",
-        file=ASSIGNMENT,
-        old="    for unit, member_id, holder in sorted(moves)[most_moves:]:\n",
-        new="    for unit, member_id, holder in sorted(moves)[len(moves) :]:\n",
-        tests=ROUNDS,
+        name="a draining worker that is lost is waited for",
+        file=DELAY,
+        old="    if current.away or member.draining:\n",
+        new="    if current.away:\n",
+        tests=SMALL_PRINT,
     ),
     Mutant(
-        name="moves left for the next round are forgotten",
-        file=ASSIGNMENT,
-        old="    return max(0, len(moves) - most_moves)\n",
-        new="    return 0\n",
-        tests=ROUNDS,
+        name="a worker that comes back draining is given its work back",
+        file=DELAY,
+        old="    if _said(member) != delay.said or member.draining:\n",
+        new="    if _said(member) != delay.said:\n",
+        tests=SMALL_PRINT,
     ),
     Mutant(
-        name="the next round begins before the last has ended",
-        file=ASSIGNMENT,
-        old="    if group.members and not group.behind and group.epoch",
-        new="    if group.members and group.epoch",
-        tests=ROUNDS,
+        name="a delay goes on after its worker has a place in a new target",
+        file=DELAY,
+        old="        if delay.member_id and draft.waits_for(delay) is not None:\n            draft.forget",
+        new="        if not delay.member_id and draft.waits_for(delay) is not None:\n            draft.forget",
+        tests=f"{DELAY_TESTS} {RETURNING}",
     ),
     Mutant(
-        name="a draining member is given work",
-        file=ASSIGNMENT,
-        old="    return others if any(not draft.current(member.member_id).away for member in others) else members\n",
-        new="    return members\n",
-        tests=ROUNDS,
+        name="a new target ends the delays of workers that are not back",
+        file=DELAY,
+        old="        if delay.member_id and draft.waits_for(delay) is not None:\n            draft.forget",
+        new="        if delay.member_id:\n            draft.forget",
+        tests=DELAY_TESTS,
     ),
     Mutant(
-        name="where all members are draining nobody may have anything",
-        file=ASSIGNMENT,
-        old="    return others if any(not draft.current(member.member_id).away for member in others) else members\n",
-        new="    return others\n",
-        tests="tests/group/test_small_print.py",
+        name="what waits for a lost worker waits a second time because an assignor says so",
+        file=DELAY,
+        old="    held = units_of(asked) - draft.lost_work()\n",
+        new="    held = units_of(asked)\n",
+        tests=SMALL_PRINT,
     ),
     Mutant(
-        name="a member that begins to drain asks for no rebalance",
-        file=HEARTBEAT,
-        old="    elif (before.assignors, before.server_assignor, before.draining) != (\n",
-        new="    elif (before.assignors, before.server_assignor, member.draining) != (\n",
-        tests=ROUNDS,
+        name="work that nobody has been given is left lying when its worker's delay is over",
+        file=DELAY,
+        old="    elif draft.epoch == draft.target_epoch and units - draft.placed():\n",
+        new="    elif draft.epoch < draft.target_epoch and units - draft.placed():\n",
+        tests=f"{DELAY_TESTS} {RETURNING}",
     ),
     Mutant(
-        name="a heartbeat that does not speak of draining ends it",
-        file=HEARTBEAT,
-        old="    if request.rebalance_timeout_ms != -1 and request.owned is not None:\n",
-        new="    if True:\n",
-        tests=ROUNDS,
-    ),
-    Mutant(
-        name="a drained worker does not end when it is empty",
-        file=LOOP,
-        old="        self._drained = None\n        if not self.member.owned:\n",
-        new="        self._drained = None\n        if self.member.owned:\n",
-        tests=WHOLE,
-    ),
-    Mutant(
-        name="the work of a draining member is not asked for when somebody comes who can take it",
-        file=ASSIGNMENT,
-        old="        elif leaving := _can_leave(draft):\n",
-        new="        elif (leaving := _can_leave(draft)) and not leaving:\n",
-        tests=f"{ROUNDS} {RETURNING}",
-    ),
-    # ---------------------------------------------------------------------------------------------- the end of a group
-    Mutant(
-        name="a group with members is deleted (KAFKA-19163)",
-        file=DELETE,
-        old="    if group.members:\n",
-        new="    if not group.exists:\n",
-        tests=DELETE_TESTS,
-    ),
-    Mutant(
-        name="a deleted group leaves its connectors behind",
-        file=DELETE,
-        old="        (Kind.CONNECTOR, group.connectors),\n",
+        name="what a worker that is back already runs is shown as waiting for it",
+        file=DELAY,
+        old="        if not delay.member_id or draft.waits_for(delay) is None\n",
         new="",
-        tests=DELETE_TESTS,
-    ),
-    Mutant(
-        name="a deleted group leaves what it held back behind",
-        file=DELETE,
-        old="        (Kind.DELAY, group.delays),\n",
-        new="",
-        tests=DELETE_TESTS,
-    ),
-    Mutant(
-        name="a deleted group forgets when it was made",
-        file=DELETE,
-        old="epoch=0, created_ms=group.created_ms)",
-        new="epoch=0, created_ms=0)",
-        tests=DELETE_TESTS,
-    ),
-    Mutant(
-        name="a group made again while the clock goes back is an earlier one: its tokens are refused",
-        file=DRAFT,
-        old="else max(self.now_ms, self.group.created_ms + 1_000)",
-        new="else self.now_ms",
-        tests=DELETE_TESTS,
-    ),
-    Mutant(
-        name="a restart forgets when a deleted group was made",
-        file=RUNTIME,
-        old="        if group.created_ms:\n",
-        new="        if group.exists:\n",
-        tests=SERVED,
-    ),
-    Mutant(
-        name="a coordinator takes one group more than it may have",
-        file=RUNTIME,
-        old="makes and len(self._groups) >= most and sum(",
-        new="makes and len(self._groups) > most and sum(",
-        tests=SERVED,
+        tests=f"{DELAY_TESTS} {RETURNING}",
     ),
 )

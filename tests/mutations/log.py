@@ -13,6 +13,7 @@ MEMORY = "connectgroup/log/memory.py"
 
 ON_DISK = "tests/log/test_sqlite.py"
 IN_MEMORY = "tests/log/test_memory.py"
+POWER = "tests/log/test_power_loss.py"
 SMALL_PRINT = "tests/log/test_small_print.py"
 
 LOG: tuple[Mutant, ...] = (
@@ -149,21 +150,21 @@ LOG: tuple[Mutant, ...] = (
         file=STORE,
         old='        if doing in ("writing", "closing") and self.path.exists() and not self.path.stat().st_size:\n',
         new='        if doing in ("written",) and self.path.exists() and not self.path.stat().st_size:\n',
-        tests="tests/log",
+        tests="tests/log/test_damaged_files.py::test_a_file_cut_at_any_page_or_beside_it_is_refused",
     ),
     Mutant(
         name="what a sync that failed has left in memory alone is written back into the file",
         file=STORE,
         old="            rewrite_wal(self._wal)\n",
         new="            pass\n",
-        tests="tests/log",
+        tests=f"{POWER}::test_syncs_that_failed_and_lost_what_they_were_to_write_cost_nothing_acknowledged[-wal-2]",
     ),
     Mutant(
         name="what the holder of a log is doing reaches the disk later than what it does",
         file=LOCK,
         old="        os.fsync(self._descriptor)\n",
         new="",
-        tests="tests/log",
+        tests=f"{POWER}::test_nothing_acknowledged_is_lost_with_the_power[1]",
     ),
     Mutant(
         name="another application's database is taken for a log",

@@ -95,7 +95,7 @@ STATE: tuple[Mutant, ...] = (
         file=STATE_FILE,
         old="            and current.assigned.keys() == self.target(member_id).units\n",
         new="",
-        tests="tests/group",
+        tests="tests/group/test_connectors.py",
     ),
     Mutant(
         name="a tombstone of an unknown rebalance is an error (KAFKA-17306)",

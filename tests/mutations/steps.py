@@ -175,7 +175,7 @@ STEPS: tuple[Mutant, ...] = (
         file=DRAFT,
         old="            and member_id not in self._currents\n",
         new="",
-        tests="tests/group",
+        tests="tests/group/test_replay.py",
     ),
     Mutant(
         name="the short cut of a settled member is taken while the target is out of date",

@@ -60,7 +60,7 @@ TRANSPORT: tuple[Mutant, ...] = (
         file=SERVER,
         old='        if self._paused or len(self.conversation):\n            return ""\n',
         new="",
-        tests=SERVER_TESTS,
+        tests=SMALL_PRINT,
     ),
     Mutant(
         name="a peer that never reads its answers is never closed",

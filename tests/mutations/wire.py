@@ -11,6 +11,7 @@ RECORD_CODEC = "connectgroup/wire/record_codec.py"
 
 BAD_INPUT = "tests/wire/test_bad_input.py"
 FRAMES = "tests/wire/test_framing.py"
+FUZZ = "tests/wire/test_fuzz.py"
 
 WIRE: tuple[Mutant, ...] = (
     Mutant(
@@ -19,6 +20,23 @@ WIRE: tuple[Mutant, ...] = (
         old='f"if n < 0 or n * {least} > size - pos:"',
         new='"if n < 0:"',
         tests=BAD_INPUT,
+    ),
+    Mutant(
+        name="room for all elements of an array is made before their count is looked at (KAFKA-20570)",
+        file=CODEC,
+        old='        self.put(indent, f"if n < 0 or n * {least} > size - pos:")\n',
+        new=(
+            '        self.put(indent, "room = [None] * min(n, 1 << 20)")\n'
+            '        self.put(indent, f"if n < 0 or n * {least} > size - pos:")\n'
+        ),
+        tests=f"{FUZZ}::test_a_frame_with_a_header_and_a_count_of_two_thousand_million_takes_no_memory",
+    ),
+    Mutant(
+        name="room for a whole frame is made when its length has come",
+        file=FRAMING,
+        old="            if stop > size:\n                break\n",
+        new="            if stop > size:\n                bytearray(length)\n                break\n",
+        tests=f"{FUZZ}::test_frames_are_held_as_they_come_whatever_length_they_claim",
     ),
     Mutant(
         name="elements of an array are taken to be one byte long at least, whatever they are",

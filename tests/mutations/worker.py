@@ -14,6 +14,7 @@ OFFLOAD = "connectgroup/worker/offload.py"
 LIFE = "tests/worker/test_life.py"
 MISBEHAVIOUR = "tests/worker/test_misbehaviour.py"
 PERFORMING = "tests/worker/test_perform.py"
+WAITING_TESTS = "tests/worker/test_waiting.py"
 REVIEWED = "tests/worker/test_reviewed.py"
 SMALL_PRINT = "tests/worker/test_small_print.py"
 
@@ -147,21 +148,63 @@ WORKER: tuple[Mutant, ...] = (
         file=WAITING,
         old="return random.uniform(0, min(",
         new="return max(0, min(",
-        tests="tests/worker",
+        tests=WAITING_TESTS,
     ),
     Mutant(
         name="the waits between two tries do not grow",
         file=WAITING,
         old="first_s * 2 ** min(failures - 1, 60)",
         new="first_s",
-        tests="tests/worker",
+        tests=f"{LIFE}::test_no_answer_makes_a_worker_spin",
     ),
     Mutant(
         name="a bell that was rung before anybody listened is not heard",
         file=WAITING,
         old="        if self._rung:\n            return\n",
         new="",
-        tests="tests/worker",
+        tests=WAITING_TESTS,
+    ),
+    Mutant(
+        name="a bell that was rung once rings for ever",
+        file=WAITING,
+        old='        """Who waits from now on waits for the next ring."""\n        self._rung = False\n',
+        new='        """Who waits from now on waits for the next ring."""\n',
+        tests=WAITING_TESTS,
+    ),
+    Mutant(
+        name="a bell is waited for longer than it may be",
+        file=WAITING,
+        old="        timer = None if seconds is None else loop.call_later(seconds, _release, listener)\n",
+        new="        timer = None if seconds is None else loop.call_later(10 * seconds, _release, listener)\n",
+        tests=WAITING_TESTS,
+    ),
+    Mutant(
+        name="a bell can be listened to once",
+        file=WAITING,
+        old="            self._listener = None\n            if timer",
+        new="            if timer",
+        tests=WAITING_TESTS,
+    ),
+    Mutant(
+        name="a bell that is rung twice in one turn breaks",
+        file=WAITING,
+        old="    if not listener.done():\n",
+        new="    if listener is not None:\n",
+        tests=WAITING_TESTS,
+    ),
+    Mutant(
+        name="the waits between two tries have no limit",
+        file=WAITING,
+        old="random.uniform(0, min(most_s, first_s * 2 ** min(failures - 1, 60)))",
+        new="random.uniform(0, first_s * 2 ** min(failures - 1, 60))",
+        tests=WAITING_TESTS,
+    ),
+    Mutant(
+        name="a worker that has failed a thousand times in a row falls over",
+        file=WAITING,
+        old="2 ** min(failures - 1, 60)",
+        new="2.0 ** (failures - 1)",
+        tests=WAITING_TESTS,
     ),
     # ---------------------------------------------------------------------------------------------- perform
     Mutant(
@@ -360,7 +403,7 @@ WORKER: tuple[Mutant, ...] = (
         file=RUNNER,
         old='                await off_loop(f"stop {unit}", end, task)\n',
         new="                await asyncio.sleep(0)\n",
-        tests="tests/worker",
+        tests=f"{MISBEHAVIOUR} tests/worker/test_idle.py",
     ),
     Mutant(
         name="a failing task is started again without a wait",
@@ -396,6 +439,6 @@ WORKER: tuple[Mutant, ...] = (
         file=OFFLOAD,
         old="name=name, daemon=True).start()",
         new="name=name).start()",
-        tests="tests/worker",
+        tests="tests/worker/test_offload.py",
     ),
 )

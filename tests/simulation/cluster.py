@@ -376,13 +376,13 @@ class Cluster:
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int, task: SimulatedTask) -> None:
         """A task has begun."""
-        self.say("start", node.name, unit, epoch)
+        self.say("start", node.name, *unit, epoch)
         self.watch.on_started(node, unit, epoch)
         node.running[unit, epoch] = task
 
     def on_stopped(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
         """A task has ended."""
-        self.say("stop", node.name, unit, epoch)
+        self.say("stop", node.name, *unit, epoch)
         node.running.pop((unit, epoch), None)
 
     def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:

@@ -74,7 +74,7 @@ class SimulatedLog(Log):
 
     @property
     def epoch(self) -> int:
-        return self._inner.epoch
+        return self._inner._epoch  # asked for at every event, so without a second property
 
     async def open(self) -> None:
         self._disk.settle_doubt()

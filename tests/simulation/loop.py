@@ -17,6 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from random import Random
@@ -51,7 +53,7 @@ class Node:
         self.random = Random(f"{seed} {name}")
         # Seconds of its clock in one of the world's.
         self.rate = 1.0 + Random(f"{seed} {name} clock").uniform(-drift, drift)
-        self.context = contextvars.copy_context()
+        self.context = copy_context()
         self.context.run(NODE.set, self)
         self.stopped = False
         self.dead = False
@@ -79,7 +81,7 @@ class Node:
         if not self.stopped:
             self.context.run(callback, *args)
             return None
-        call = Call(callback, args, self.context, 0.0)
+        call = Call((0.0, 0, callback, args, self.context))
         self.frozen.append(call)
         return call
 
@@ -90,26 +92,28 @@ class Node:
         self.frozen = []
 
 
-class Call:
-    """A call to come: asyncio's handle, without asking each time whether the loop debugs."""
+class Call(list[Any]):
+    """A call to come, asyncio's handle: ``[when, number, callback, args, context]``.
 
-    __slots__ = ("args", "callback", "context", "when_s")
+    A list, because there are a hundred of them in a simulated second: it is made, and finds its place among the
+    timers, without a line of Python. Of two timers of one moment the one that was set first has the lower number.
+    """
 
-    def __init__(self, callback: Any, args: Any, context: contextvars.Context | None, when_s: float) -> None:
-        self.callback, self.args, self.when_s = callback, args, when_s
-        self.context = contextvars.copy_context() if context is None else context
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
 
     def cancel(self) -> None:
         """Not after all."""
-        self.callback = self.args = None
+        self[2] = self[3] = None
 
     def cancelled(self) -> bool:
         """Whether ``cancel`` was called."""
-        return self.callback is None
+        return self[2] is None
 
     def when(self) -> float:
         """See ``asyncio.TimerHandle.when``."""
-        return self.when_s
+        return float(self[0])
 
 
 def _rate() -> float:
@@ -128,9 +132,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.drifts = False
         self._stopping: bool
         self._ready: Any
-        self._timers: list[tuple[float, int, Call]] = []
+        self._timers: list[Call] = []
         self._numbers = count()
         self._sweep_at = 500
+        # Without a method in between: a future, or a task, is made for each thing that somebody waits for.
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+
+    def create_task(self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None) -> Any:
+        """See ``asyncio.loop.create_task``."""
+        return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def time(self) -> float:
         """What the clock of the process at work says."""
@@ -143,7 +153,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        call = Call(callback, args, context, self.now)
+        call = Call((0.0, 0, callback, args, copy_context() if context is None else context))
         self._ready.append(call)
         return call
 
@@ -154,19 +164,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> Any:
         if self.drifts:
             return self.call_at(self.time() + delay, callback, *args, context=context)
-        when = self.now + delay
-        call = Call(callback, args, context, when)
-        heappush(self._timers, (when, next(self._numbers), call))
+        context = copy_context() if context is None else context
+        call = Call((self.now + delay, next(self._numbers), callback, args, context))
+        heappush(self._timers, call)
         return call
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        call = Call(callback, args, context, when)
         if self.drifts:
             when = self._when(when, _rate())
-        # Two timers of one moment fire in the order in which they were set.
-        heappush(self._timers, (when, next(self._numbers), call))
+        context = copy_context() if context is None else context
+        call = Call((when, next(self._numbers), callback, args, context))
+        heappush(self._timers, call)
         return call
 
     @staticmethod
@@ -183,7 +193,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         spins = 0
         while not self._stopping:
             if not ready:
-                while timers and timers[0][2].callback is None:
+                while timers and timers[0][2] is None:
                     heappop(timers)
                 if not timers:
                     raise Deadlock("nobody waits for anything that could still happen")
@@ -193,24 +203,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if spins > MOST_SPINS:
                 raise Deadlock("time stands still: somebody spins")
             while timers and timers[0][0] <= self.now:
-                ready.append(heappop(timers)[2])
+                ready.append(heappop(timers))
             for _ in range(len(ready)):
                 call = ready.popleft()
-                if call.callback is None:
+                _, _, callback, args, context = call
+                if callback is None:
                     continue
-                context = call.context
                 node = context.get(NODE)
                 if node is not None and node.stopped:
                     node.frozen.append(call)
                     continue
                 try:
-                    context.run(call.callback, *call.args)
+                    context.run(callback, *args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self.call_exception_handler({"message": f"in {call.callback!r}", "exception": error})
+                    self.call_exception_handler({"message": f"in {callback!r}", "exception": error})
             if len(timers) > self._sweep_at:
-                timers[:] = [entry for entry in timers if entry[2].callback is not None]
+                timers[:] = [call for call in timers if call[2] is not None]
                 heapify(timers)
                 self._sweep_at = max(500, 2 * len(timers))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from connectgroup.group.assignment import COORDINATOR
@@ -10,7 +9,6 @@ from connectgroup.messages import HeartbeatRequest, InstallRequest, Request, Upd
 from connectgroup.records import (
     ComputationRecord,
     CurrentRecord,
-    Key,
     Kind,
     MemberRecord,
     MemberState,
@@ -22,12 +20,19 @@ from connectgroup.records import (
 
 if TYPE_CHECKING:
     from .cluster import Cluster, CoordinatorNode
+    from .invariants.base import Batch
 
 
-def see_record(cluster: Cluster, record: Record, batch: Sequence[Record]) -> None:
+def see_record(cluster: Cluster, record: Record, batch: Batch) -> None:
     """A record is about to be taken in."""
     reach, durable = cluster.sometimes.reach, cluster.durable
     match record:
+        case CurrentRecord():
+            if record.state == MemberState.UNRELEASED:
+                reach("a unit waited for another member's release")
+            before_it = durable.current(record.member_id)
+            if before_it.pending and not record.pending and record.epoch and durable.epoch > before_it.epoch + 1:
+                reach("an acknowledgement crossed a new target")
         case TargetRecord():
             if record.computed_by == COORDINATOR and durable.computation is not None:
                 if durable.computation.failures >= cluster.settings.failures_before_fallback:
@@ -48,17 +53,14 @@ def see_record(cluster: Cluster, record: Record, batch: Sequence[Record]) -> Non
                 reach("a member was removed for a slow stop")
             elif "joined again" in cause:
                 reach("a member joined again under a later epoch")
-        case CurrentRecord():
-            if record.state == MemberState.UNRELEASED:
-                reach("a unit waited for another member's release")
-            before_it = durable.current(record.member_id)
-            if before_it.pending and not record.pending and record.epoch and durable.epoch > before_it.epoch + 1:
-                reach("an acknowledgement crossed a new target")
         case MemberRecord():
             if not durable.members and durable.epoch > 1:
                 reach("a group lost all its members and filled again")
-        case Tombstone(key=Key(kind=Kind.MEMBER)):
-            pass
+            if record.instance_id is not None and record.member_id not in durable.members and batch.left:
+                reach("a static member came back to its work")
+        case Tombstone():
+            if record.key.kind is Kind.DELAY and not batch.joined:
+                reach("a delay ran out")
 
 
 def see_response(

@@ -5,9 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from . import sometimes
+from connectgroup import buggify
+
+from . import faults, sometimes
 from .invariants import Violation
 from .run import Result
+from .setting import MOODS
+from .storm import NETWORK_HITS
+
+KINDS = frozenset({*faults.KINDS, *MOODS, *buggify.POINTS, *NETWORK_HITS})
+"""All that a seed can draw."""
+
+FAULTS_A_SEED = 25
+SIMULATED_S = 600 * 0.95
+"""Of a seed, on the average: one that finds its last small change settled early ends a little before ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A number that is asked for, and what there is of it."""
+
+    name: str
+    asked: int
+    there: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is enough."""
+        return self.there >= self.asked
+
+    def __str__(self) -> str:
+        return f"{self.name:60}{self.asked:12,}{self.there:12,}{'' if self.holds else '   NOT REACHED'}"
 
 
 @dataclass(slots=True)
@@ -43,8 +71,27 @@ class Suite:
 
     @property
     def unreached(self) -> list[str]:
-        """Rare states that no seed has seen, and faults that were armed and never had an effect."""
-        return [*sometimes.never(self.reached), *(kind for kind in sorted(self.armed) if not self.hits[kind])]
+        """Rare states that no seed has seen, and faults that no seed knew of or that never had an effect."""
+        kinds = sorted(KINDS | self.armed.keys())
+        return [
+            *sometimes.never(self.reached),
+            *(kind for kind in kinds if not self.armed[kind] or not self.hits[kind]),
+        ]
+
+    @property
+    def gates(self) -> list[Gate]:
+        """What so many seeds must come to. Speed is told and decides nothing: it is the machine's as well."""
+        unreached = {*self.unreached}
+        states = len(sometimes.STATES) - len(unreached & {*sometimes.STATES})
+        kinds = KINDS | self.armed.keys()
+        broken = len(self.violations)
+        return [
+            Gate("seeds at rest after their faults, every promise kept", self.seeds, self.seeds - broken),
+            Gate("minutes simulated", int(self.seeds * SIMULATED_S / 60), int(self.simulated_s / 60)),
+            Gate("discrete faults", FAULTS_A_SEED * self.seeds, self.faults),
+            Gate("kinds of faults armed and hit", len(kinds), len(kinds - unreached)),
+            Gate("rare states reached", len(sometimes.STATES), states),
+        ]
 
 
 def show(violation: Violation, *, lines: int = 40) -> str:
@@ -71,4 +118,5 @@ def table(suite: Suite) -> str:
     lines += [f"{kind:60}{suite.armed[kind]:8}{suite.hits[kind]:8}" for kind in sorted(suite.armed | suite.hits)]
     lines += ["", f"{'sometimes':68}{'seen':>8}"]
     lines += [f"{state:68}{suite.reached[state]:8}" for state in sometimes.STATES]
+    lines += ["", f"{'gate':60}{'asked':>12}{'there':>12}", *map(str, suite.gates)]
     return "\n".join(lines)

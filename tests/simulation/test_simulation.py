@@ -11,29 +11,48 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup import buggify
-
-from . import breakages, faults, invariants
-from .command import shrunk
+from . import breakages, invariants
+from .command import AGAIN, GATED, differing, shrunk
+from .invariants import Violation
 from .loop import SimulatedLoop, off_loop, simulated
 from .run import play
-from .setting import MOODS, Plan
+from .setting import Plan
 from .suite import Suite, show
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(1, 41)
+CI = os.environ.get("CI") == "true"
+SEEDS = 1_000 if CI else GATED
+SEEDS_TWICE = AGAIN if CI else 5
 
 
-def test_every_invariant_holds_under_forty_seeds_and_every_rare_state_is_reached() -> None:
-    """All of S, D, X and L that ``invariants`` names; and a suite proves nothing of states it has never seen."""
+@pytest.mark.timeout(3_600)
+def test_every_promise_is_kept_under_many_seeds_and_everything_rare_is_seen(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """All of S, D, X and L that ``invariants`` names, and the gates of the list of reliability: the command judges,
+    and prints a table of all that was seen. A suite proves nothing of states it has never reached.
+
+    In two processes of their own, with a line now and then of how far they are: a thousand seeds take minutes.
+    """
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--jobs", "2"]
+    with capfd.disabled():
+        print(f"\n{SEEDS} seeds of ten simulated minutes ...", flush=True)
+        ran = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        print(ran.stdout, flush=True)
+    assert ran.returncode == 0, ran.stdout
+
+
+def test_a_suite_that_has_not_seen_everything_does_not_pass() -> None:
+    """One seed is short of almost everything but of simulated time; none at all has reached nothing."""
     suite = Suite()
-    for seed in SEEDS:
-        suite.add(play(seed))
-    assert not suite.violations, "\n".join(show(violation) for violation in suite.violations)
-    assert not suite.unreached, "never seen, or armed and never had an effect"
-    assert suite.armed.keys() >= {*faults.KINDS, *MOODS, *buggify.POINTS}
-    assert suite.faults >= 25 * len(SEEDS)
-    assert suite.simulated_s >= 600 * 0.95 * len(SEEDS)
+    suite.add(play(1))
+    missing = {gate.name for gate in suite.gates if not gate.holds}
+    assert missing == {"kinds of faults armed and hit", "rare states reached"}
+    assert suite.unreached
+    suite.violations.append(Violation(1, "S1 OneOwner", "", 0.0, ()))
+    suite.faults = 24
+    suite.simulated_s = 500.0
+    assert not any(gate.holds for gate in suite.gates)
 
 
 def test_a_seed_played_from_its_plan_is_the_same_run() -> None:
@@ -71,36 +90,9 @@ def test_ten_workers_and_a_hundred_tasks_come_to_rest_without_faults() -> None:
     assert not result.violations, show(result.violations[0])
 
 
-@pytest.mark.parametrize("first", [300])
-def test_a_seed_is_the_same_run_in_two_processes(first: int) -> None:
+def test_a_seed_is_the_same_run_in_two_processes() -> None:
     """S18: the order of a set of names differs between the two; nothing that is said or stored may."""
-    traces = []
-    for hash_seed in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "tests.simulation",
-            "--seeds",
-            "5",
-            "--seed",
-            str(first),
-            "--traces",
-            "--jobs",
-            "1",
-        ]
-        ran = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        traces.append([line for line in ran.stdout.splitlines() if line.startswith("trace ")])
-    assert len(traces[0]) == 5
-    assert traces[0] == traces[1]
+    assert differing(300, SEEDS_TWICE) == ""
 
 
 @pytest.mark.parametrize("broken", breakages.ALL, ids=lambda broken: str(broken.__name__))

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from connectgroup.testing.transport_contract import Stage, beat
+from connectgroup.wire.apis import HEARTBEAT
 
 from .test_tcp_server import Peer, server
 
@@ -28,3 +29,19 @@ async def test_a_connection_over_a_cap_is_closed_at_once_and_nothing_of_it_is_re
         for peer in (*peers, refused):
             with suppress(ConnectionError):
                 peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_silent_longer_than_an_idle_one_stays_open_while_its_request_is_parked() -> None:
+    """Where one that has been silent for less has been closed, it would have been closed as well."""
+    stage = Stage("a")
+    async with server(stage, idle_deadline_s=0.5) as tcp:
+        parked = await Peer.to(tcp)
+        parked.send(beat("a"), correlation_id=1)
+        await stage.has_begun("a")
+        idle = await Peer.to(tcp)
+        assert await idle.is_closed_by_server()
+        stage.release("a")
+        assert (await parked.receive(HEARTBEAT))[0] == 1
+        parked.close()
+        idle.close()

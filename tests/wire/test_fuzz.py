@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from connectgroup import wire
 from connectgroup.errors import WireError
 from connectgroup.records import Kind
-from tests.fuzzing import INPUTS, SEED, attack, blown_up, most_memory, mutated
+from tests.fuzzing import INPUTS, LENGTHS, SEED, attack, blown_up, cut_after, inputs_each, most_memory, mutated
 
 from .every_message import CASES, Case, made_up
 
@@ -40,7 +41,7 @@ def test_any_bytes_make_a_message_or_a_wire_error(name: str) -> None:
         def decode(data: bytes, case: Case = case) -> Any:
             return case.codec.decode(data, 0)
 
-        attack(decode, case.codec.encode, valid, INPUTS // len(cases), WireError)
+        attack(decode, case.codec.encode, valid, inputs_each(len(cases)), WireError)
 
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
@@ -102,7 +103,7 @@ def test_any_bytes_make_a_response_or_a_wire_error() -> None:
             decode,
             encode,
             [encode((n, value)) for n, value in enumerate(made(case))],
-            INPUTS // len(responses),
+            inputs_each(len(responses)),
             WireError,
         )
 
@@ -138,6 +139,46 @@ def test_a_length_is_held_against_what_came_before_anything_is_allocated(case: C
             assert held <= least + each * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_message_of_some_bytes_that_speaks_of_two_thousand_million_is_refused_at_next_to_no_cost(case: Case) -> None:
+    """It ends where the elements would begin; a list made for them first would take 16 GiB."""
+    inputs = cut_after(case.codec.encode(made(case, 1)[0]))
+    tracemalloc.start()
+    try:
+        for data in random.Random(SEED).sample(inputs, min(2000, len(inputs))):
+            held = most_memory(lambda data: case.codec.decode(data, 0), data, WireError)
+            # What was read before and a traceback; nothing of what is only spoken of.
+            assert held <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("end", ["request", "response"])
+def test_a_frame_with_a_header_and_a_count_of_two_thousand_million_takes_no_memory(end: str) -> None:
+    """As they come from a socket: header, then at once the largest counts there are, as in KAFKA-20570."""
+    tracemalloc.start()
+    try:
+        for api in wire.APIS.values():
+            for version in api.versions:
+                for length in LENGTHS:
+                    held = most_memory(whole_frame(end, api.key, version), length, WireError)
+                    assert held < 20_000, f"{api.name} v{version}: {len(length)} bytes made it hold {held}"
+    finally:
+        tracemalloc.stop()
+
+
+def whole_frame(end: str, api_key: int, version: int) -> Callable[[bytes], Any]:
+    """Reads a header with these bytes behind it."""
+    header = struct.pack(">hhihb", api_key, version, 5, -1, 0) if end == "request" else struct.pack(">ib", 5, 0)
+
+    def decode(body: bytes) -> Any:
+        if end == "request":
+            return wire.decode_request(header + body)
+        return wire.decode_response(header + body, api_key=api_key, version=version)
+
+    return decode
 
 
 def test_frames_are_held_as_they_come_whatever_length_they_claim() -> None:

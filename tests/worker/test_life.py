@@ -420,7 +420,7 @@ async def test_stop_says_goodbye_even_when_a_listener_refuses(tmp_path: Path) ->
 
 
 async def test_a_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
-    """An embedder's way to pull the plug: nothing may go on writing, and nobody waits for a session timeout (KAFKA-16985)."""
+    """An embedder's way to pull the plug: nothing may go on writing, and nobody waits for a timeout (KAFKA-16985)."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")

@@ -49,9 +49,9 @@ class TwiceIsOnce(Invariant):
         if not isinstance(request, HeartbeatRequest):
             return
         who = request.member_id
-        if _code(answer) == FENCED and not self.cluster.has_twin(who):
+        if answer.code == FENCED and not self.cluster.has_twin(who):
             self.broken(f"{who} was fenced: {answer.response.error_message}")
-        if not answer.copy and _code(answer) in (0, COMPUTE):
+        if not answer.copy and answer.code in (0, COMPUTE):
             key = (answer.peer.log.epoch, who)
             self._answered[key] = max(request.sequence, self._answered.get(key, -1))
 
@@ -113,10 +113,6 @@ class TwiceIsOnce(Invariant):
         return None
 
 
-def _code(answer: Answer) -> int:
-    return int(getattr(answer.response, "error_code", 0))
-
-
 def _kinds(outcome: Outcome[Any]) -> list[str]:
     return sorted({type(record).__name__ for record in outcome.records})
 
@@ -152,7 +148,7 @@ class FullAnswers(Invariant):
 
     def on_answer(self, answer: Answer) -> None:
         request, response = answer.request, answer.response
-        if not isinstance(request, HeartbeatRequest) or _code(answer) or request.member_epoch < 0:
+        if not isinstance(request, HeartbeatRequest) or answer.code or request.member_epoch < 0:
             return
         assignment = response.assignment
         if request.owned is not None and request.rebalance_timeout_ms != -1:
@@ -191,7 +187,7 @@ class WriteBeforeReply(Invariant):
 
     def on_answer(self, answer: Answer) -> None:
         request, response = answer.request, answer.response
-        if _code(answer) or not answer.newest:
+        if answer.code or not answer.newest:
             return
         durable = self.durable
         match request:
@@ -220,9 +216,9 @@ class FormerCoordinatorsAreNotHeard(Invariant):
         self._heard: dict[str, int] = {}
 
     def on_answer(self, answer: Answer) -> None:
-        said = answer.response.coordinator_epoch
-        if said != answer.peer.log.epoch:
-            self.broken(f"{answer.peer.name} of epoch {answer.peer.log.epoch} signs with {said}")
+        said, epoch = answer.response.coordinator_epoch, answer.peer.log.epoch
+        if said != epoch:
+            self.broken(f"{answer.peer.name} of epoch {epoch} signs with {said}")
 
     def on_request(self, node: WorkerNode, request: Request) -> None:
         believes = node.worker.member.coordinator_epoch

@@ -66,7 +66,7 @@ class Batch:
     connectors: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """One member's current assignment is about to change.
 
@@ -87,11 +87,12 @@ class Change:
     anew: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """An answer that leaves a coordinator.
 
     Attributes:
+        code: its error code, 0 where it has none.
         at_s: when its request came in.
         copy: whether the request was a copy that the network made.
         newest: whether the coordinator still has the log.
@@ -100,6 +101,7 @@ class Answer:
     peer: CoordinatorNode
     request: Request
     response: Any
+    code: int
     at_s: float
     copy: bool
     newest: bool
@@ -112,18 +114,21 @@ def waiting(group: Group, delay: DelayRecord) -> set[Unit]:
 
 
 class Invariant:
-    """One promise. ``ids`` are its names in the list of reliability."""
+    """One promise.
+
+    Attributes:
+        ids: its names in the list of reliability.
+        records: the classes of record that ``on_record`` is called with; empty: all of them.
+        durable: the group that the disk has.
+    """
 
     ids: ClassVar[str] = ""
+    records: ClassVar[tuple[type[Record], ...]] = ()
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.cluster: Cluster = watch.cluster
-
-    @property
-    def durable(self) -> Group:
-        """The group that the disk has."""
-        return self.cluster.durable
+        self.durable: Group = watch.cluster.durable
 
     def broken(self, what: str) -> None:
         """It does not hold."""

@@ -23,6 +23,7 @@ class HeldBack(Invariant):
     """
 
     ids = "S15"
+    records = DelayRecord, Tombstone
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
@@ -77,6 +78,7 @@ class BackToItsWork(Invariant):
     """L8: who comes back in time is given its work by the very step that takes it in, and nobody is asked."""
 
     ids = "L8"
+    records = (MemberRecord,)
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)

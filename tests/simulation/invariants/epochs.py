@@ -35,6 +35,7 @@ class GroupEpochs(Invariant):
     """S4: the group epoch rises with its causes and with nothing else; target and members are never ahead."""
 
     ids = "S4"
+    records = (GroupRecord,)
 
     def on_record(self, record: Record, batch: Batch) -> None:
         if isinstance(record, GroupRecord) and record.epoch <= self.durable.epoch:
@@ -142,6 +143,7 @@ class OnlyTheChosenInstalls(Invariant):
     """S13: a target comes from whoever was asked, for the newest epoch, or from the coordinator itself."""
 
     ids = "S13"
+    records = TargetMemberRecord, GroupRecord, TargetRecord
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
@@ -178,6 +180,7 @@ class RemovedInTime(Invariant):
     """
 
     ids = "S14"
+    records = Tombstone, MemberRecord
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
@@ -198,9 +201,9 @@ class RemovedInTime(Invariant):
         if not isinstance(request, HeartbeatRequest) or not answer.newest or request.member_epoch == LEAVE_EPOCH:
             return
         who, at_s = request.member_id, answer.at_s
-        if answer.response.error_code in (0, COMPUTE):
+        if answer.code in (0, COMPUTE):
             self._heard_s[who] = max(at_s, self._heard_s.get(who, -1e9))
-        if answer.response.error_code != STALE_MEMBER and request.member_epoch > 0:
+        if answer.code != STALE_MEMBER and request.member_epoch > 0:
             # Refused for what it says; heard all the same.
             self._spoke_s[who] = max(at_s, self._spoke_s.get(who, -1e9))
 

@@ -68,6 +68,7 @@ class NoRebalanceStorm(Invariant):
     """
 
     ids = "L2"
+    records = (GroupRecord,)
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
@@ -195,6 +196,7 @@ class SomebodyComputes(Invariant):
     """L5: while the target is stale somebody is asked for a new one, and whoever stays silent is replaced."""
 
     ids = "L5"
+    records = (ComputationRecord,)
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
@@ -253,12 +255,12 @@ class EveryRequestIsAnswered(Invariant):
     ids = "L7"
 
     def on_tick(self) -> None:
-        since_s = self.watch.calm.service_s
-        if since_s is None:
+        since_s, cluster = self.watch.calm.service_s, self.cluster
+        if since_s is None or not cluster.handling:
             return
-        cluster, now_s = self.cluster, self.cluster.loop.now
+        now_s = cluster.loop.now
         longest_s = cluster.settings.longest_wait_ms / 1000 * (1 + cluster.setting.drift) + 1.5
         newest = cluster.disk.storage.epoch
         for arrival in cluster.handling.values():
-            if now_s - max(arrival.at_s, since_s) > longest_s and arrival.peer.log.epoch == newest:
+            if now_s - arrival.at_s > longest_s < now_s - since_s and arrival.peer.log.epoch == newest:
                 self.broken(f"{arrival.request} is not answered after {now_s - arrival.at_s:.1f} s")

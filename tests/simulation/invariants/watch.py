@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,6 +60,7 @@ class Watch:
         self.happened = 0
         self.asked: dict[str, tuple[Request, dict[Unit, int]]] = {}
         self.invariants = [kind(self) for kind in kinds]
+        self._record_hooks: dict[type[Record], list[Callable[[Record, Batch], None]]] = {}
 
     def __getattr__(self, hook: str) -> Any:
         """The invariants that override a hook, as bound methods; looked for once a hook."""
@@ -69,6 +70,14 @@ class Watch:
         original = getattr(Invariant, name)
         found = [getattr(each, name) for each in self.invariants if getattr(type(each), name) is not original]
         setattr(self, hook, found)
+        return found
+
+    def _on_record_of(self, kind: type[Record]) -> list[Callable[[Record, Batch], None]]:
+        """As above, of those that look at records of this class."""
+        found = self._record_hooks.get(kind)
+        if found is None:
+            hooks = [hook for hook in self._on_record if not hook.__self__.records or kind in hook.__self__.records]
+            found = self._record_hooks[kind] = hooks
         return found
 
     def the(self, kind: type[Found]) -> Found:
@@ -94,11 +103,10 @@ class Watch:
         batch = _batch(durable, records, writer)
         settled: list[str] = []
         for record in records:
-            see_record(cluster, record, records)
-            for hook in self._on_record:
-                hook(record, batch)
-            self._see(record, batch)
-            change = self._change(durable, record)
+            see_record(cluster, record, batch)
+            for look in self._on_record_of(type(record)):
+                look(record, batch)
+            change = self._change(durable, record) if isinstance(record, CurrentRecord | Tombstone) else None
             if change is not None:
                 for hook in self._on_change:
                     hook(change)
@@ -119,14 +127,6 @@ class Watch:
         durable.news.clear()
         for hook in self._on_batch:
             hook(batch)
-
-    def _see(self, record: Record, batch: Batch) -> None:
-        reach, durable = self.cluster.sometimes.reach, self.cluster.durable
-        match record:
-            case Tombstone(key=Key(kind=Kind.DELAY)) if not batch.joined:
-                reach("a delay ran out")
-            case MemberRecord(instance_id=str()) if record.member_id not in durable.members and batch.left:
-                reach("a static member came back to its work")
 
     def _see_versions(self, durable: Group) -> None:
         infos = [info for member in durable.members.values() for info in member.assignors]
@@ -185,10 +185,11 @@ class Watch:
         see_response(self.cluster, peer, request, response, at_s, copy)
         if isinstance(request, UpdateConnectorsRequest) and "expected version" in (response.error_message or ""):
             self.cluster.sometimes.reach("a change made against another version was refused")
-        if getattr(response, "error_code", 0) == UNRELEASED_INSTANCE:
+        code = getattr(response, "error_code", 0)
+        if code == UNRELEASED_INSTANCE:
             self.cluster.sometimes.reach("a static member waited for its name")
         newest = peer.log.epoch == self.cluster.disk.storage.epoch
-        answer = Answer(peer, request, response, at_s, copy, newest)
+        answer = Answer(peer, request, response, code, at_s, copy, newest)
         for hook in self._on_answer:
             hook(answer)
 

@@ -1,0 +1,207 @@
+"""The rules ``weighted`` places by: which workers a unit may be given to, and who is refused by what.
+
+A rule is never broken: a unit that no worker may have is left out. In the order in which they are looked at, and told:
+labels, capacity, and for tasks the limits of their connector on one worker and in one rack, things of a host that a
+task needs for itself, and connectors that must not share a worker.
+
+What a worker has is what it was given so far (``owner``), so the same rules serve to keep, to place and to move. A
+thing of a host is taken also while the unit that had it so far is being stopped there: two would want it at once
+otherwise, as a target is reached one worker at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from connectgroup.assignor import ConnectorSpec
+from connectgroup.assignor_columns import ConnectColumns
+from connectgroup.placement import Placement, WorkerTraits
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+NOBODY = -1
+
+
+class Rules:
+    """Who may have what, given what everybody has; all masks are bool[workers].
+
+    Attributes:
+        owner: int64[U], who has each unit so far, -1 for nobody. The caller changes it.
+        load: int64[workers], the weight of what each has so far. The caller keeps it in step.
+        limit: float64[workers], the most each can carry; infinite where it does not say.
+        part: float64[workers], what part of the load each is to have, in proportion to the others'.
+        rack: int64[workers], equal for workers in one rack.
+        careful: whether what a unit that is being stopped had is still taken.
+    """
+
+    def __init__(
+        self, columns: ConnectColumns, connectors: Sequence[ConnectorSpec], workers: Sequence[WorkerTraits]
+    ) -> None:
+        """``workers`` in the order of ``columns.member_ids``; ``connectors`` in any."""
+        self.columns = columns
+        self.before = columns.unit_owner.astype(np.int64)
+        self.owner = self.before.copy()
+        self.careful = True
+        self.weight = columns.unit_weight
+        self.count = len(workers)
+        self.load = np.zeros(self.count, dtype=np.int64)
+        said = np.array([traits.capacity for traits in workers], dtype=np.float64)
+        self.limit = np.where(said > 0, said, np.inf)
+        self.part = np.where(said > 0, said, said[said > 0].mean() if (said > 0).any() else 1.0)
+        self.rack = _numbered([traits.rack for traits in workers])
+        self._host = _numbered([traits.host or f"\0{index}" for index, traits in enumerate(workers)])
+        self._labels = [set(traits.labels) for traits in workers]
+        place = {name: index for index, name in enumerate(columns.connector_names)}
+        placements = {place[spec.name]: spec.placement for spec in connectors}
+        self.placements = [placements[index] for index in range(len(place))]
+        self._first = np.flatnonzero(columns.unit_task < 0)
+        self._end = np.append(self._first[1:], len(self.owner))
+        self._having: dict[tuple[str, str], Mask] = {}
+        self._users: dict[str, list[int]] = {}
+        self._apart: dict[int, set[int]] = {}
+        for index, placement in enumerate(self.placements):
+            for thing in placement.exclusive:
+                self._users.setdefault(thing, []).append(index)
+            for other in {place[name] for name in placement.apart_from if name in place} - {index}:
+                self._apart.setdefault(index, set()).add(other)
+                self._apart.setdefault(other, set()).add(index)
+
+    def rules_of(self, connector: int) -> bool:
+        """Whether anything but capacity can refuse its units."""
+        placement = self.placements[connector]
+        return connector in self._apart or bool(
+            placement.labels or placement.most_per_worker or placement.most_per_rack or placement.exclusive
+        )
+
+    def tasks(self, connector: int) -> slice:
+        """Where its tasks stand in the columns."""
+        return slice(int(self._first[connector]) + 1, int(self._end[connector]))
+
+    def pile(self, connector: int) -> Integers:
+        """int64[workers]: how many of its tasks each has so far."""
+        owner = self.owner[self.tasks(connector)]
+        return np.bincount(owner[owner >= 0], minlength=self.count)
+
+    def beside(self, connector: int) -> Mask:
+        """Who has tasks of the connectors it likes to be beside."""
+        names = self.columns.connector_names
+        near = np.zeros(self.count, dtype=bool)
+        for name in self.placements[connector].beside:
+            at = int(np.searchsorted(names, name)) if names else 0
+            if at < len(names) and names[at] == name:
+                near |= self.pile(at) > 0
+        return near
+
+    def allowed(self, unit: int) -> Mask:
+        """Who may be given the unit, which nobody has."""
+        allowed = np.ones(self.count, dtype=bool)
+        for _, _, mask in self.each(unit):
+            allowed &= mask
+        return allowed
+
+    def each(self, unit: int) -> Iterator[tuple[str, str, Mask]]:
+        """Every rule that concerns a unit: what it asks for, what those who fulfil it do, and who they are."""
+        connector = int(self.columns.unit_connector[unit])
+        placement, weight = self.placements[connector], int(self.weight[unit])
+        for name, value in placement.labels:
+            yield f"needs label {name}={value}", "have it", self._having_label(name, value)
+        if weight:
+            yield f"weighs {weight}", "have room for it", self.load + weight <= self.limit
+        if self.columns.unit_task[unit] >= 0:
+            yield from self._of_tasks(connector, placement)
+
+    def _of_tasks(self, connector: int, placement: Placement) -> Iterator[tuple[str, str, Mask]]:
+        names = self.columns.connector_names
+        if placement.most_per_worker or placement.most_per_rack:
+            pile = self.pile(connector)
+        if most := placement.most_per_worker:
+            yield f"at most {most} tasks of {names[connector]} on a worker", "have fewer", pile < most
+        if most := placement.most_per_rack:
+            in_rack = np.bincount(self.rack, weights=pile)[self.rack]
+            yield f"at most {most} tasks of {names[connector]} in a rack", "are in one with fewer", in_rack < most
+        for thing in placement.exclusive:
+            yield f"needs {thing} of a host for itself", "are where it is free", ~self.taken(thing)
+        for other in sorted(self._apart.get(connector, ())):
+            yield f"must be apart from {names[other]}", "have none of it", self.pile(other) == 0
+
+    def taken(self, thing: str) -> Mask:
+        """On whose host a thing is taken."""
+        taken = np.zeros(self.count, dtype=bool)
+        for connector in self._users.get(thing, ()):
+            for owner in (self.owner, self.before) if self.careful else (self.owner,):
+                its = owner[self.tasks(connector)]
+                taken[its[its >= 0]] = True
+        return np.bincount(self._host, weights=taken)[self._host] > 0
+
+    def _having_label(self, name: str, value: str) -> Mask:
+        found = self._having.get((name, value))
+        if found is None:
+            found = np.array([(name, value) in labels for labels in self._labels], dtype=bool)
+            self._having[name, value] = found
+        return found
+
+    def why_not(self, unit: int) -> str:
+        """What refuses a unit, rule after rule: how many of those that are left fulfil each that refuses any."""
+        told = []
+        left = np.ones(self.count, dtype=bool)
+        for need, do, mask in self.each(unit):
+            before = int(left.sum())
+            left &= mask
+            if left.sum() < before:
+                told.append(f"{need}; {int(left.sum())} of {before} workers {do}")
+        return "; ".join(told)
+
+    def let_go(self) -> None:
+        """Take from everybody what breaks a rule; of those that cannot stay together the first, sorted, stay."""
+        for connector in filter(self.rules_of, range(len(self.placements))):
+            rows = np.arange(self._first[connector], self._end[connector])
+            rows = rows[self.owner[rows] >= 0]
+            having = np.ones(self.count, dtype=bool)
+            for name, value in self.placements[connector].labels:
+                having &= self._having_label(name, value)
+            self.owner[rows[~having[self.owner[rows]]]] = NOBODY
+            tasks = rows[(self.owner[rows] >= 0) & (self.columns.unit_task[rows] >= 0)]
+            homes = self.owner[tasks].tolist()
+            self.owner[tasks] = NOBODY  # and back again, one after the other
+            self._keep(connector, tasks.tolist(), homes)
+
+    def _keep(self, connector: int, tasks: Sequence[int], homes: Sequence[int]) -> None:
+        """Give tasks back to their holders, as far as the rules among tasks let them."""
+        placement = self.placements[connector]
+        # A connector further down has not been looked at, so it gives way to this one and not this one to it.
+        earlier = [other for other in self._apart.get(connector, ()) if other < connector]
+        apart = np.zeros(self.count, dtype=bool)
+        for other in earlier:
+            apart |= self.pile(other) > 0
+        users = {thing: [user for user in self._users[thing] if user < connector] for thing in placement.exclusive}
+        on_host = {thing: self._hosts_of(users[thing]) for thing in placement.exclusive}
+        on_worker = np.zeros(self.count, dtype=np.int64)
+        in_rack = np.zeros(self.count, dtype=np.int64)
+        for task, home in zip(tasks, homes, strict=True):
+            host, rack = self._host[home], self.rack[home]
+            if apart[home] or any(hosts[host] for hosts in on_host.values()):
+                continue
+            if placement.most_per_worker and on_worker[home] >= placement.most_per_worker:
+                continue
+            if placement.most_per_rack and in_rack[rack] >= placement.most_per_rack:
+                continue
+            self.owner[task] = home
+            on_worker[home] += 1
+            in_rack[rack] += 1
+            for hosts in on_host.values():
+                hosts[host] = True
+
+    def _hosts_of(self, connectors: Sequence[int]) -> Mask:
+        hosts = np.zeros(self.count, dtype=bool)
+        for connector in connectors:
+            hosts[self._host[np.flatnonzero(self.pile(connector))]] = True
+        return hosts
+
+
+def _numbered(words: Sequence[str]) -> Integers:
+    """Equal words as equal numbers."""
+    return np.unique(np.array(words, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)

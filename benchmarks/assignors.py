@@ -1,0 +1,234 @@
+"""What assignors of connectors and tasks cost in CPU time, beside Java's.
+
+    python benchmarks/assignors.py [10x100 100x10000 ...] [--peers DIRECTORY]
+
+Three questions a size: everything is new; one worker of a balanced group is gone; one has joined it. Measured is what
+the member that was asked does with the message it got: ``arrays`` is making columns of it, ``assign`` the assignor.
+Both are CPU time of the one thread they run in, medians, so that other work on the machine does not count. Each size
+has a process of its own, whose peak of memory, messages and answers included, is printed below it.
+
+Java's are Apache Kafka's own assignors, run side by side by ``assignor/run.sh`` of the peers' folder where there is one
+(``--peers`` or CONNECTGROUP_PEERS; after its ``fetch.sh``). Java's Connect assignor takes two rounds for a join, as
+``incremental-cooperative`` does; ``balanced`` takes one, and is held against both of Java's together.
+
+Exit code 1 if an answer was not legal, not even, or moved more than it had to; no time decides it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
+from connectgroup.messages import HeldBack, InstalledMember, PreparedConnector, PreparedMember, PrepareResponse, grouped
+from connectgroup.plugins import load_assignor
+
+SIZES = ("10x100", "100x10000", "1000x100000", "10000x1000000")
+ASSIGNORS = ("incremental-cooperative", "balanced")
+TASKS_A_CONNECTOR = 10
+LONGEST_S = 4.0
+"""A question is asked again and again for about so long, at least three times and at most ``MOST_TIMES``."""
+MOST_TIMES = 30
+JAVA_CASES = {
+    ("connect IncrementalCooperative", "full"): ("full", "connect"),
+    ("connect IncrementalCooperative", "1 leaves (delay 0)"): ("leaves", "connect"),
+    ("connect IncrementalCooperative", "1 joins: round 1 (revoke)"): ("joins: revoke", "connect"),
+    ("connect IncrementalCooperative", "1 joins: round 2 (assign)"): ("joins: assign", "connect"),
+    ("server Uniform", "full"): ("full", "uniform"),
+    ("server Uniform", "1 leaves"): ("leaves", "uniform"),
+    ("server Uniform", "1 joins"): ("joins", "uniform"),
+}
+HEADINGS = (
+    *("assignor", "case", "workers x tasks", "arrays ms", "assign ms"),
+    *("Java Connect ms", "both / it", "Java uniform ms", "assign / it"),
+)
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """One assignor's answer to one question; times in CPU milliseconds."""
+
+    assignor: str
+    case: str
+    size: str
+    arrays_ms: float
+    assign_ms: float
+    moved: int
+    peak_mib: int = 0
+
+
+Java = Mapping[tuple[str, str, str], float]
+"""CPU milliseconds by size, case and ``connect`` or ``uniform``."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; the exit code."""
+    parser = argparse.ArgumentParser(description="CPU time of assignors, beside Java's")
+    parser.add_argument("sizes", nargs="*", default=SIZES, metavar="WORKERSxTASKS", help=" ".join(SIZES))
+    parser.add_argument("--peers", type=Path, default=os.environ.get("CONNECTGROUP_PEERS"), help="the peers' folder")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.one:
+        print(json.dumps(measured(options.one)))
+        return 0
+    for size in options.sizes:
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", size):
+            parser.error(f"got {size!r}; allowed: WORKERSxTASKS, as in 100x10000")
+    java, reason = java_times(options.peers, options.sizes)
+    print(f"load {os.getloadavg()[0]:.1f}; Java: {reason or 'beside it'}\n")
+    print(f"| {' | '.join(HEADINGS)} |")
+    print("|---" * len(HEADINGS) + "|")
+    failed = False
+    for size in options.sizes:
+        command = [sys.executable, "-m", "benchmarks.assignors", "--one", size]
+        done = subprocess.run(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            failed = True
+            continue
+        rows = [Row(*row) for row in json.loads(done.stdout)]
+        for row in rows:
+            print(line(row, java), flush=True)
+        print(f"| | | {size} | peak of memory: {max(row.peak_mib for row in rows)} MiB | | | | | |")
+    print(f"\nload at the end {os.getloadavg()[0]:.1f}")
+    return int(failed)
+
+
+def measured(size: str) -> list[Row]:
+    """All rows of one size."""
+    workers, tasks = map(int, size.split("x"))
+    spec = [
+        PreparedConnector(connector=f"connector-{number}", num_tasks=TASKS_A_CONNECTOR)
+        for number in range(max(1, tasks // TASKS_A_CONNECTOR))
+    ]
+    fresh = [PreparedMember(member_id=f"worker-{number}", member_epoch=1) for number in range(workers)]
+    rows: list[Row] = []
+
+    def ask(
+        assignor: ConnectAssignor, case: str, members: Iterable[PreparedMember], waiting: Sequence[HeldBack] = ()
+    ) -> tuple[ConnectAssignment, tuple[InstalledMember, ...]]:
+        question = PrepareResponse(members=tuple(members), connectors=tuple(spec), held_back=tuple(waiting))
+        row, answer = timed(assignor, case, size, question)
+        rows.append(row)
+        return answer, members_for_install(answer)
+
+    for assignor in map(load_assignor, ASSIGNORS):
+        _, full = ask(assignor, "full", fresh)
+        balanced = [holding(share) for share in full]
+        ask(assignor, "leaves", balanced[1:])
+        answer, shares = ask(assignor, "joins", [*balanced, PreparedMember(member_id="worker-new", member_epoch=1)])
+        if answer.held_back:
+            rows[-1] = rows[-1]._replace(case="joins: revoke")
+            waiting = HeldBack(left_ms=answer.delay_ms, units=grouped(answer.held_back))
+            ask(assignor, "joins: assign", map(holding, shares), [waiting])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return [row._replace(peak_mib=peak) for row in rows]
+
+
+def holding(share: InstalledMember) -> PreparedMember:
+    """A member once it has its share."""
+    return PreparedMember(member_id=share.member_id, member_epoch=1, units=share.units, told=share.metadata)
+
+
+def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResponse) -> tuple[Row, ConnectAssignment]:
+    """Ask until the median is worth something; what was answered is judged, once, outside of the time."""
+    arrays: list[float] = []
+    assign: list[float] = []
+    began_s = time.perf_counter()
+    while len(assign) < 3 or (len(assign) < MOST_TIMES and time.perf_counter() - began_s < LONGEST_S):
+        group = group_from_prepare(question)
+        _, took_ms = cpu_ms(group.columns)
+        arrays.append(took_ms)
+        answer, took_ms = cpu_ms(lambda group=group: assignor.assign(group))  # type: ignore[misc]
+        assign.append(took_ms)
+    moved = judged(group, run_assignor(assignor, group))
+    row = Row(assignor.name, case, size, statistics.median(arrays), statistics.median(assign), moved)
+    return row, answer
+
+
+def cpu_ms(call: Callable[[], T]) -> tuple[T, float]:
+    """What a call gives, and the CPU time it took in this thread."""
+    began_ns = time.thread_time_ns()
+    result = call()
+    return result, (time.thread_time_ns() - began_ns) / 1e6
+
+
+def judged(group: ConnectGroup, answer: ConnectAssignment) -> int:
+    """How many units were taken from a holder that is there; complete and legal is the guard's word.
+
+    Raises:
+        AssertionError: not even, or more was taken than evenness asks for.
+    """
+    assert answer.by_column is not None
+    columns, owner, _ = answer.by_column
+    before, members = columns.unit_owner, len(columns.member_ids)
+    moved = 0
+    for tasks in (False, True):
+        rows = np.flatnonzero((columns.unit_task >= 0) == tasks)
+        had = np.bincount(before[rows][before[rows] >= 0], minlength=members)
+        has = np.bincount(owner[rows][owner[rows] >= 0], minlength=members)
+        taken = int(((before[rows] >= 0) & (before[rows] != owner[rows])).sum())
+        share, extra = divmod(len(rows), members)
+        limit = np.sort(had)[::-1] - (share + (np.arange(members) < extra))
+        assert taken == int(np.maximum(limit, 0).sum()), f"{taken} taken"
+        assert answer.held_back or int(has.max() - has.min()) <= 1, "not even"
+        moved += taken
+    return moved
+
+
+def java_times(peers: Path | str | None, sizes: Sequence[str]) -> tuple[Java, str]:
+    """Java's times, or none and why."""
+    if not peers:
+        return {}, "left out (no --peers, no CONNECTGROUP_PEERS)"
+    script = Path(peers) / "assignor" / "run.sh"
+    if not script.exists() or not (Path(peers) / "libs").is_dir():
+        return {}, f"left out (no {script}, or its fetch.sh has not been run)"
+    done = subprocess.run(
+        [str(script), *sizes],
+        env={**os.environ, "ONLY": "connect,uniform"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return read_java(done.stdout), "" if done.returncode == 0 else f"run.sh ended with {done.returncode}"
+
+
+def read_java(printed: str) -> dict[tuple[str, str, str], float]:
+    """The medians of thread CPU time in what ``run.sh`` printed."""
+    found: dict[tuple[str, str, str], float] = {}
+    for text in printed.splitlines():
+        cells = [cell.strip() for cell in text.strip("| ").split("|")]
+        if len(cells) >= 6 and (cells[0], cells[1]) in JAVA_CASES and re.fullmatch(r"[\d.]+", cells[5]):
+            case, kind = JAVA_CASES[cells[0], cells[1]]
+            found[cells[2].replace("×", "x"), case, kind] = float(cells[5])
+    return found
+
+
+def line(row: Row, java: Java) -> str:
+    """One line of the table."""
+    ours = row.arrays_ms + row.assign_ms
+    connect = java.get((row.size, row.case, "connect"))
+    if row.case == "joins":
+        rounds = [java.get((row.size, f"joins: {part}", "connect")) for part in ("revoke", "assign")]
+        connect = sum(took for took in rounds if took is not None) if None not in rounds else None
+    uniform = java.get((row.size, row.case, "uniform")) if row.assignor == "balanced" else None
+    cells = [row.assignor, row.case, row.size, f"{row.arrays_ms:.2f}", f"{row.assign_ms:.2f}"]
+    cells += [f"{connect:.2f}", f"{ours / connect:.2f}"] if connect else ["", ""]
+    cells += [f"{uniform:.2f}", f"{row.assign_ms / uniform:.1f}"] if uniform else ["", ""]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Calling code that is not ours, a consumer's listener and its assignors: off the loop, and no harm if it fails."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
+
+from ..assignor import PartitionAssignor, PartitionMemberAssignment, Partitions
+from ..assignor_guard import describe
+from ..errors import ConfigError, PluginError
+from ..names import printable
+from ..plugins import load_partition_assignor
+from ..worker.offload import off_loop
+from .listener import ConsumerRebalanceListener
+
+logger = logging.getLogger(__name__)
+
+Event = Literal["on_assigned", "on_revoked", "on_lost"]
+
+
+async def tell_listener(
+    listener: ConsumerRebalanceListener, event: Event, partitions: Partitions, generation: int
+) -> PluginError | None:
+    """Tell the listener; what it raises comes back as one line."""
+    call: Callable[[Partitions, int], Awaitable[None] | None] = getattr(listener, event)
+    try:
+        result = await off_loop(event, call, partitions, generation)
+        if inspect.isawaitable(result):
+            await result
+    except Exception as error:
+        names = ", ".join(map(str, sorted(partitions)[:3]))
+        text = printable(f"listener {type(listener).__name__}: {event} of {names} raised {describe(error)}", most=400)
+        logger.error("%s", text)
+        return PluginError(text)
+    return None
+
+
+async def tell_assignor(assignor: PartitionAssignor, share: PartitionMemberAssignment) -> None:
+    """Tell the assignor that was used its member's share. What it raises is logged: the share stands all the same."""
+    try:
+        await off_loop("on_assignment", assignor.on_assignment, share)
+    except Exception as error:
+        logger.error("assignor %s: on_assignment raised %s", printable(assignor.name), describe(error))
+
+
+def loaded(assignors: Sequence[PartitionAssignor | str]) -> tuple[PartitionAssignor, ...]:
+    """Assignors, those given by name found by their entry points.
+
+    Raises:
+        ConfigError: none, one twice, or something that is neither a name nor an assignor.
+        PluginError: one cannot be loaded.
+    """
+    if isinstance(assignors, str) or not assignors:
+        raise ConfigError("assignors", assignors, "a list of one or more names or PartitionAssignor objects")
+    found = []
+    for each in assignors:
+        if isinstance(each, str):
+            found.append(load_partition_assignor(each))
+        elif isinstance(each, PartitionAssignor):
+            found.append(each)
+        else:
+            raise ConfigError("assignors", type(each).__name__, "names or PartitionAssignor objects")
+    names = [assignor.name for assignor in found]
+    if len(set(names)) < len(names):
+        raise ConfigError("assignors", ", ".join(names), "each name once")
+    return tuple(found)

@@ -1,0 +1,137 @@
+"""One connection to one Kafka broker, one request at a time.
+
+A broker answers a connection's requests in order, and takes up none before the last is answered; a JoinGroup waits as
+long as the slowest member. So who wants to commit meanwhile takes a second connection. Nothing is pipelined, which
+makes a lost answer simple: whatever goes wrong, or is given up, ends the connection, and the next call makes a new
+one.
+
+PLAINTEXT only: neither TLS nor SASL is spoken.
+
+Source: Kafka's protocol guide, "Network"; KIP-35 and KIP-511 for the versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from typing import Any, Final
+
+from ..errors import TransportError, WireError
+from ..messages import ApiVersionsRequest, ApiVersionsResponse
+from ..names import printable
+from ..transport.base import reason
+from ..wire.framing import frame
+from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_answer, encode_call
+
+LONGEST_ANSWER: Final = 64 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 10.0
+
+_LENGTH: Final = struct.Struct(">i")
+
+
+class BrokerConnection:
+    """Nothing is connected until the first ``call``.
+
+    Args:
+        host: name or address.
+        port: TCP port.
+        client_id: told to the broker with each request, for its logs and quotas.
+    """
+
+    def __init__(self, host: str, port: int, client_id: str) -> None:
+        self._host, self._port, self._client_id = host, port, client_id
+        self._turn = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._versions: dict[type[Any], int] = {}
+        self._correlation_id = 0
+
+    @property
+    def address(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is waiting for its answer."""
+        return self._turn.locked()
+
+    async def call(self, request: BrokerRequest, *, timeout_s: float) -> Any:
+        """The broker's answer, whatever error code it carries.
+
+        Args:
+            request: of ``kafka_messages``.
+            timeout_s: for all of it: waiting for its turn, connecting, sending, waiting for the answer.
+
+        Raises:
+            TransportError: no answer; the request may have been carried out.
+        """
+        name = type(request).__name__
+        try:
+            async with asyncio.timeout(timeout_s), self._turn:
+                try:
+                    if self._streams is None:
+                        await self._connect()
+                    return await self._exchange(request, self._version_of(type(request)))
+                except BaseException:
+                    self._drop()  # an answer may still come: nobody would know what it answers
+                    raise
+        except TimeoutError:
+            raise TransportError(f"{self.address}: no answer to {name} within {timeout_s:g} s") from None
+        except (OSError, EOFError, WireError, UnicodeError, OverflowError) as error:
+            raise TransportError(f"{self.address}: {name}: {_told(error)}") from error
+
+    async def close(self) -> None:
+        """Let go of the connection; a call that waits fails."""
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._streams is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._streams[1].transport.abort()
+        self._streams = None
+
+    async def _connect(self) -> None:
+        """Connect, and agree on the highest version of each API that both sides know."""
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            self._streams = await asyncio.open_connection(self._host, self._port)
+            asked = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
+            try:
+                answer: ApiVersionsResponse = await self._exchange(asked, BROKER_APIS[ApiVersionsRequest].versions[-1])
+            except (EOFError, WireError) as error:
+                hint = "is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"
+                raise WireError(f"{_told(error)} at ApiVersions; {hint}") from error
+        theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in answer.api_keys}
+        self._versions = {
+            asked_with: max(both)
+            for asked_with, api in BROKER_APIS.items()
+            if (both := [version for version in api.versions if version in theirs.get(api.key, ())])
+        }
+
+    def _version_of(self, asked_with: type[BrokerRequest]) -> int:
+        version = self._versions.get(asked_with)
+        if version is None:
+            api = BROKER_APIS[asked_with]
+            allowed = f"v{api.versions[0]} to v{api.versions[-1]}"
+            raise WireError(f"the broker does not serve {api.name} in a version known here ({allowed}); Kafka 2.5 does")
+        return version
+
+    async def _exchange(self, request: BrokerRequest, version: int) -> Any:
+        assert self._streams is not None
+        reader, writer = self._streams
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        data = encode_call(request, version=version, correlation_id=self._correlation_id, client_id=self._client_id)
+        writer.write(frame(data))
+        await writer.drain()
+        (length,) = _LENGTH.unpack(await reader.readexactly(4))
+        if not 4 <= length <= LONGEST_ANSWER:
+            raise WireError(f"an answer of {length} bytes; allowed: 4 to {LONGEST_ANSWER}")
+        correlation_id, answer = decode_answer(await reader.readexactly(length), to=type(request), version=version)
+        if correlation_id != self._correlation_id:
+            raise WireError(f"an answer to request {correlation_id}, not to {self._correlation_id}")
+        return answer
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "the broker closed the connection"
+    return reason(error) if isinstance(error, OSError) else printable(error, most=300)

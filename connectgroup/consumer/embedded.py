@@ -1,0 +1,288 @@
+"""What consumers tell each other through a coordinator that does not look inside: Subscription and Assignment.
+
+A member puts a Subscription into its JoinGroup, one for each assignor it offers; the leader reads everybody's and puts
+an Assignment for each into its SyncGroup. The coordinator only carries them. Each begins with its version in two
+bytes; the rest is not flexible, has no tagged fields, and grows at its end only:
+
+    Subscription   0  topics, user data
+                   1  owned partitions       (KIP-429)
+                   2  generation             (KIP-792)
+                   3  rack                   (KIP-881)
+    Assignment     0  partitions, user data; 1 to 3 are the same, so that both have equal versions
+
+So an old reader passes over what a newer writer added, and a new reader finds a default where an older writer stopped.
+A version that is not known yet is read as the highest that is; whatever follows is left alone. That is why these two
+do not go through the compiled codec, for which bytes left over are a fault.
+
+For any bytes whatever the outcome is a value or a ``WireError``, and no length is believed before it was held against
+the bytes that remain. What is written is sorted: equal values are equal bytes.
+
+Stricter than Kafka in two things, as our codec is: text that is not UTF-8 is refused, where Kafka puts U+FFFD and so
+makes another topic of it; and of negative lengths only -1 is null.
+
+Source: Kafka's ``ConsumerProtocolSubscription.json``, ``ConsumerProtocolAssignment.json`` and ``ConsumerProtocol``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import Final, TypeVar
+
+from ..assignor import Partitions, TopicPartition
+from ..errors import WireError
+from ..wire.primitives import Fault, bad_count, bad_length, classic_string, read_classic_string
+
+T = TypeVar("T")
+
+HIGHEST_VERSION: Final = 3
+"""The version both are written in unless told otherwise."""
+
+UNKNOWN_GENERATION: Final = -1
+"""Of a member that was given nothing yet, or that is too old to say; older than any other (KIP-792)."""
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_NULL: Final = -1
+
+_SAID: Final = (
+    (UnicodeEncodeError, "a string with a lone surrogate"),
+    (struct.error, "a value out of range"),
+    (Exception, "a value of another type"),
+)
+"""What an error on writing says of the value."""
+
+_UNREADABLE: Final = {
+    UnicodeDecodeError: "got bytes that are not UTF-8; allowed: UTF-8",
+    struct.error: "the bytes end too early",
+}
+
+_SMALLEST_STRING: Final = 2
+_SMALLEST_INT32: Final = 4
+_SMALLEST_TOPIC: Final = 6
+"""Bytes one element takes at least, which caps what an array may say of its length: here a name and a count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a member wants, and what it has.
+
+    Attributes:
+        topics: names of the topics it may be given.
+        user_data: the assignor's own bytes; None is none, which is another word than no bytes.
+        owned: what it holds while it joins; empty for one that gave up everything first (EAGER). From version 1.
+        generation: of the rebalance that gave it ``owned``. From version 2.
+        rack: where it runs, None if it does not say; an empty name is the same as none. From version 3.
+    """
+
+    topics: frozenset[str]
+    user_data: bytes | None = None
+    owned: Partitions = frozenset()
+    generation: int = UNKNOWN_GENERATION
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What the leader gives a member.
+
+    Attributes:
+        partitions: all it shall have, not a difference.
+        user_data: the assignor's own bytes; None is none.
+    """
+
+    partitions: Partitions = frozenset()
+    user_data: bytes | None = None
+
+
+def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
+    """The bytes of a subscription; what a lower version has no place for is left out.
+
+    Raises:
+        WireError: a version that is not 0 to 3, or a value that its field cannot hold.
+    """
+
+    def write(out: _Writer) -> None:
+        out.strings("topics", subscription.topics)
+        out.data("user_data", subscription.user_data)
+        if version >= 1:
+            out.partitions("owned", subscription.owned)
+        if version >= 2:
+            out.int32("generation", subscription.generation)
+        if version >= 3:
+            out.string_or_null("rack", subscription.rack or None)
+
+    return _written("Subscription", version, write)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """The subscription in ``data``, whatever its version.
+
+    Raises:
+        WireError: not a subscription; names the field and the byte.
+    """
+
+    def read(source: _Reader, version: int) -> Subscription:
+        return Subscription(
+            topics=source.strings("topics"),
+            user_data=source.data("user_data"),
+            owned=source.partitions("owned") if version >= 1 else frozenset(),
+            generation=source.int32("generation") if version >= 2 else UNKNOWN_GENERATION,
+            rack=source.string_or_null("rack") or None if version >= 3 else None,
+        )
+
+    return _read("Subscription", data, read)
+
+
+def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+    """The bytes of an assignment. Raises as ``encode_subscription`` does."""
+
+    def write(out: _Writer) -> None:
+        out.partitions("partitions", assignment.partitions)
+        out.data("user_data", assignment.user_data)
+
+    return _written("Assignment", version, write)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """The assignment in ``data``, whatever its version. Raises as ``decode_subscription`` does.
+
+    No bytes at all are refused like any others that end too early: a member gets those where the leader forgot it, and
+    is not to take that for an order to give up everything (Kafka, ``ConsumerCoordinator.onJoinComplete``).
+    """
+
+    def read(source: _Reader, version: int) -> Assignment:
+        return Assignment(partitions=source.partitions("partitions"), user_data=source.data("user_data"))
+
+    return _read("Assignment", data, read)
+
+
+# --------------------------------------------------------------------------------------------------
+# Field by field. ``field`` is set before anything can fail, so that a refusal can name it.
+
+
+def _written(name: str, version: int, write: Callable[[_Writer], None]) -> bytes:
+    if version not in range(HIGHEST_VERSION + 1):
+        raise WireError(f"{name}: version: got {version}; allowed: 0 to {HIGHEST_VERSION}")
+    out = _Writer()
+    try:
+        write(out)
+    except (UnicodeEncodeError, struct.error, AttributeError, TypeError) as error:
+        got = next(said for kind, said in _SAID if isinstance(error, kind))
+        raise WireError(f"{name} v{version}: {out.field}: got {got}; allowed: {out.allowed}") from error
+    return _INT16.pack(version) + b"".join(out.parts)
+
+
+class _Writer:
+    """Puts fields one behind the other."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.field = self.allowed = ""
+
+    def strings(self, field: str, values: frozenset[str]) -> None:
+        self.field, self.allowed = field, "strings of at most 32767 bytes of UTF-8"
+        self.parts += [_INT32.pack(len(values)), *map(classic_string, sorted(values))]
+
+    def string_or_null(self, field: str, value: str | None) -> None:
+        self.field, self.allowed = field, "a string of at most 32767 bytes of UTF-8, or None"
+        self.parts.append(_INT16.pack(_NULL) if value is None else classic_string(value))
+
+    def data(self, field: str, value: bytes | None) -> None:
+        self.field, self.allowed = field, "bytes or None"
+        self.parts.append(_INT32.pack(_NULL) if value is None else _INT32.pack(len(value)) + value)
+
+    def int32(self, field: str, value: int) -> None:
+        self.field, self.allowed = field, "an int32"
+        self.parts.append(_INT32.pack(value))
+
+    def partitions(self, field: str, values: Partitions) -> None:
+        """Each topic once, both topics and numbers in order."""
+        self.field, self.allowed = field, "topics of at most 32767 bytes of UTF-8, int32 numbers"
+        by_topic = [(topic, list(its)) for topic, its in groupby(sorted(values), key=attrgetter("topic"))]
+        self.parts.append(_INT32.pack(len(by_topic)))
+        for topic, its in by_topic:
+            numbers = struct.pack(f">{len(its)}i", *(number for _, number in its))
+            self.parts += [classic_string(topic), _INT32.pack(len(its)), numbers]
+
+
+def _read(name: str, data: bytes, read: Callable[[_Reader, int], T]) -> T:
+    source = _Reader(data)
+    try:
+        return read(source, min(source.version(), HIGHEST_VERSION))
+    except (Fault, UnicodeDecodeError, struct.error) as error:
+        said = str(error) if isinstance(error, Fault) else _UNREADABLE[type(error)]
+        raise WireError(f"{name}: {source.field} at byte {source.pos}: {said}") from error
+
+
+class _Reader:
+    """Takes fields one after the other; what is behind the last one asked for is never looked at."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.pos = 0
+        self.field = "version"
+
+    def version(self) -> int:
+        version = self._number(_INT16)
+        if version < 0:
+            raise Fault(version, "0 or more")
+        return version
+
+    def strings(self, field: str) -> frozenset[str]:
+        self.field = field
+        return frozenset(self._string() for _ in range(self._count(_SMALLEST_STRING)))
+
+    def string_or_null(self, field: str) -> str | None:
+        self.field = field
+        (length,) = _INT16.unpack_from(self._data, self.pos)
+        if length == _NULL:
+            self.pos += _INT16.size
+            return None
+        return self._string()
+
+    def data(self, field: str) -> bytes | None:
+        self.field = field
+        length = self._number(_INT32)
+        if length == _NULL:
+            return None
+        begin, end = self.pos, self.pos + length
+        if not begin <= end <= len(self._data):
+            raise bad_length(length, len(self._data) - begin)
+        self.pos = end
+        return self._data[begin:end]
+
+    def int32(self, field: str) -> int:
+        self.field = field
+        return self._number(_INT32)
+
+    def partitions(self, field: str) -> Partitions:
+        """A topic or a number that comes twice counts once, as it does for Kafka."""
+        self.field = field
+        found: set[TopicPartition] = set()
+        for _ in range(self._count(_SMALLEST_TOPIC)):
+            topic = self._string()
+            count = self._count(_SMALLEST_INT32)
+            found.update(map(TopicPartition, repeat(topic), struct.unpack_from(f">{count}i", self._data, self.pos)))
+            self.pos += count * _SMALLEST_INT32
+        return frozenset(found)
+
+    def _count(self, smallest: int) -> int:
+        count = self._number(_INT32)
+        left = len(self._data) - self.pos
+        if not 0 <= count * smallest <= left:
+            raise bad_count(count, left, smallest)
+        return count
+
+    def _string(self) -> str:
+        text, self.pos = read_classic_string(self._data, self.pos, len(self._data))
+        return text
+
+    def _number(self, form: struct.Struct) -> int:
+        value: int
+        (value,) = form.unpack_from(self._data, self.pos)
+        self.pos += form.size
+        return value

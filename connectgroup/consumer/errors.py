@@ -1,0 +1,96 @@
+"""What a broker's error codes mean to a member of a classic group, and what its user is told.
+
+    ConnectGroupError
+    ├── BrokerError           a request refused for good: which, why, and what can be done about it
+    │   └── CommitRefused     the partitions have gone, or may have: somebody else will read on from the last commit
+    ├── TransportError        no broker answered in time
+    ├── FencedInstanceId      another process has taken over this member's ``instance_id``
+    ├── PluginError           the assignor or the listener
+    └── ConfigError           a setting
+
+Source: Kafka's ``Errors``; KIP-345, KIP-394.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ..errors import ConnectGroupError
+from ..names import printable
+
+
+class Code(IntEnum):
+    """The error codes that are looked at here, by Kafka's numbers."""
+
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    REQUEST_TIMED_OUT = 7
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC = 17
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    UNSTABLE_OFFSET_COMMIT = 88
+    UNRELEASED_INSTANCE_ID = 111
+
+
+COORDINATOR_MOVED = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+"""Find the coordinator again, then ask there."""
+
+ASK_AGAIN = COORDINATOR_MOVED | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.REQUEST_TIMED_OUT}
+"""The same request may be sent again."""
+
+MEMBERSHIP_LOST = frozenset({Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID})
+"""The group has gone on without the sender: what it held may be another's."""
+
+_ADVICE = {
+    Code.INCONSISTENT_GROUP_PROTOCOL: "the members of this group have no assignor in common with this one, "
+    "or it is a group of another kind; change assignors or the group's name",
+    Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms is outside group.min.session.timeout.ms .. "
+    "group.max.session.timeout.ms of the broker",
+    Code.GROUP_MAX_SIZE_REACHED: "the group has group.max.size members",
+    Code.TOPIC_AUTHORIZATION_FAILED: "no right to read a topic; nothing but PLAINTEXT is spoken here",
+    Code.GROUP_AUTHORIZATION_FAILED: "no right to the group; nothing but PLAINTEXT is spoken here",
+    Code.INVALID_GROUP_ID: "the broker does not take this name for a group",
+    Code.UNSUPPORTED_VERSION: "a group of the new consumer protocol that cannot be joined by classic members, "
+    "or a broker older than Kafka 2.5",
+}
+
+
+class BrokerError(ConnectGroupError):
+    """A broker turned a request down, and asking again does not help. ``code`` is Kafka's number, if it said one."""
+
+    def __init__(self, what: str, code: int | None = None) -> None:
+        super().__init__(what if code is None else f"{what}: {told(code)}")
+        self.code = code
+
+
+class CommitRefused(BrokerError):
+    """The group did not take offsets: this member is no longer in it, or no longer in that generation.
+
+    Nothing was stored. What was read since the last commit will be read again by whoever has the partitions now.
+    """
+
+
+def told(code: int) -> str:
+    """An error code for people."""
+    try:
+        known = Code(code)
+    except ValueError:
+        return f"error {code}"
+    advice = _ADVICE.get(known)
+    return f"{known.name} ({code}): {printable(advice, most=300)}" if advice else f"{known.name} ({code})"

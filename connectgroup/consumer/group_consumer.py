@@ -1,0 +1,462 @@
+"""A member of a classic Kafka consumer group whose assignor is written in Python, on a broker as it is today.
+
+    async with GroupConsumer("127.0.0.1:9092", group="billing", topics=["orders"]) as consumer:
+        async for record in consumer:
+            ...
+
+It shares a group with consumers of any other kind: Java's, librdkafka's, other ``GroupConsumer``s. Chosen leader, it
+assigns for all of them. What ``poll`` has returned counts as dealt with when ``poll`` is called again: rebalances,
+commits and the listener's callbacks happen there and nowhere else, so no record is taken away while it is being
+worked on. Heartbeats and the waiting for a rebalance go on in the background; who does not come back to ``poll``
+within ``max_poll_interval_ms`` is out.
+
+Delivery is at least once.
+
+    membership   JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    leading      what the leader does in between
+    fetching     records, through confluent-kafka
+    reading      positions, and what has come
+    offsets      OffsetCommit, OffsetFetch
+    client       which broker to ask
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Literal
+
+from ..assignor import PartitionAssignor, PartitionMemberAssignment, Partitions, TopicPartition
+from ..config import checked
+from ..errors import ConfigError, ConnectGroupError
+from .callbacks import Event, loaded, tell_assignor, tell_listener
+from .choice import choose_protocol, join_offers
+from .client import GroupClient
+from .errors import CommitRefused
+from .fetching import Record
+from .listener import ConsumerRebalanceListener
+from .membership import Membership, Round
+from .offsets import Position, commit
+from .reading import MOST_FETCHED, Reading
+from .rounds import after_sync, before_joining
+from .settings import ConsumerSettings
+
+logger = logging.getLogger(__name__)
+
+NOTHING: Partitions = frozenset()
+RETRY_S = 0.1
+
+
+class GroupConsumer:
+    """Reads what its group gives it.
+
+    Args:
+        bootstrap: ``host:port`` of one or more brokers, with commas. PLAINTEXT only: no TLS, no SASL.
+        group: the group's name.
+        topics: names, at least one; those that do not exist yet are waited for.
+        assignors: what this member can assign with, best first: entry-point names or objects. The group uses one that
+            all its members offer. Whether it rebalances EAGER or COOPERATIVE is the best that all of these can
+            (KIP-429).
+        listener: hears of partitions given and taken.
+        instance: ``group.instance.id``: a name that outlives the process. A static member that is closed does not
+            leave: its partitions wait for it for a session (KIP-345).
+        rack: where it runs, for assignors that look at it and for fetching from the closest replica.
+        session_timeout_ms: after how long without a heartbeat the group goes on without it.
+        heartbeat_interval_ms: at most a third of that.
+        max_poll_interval_ms: after how long without ``poll`` it leaves. A rebalance waits as long for it; its assignor
+            may take half of it.
+        auto_offset_reset: where to begin without a committed offset: ``earliest``, ``latest`` or ``error``.
+        auto_commit_interval_ms: how often ``poll`` commits what it returned before, and before each revocation; null
+            leaves it to ``commit``.
+        metadata_max_age_ms: how often the leader looks for new topics and partitions.
+        client_id: told to the brokers.
+        fetch: settings of librdkafka for fetching, as ``{"fetch.min.bytes": 1}``.
+
+    Raises:
+        ConfigError: a setting; field, value, what is allowed. Also where the extra ``kafka`` is not installed.
+        PluginError: an assignor that cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        group: str,
+        topics: Sequence[str],
+        assignors: Sequence[PartitionAssignor | str] = ("range", "cooperative-sticky"),
+        listener: ConsumerRebalanceListener | None = None,
+        instance: str | None = None,
+        rack: str | None = None,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        auto_offset_reset: Literal["earliest", "latest", "error"] = "latest",
+        auto_commit_interval_ms: int | None = 5_000,
+        metadata_max_age_ms: int = 300_000,
+        client_id: str = "connectgroup",
+        fetch: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        self._settings = checked(
+            ConsumerSettings,
+            {
+                "bootstrap": bootstrap,
+                "group": group,
+                "topics": topics,
+                "instance": instance,
+                "rack": rack,
+                "session_timeout_ms": session_timeout_ms,
+                "heartbeat_interval_ms": heartbeat_interval_ms,
+                "max_poll_interval_ms": max_poll_interval_ms,
+                "auto_offset_reset": auto_offset_reset,
+                "auto_commit_interval_ms": auto_commit_interval_ms,
+                "metadata_max_age_ms": metadata_max_age_ms,
+                "client_id": client_id,
+                "fetch": fetch or {},
+            },
+        )
+        self._assignors = loaded(assignors)
+        self._protocol = choose_protocol(self._assignors)
+        self._listener = listener
+        self._subscribed = frozenset(self._settings.topics)
+        self._client = GroupClient(bootstrap, group, client_id)
+        self._reading = Reading(self._settings, self._client)
+        self._membership = Membership(self._client, self._settings, self._assignors)
+
+        self._owned = NOTHING
+        self._taken_over = -1  # the generation of the last assignment that was
+        self._ended: Round | None = None
+        self._commit_due = 0.0
+        self._background: list[asyncio.Task[None]] = []
+        self._keeping: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._commit_turn = asyncio.Lock()
+        self._polling = False
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------ records
+
+    async def poll(self, timeout_s: float = 1.0, *, most: int = MOST_FETCHED) -> list[Record]:
+        """The next records, of each partition in order; none if none come in time. Keeps the group's pace meanwhile.
+
+        Whatever it returned before counts as dealt with.
+
+        Args:
+            timeout_s: how long to wait for the first one; a callback or a commit under way is waited for beyond it.
+            most: how many at most.
+
+        Raises:
+            FencedInstanceId: another process has this member's ``instance``. This consumer is at its end.
+            PluginError: a callback, or the assignor on the leader (then the group has been left).
+            BrokerError: the group, a topic or an offset is refused.
+            FetchError: a partition cannot be read.
+        """
+        if self._closed:
+            raise RuntimeError("poll was called after the consumer was closed")
+        if self._polling:
+            raise RuntimeError("poll was called while another call waits; allowed: one at a time")
+        self._polling = True
+        self._membership.polled_at = None
+        try:
+            self._start()
+            self._reading.settle()
+            give_up = time.monotonic() + timeout_s
+            while True:
+                if self._keeping is not None or self._has_something_to_do():
+                    await self._keep_up()
+                if self._membership.changed.is_set():
+                    continue  # something else has come up meanwhile: it goes before the records
+                if records := self._reading.hand_out(most):
+                    return records
+                left_s = give_up - time.monotonic()
+                if left_s <= 0:
+                    return []
+                if self._owned != self._reading.positions.keys():
+                    left_s = min(left_s, RETRY_S)  # where to begin could not be told
+                await self._reading.wait(self._membership.changed, left_s)
+        finally:
+            self._membership.polled_at = time.monotonic()
+            self._polling = False
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Records one by one, until the consumer is closed. Raises as ``poll`` does."""
+        while not self._closed:
+            for record in await self.poll(1.0, most=1):
+                yield record
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Tell the group how far this consumer has got. Returns when it is stored.
+
+        Args:
+            offsets: of the next record to read, of partitions that this consumer has; null is everything that ``poll``
+                returned. The record that an ``async for`` is at counts as returned.
+
+        Raises:
+            CommitRefused: the partitions are, or may be, another's by now; nothing was stored.
+            BrokerError: refused for another reason.
+            TransportError: no answer; it may have been stored.
+        """
+        if offsets is None:
+            await self._commit(self._reading.uncommitted())
+            return
+        for partition, offset in offsets.items():
+            if partition not in self._owned:
+                raise CommitRefused(
+                    f"commit of {partition}: got a partition this consumer does not have; allowed: its own"
+                )
+            if not isinstance(offset, int) or offset < 0:
+                raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
+        await self._commit({TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()})
+
+    async def _commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        async with self._commit_turn:  # or an older offset could overtake a newer one
+            taken = await commit(self._client, self._membership, positions)
+            self._reading.committed |= {partition: positions[partition] for partition in taken & self._owned}
+
+    # ------------------------------------------------------------------------------------------ what it is
+
+    @property
+    def assignment(self) -> Partitions:
+        """The partitions it has."""
+        return self._owned
+
+    @property
+    def member_id(self) -> str:
+        """Its name in the group, empty while it has none."""
+        return self._membership.member_id
+
+    @property
+    def generation(self) -> int:
+        """Of the assignment it has, -1 outside."""
+        return self._taken_over if self._membership.in_group else -1
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it has made the assignment it has."""
+        return self._membership.in_group and self._ended is not None and self._ended.leader
+
+    @property
+    def assignor(self) -> str | None:
+        """The name of the assignor that the group has used last."""
+        return self._ended.assignor.name if self._ended is not None else None
+
+    # ------------------------------------------------------------------------------------------ beginning and end
+
+    async def __aenter__(self) -> GroupConsumer:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._reading.take_back()
+        await self.close()
+
+    async def close(self, *, leave: bool | None = None) -> None:
+        """Commit, give everything up, and leave the group.
+
+        Args:
+            leave: whether to tell the group; by default a static member does not, so that its partitions wait for it.
+
+        Raises:
+            PluginError: a callback raised; everything is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        membership = self._membership
+        leave = self._settings.instance is None if leave is None else leave
+        try:
+            if self._keeping is not None:
+                await asyncio.wait({self._keeping})
+                if (error := self._keeping.exception()) is not None:
+                    logger.warning("group %s: %s", self._settings.group, error)
+            if membership.round is not None:
+                membership.round.cancel()
+                await asyncio.wait({membership.round})
+            if membership.lease_is_over():
+                membership.lose("no answer from the coordinator for session_timeout_ms", forget_id=False)
+            if membership.in_group:
+                await self._revoke(self._owned)
+            else:
+                await self._give_up(self._owned)
+            if leave:
+                await membership.leave("the consumer is closed")
+        finally:
+            tasks = [*self._background, *([self._committing] if self._committing is not None else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._reading.close()
+            await self._client.close()
+        self._raise_trouble()
+
+    def _start(self) -> None:
+        if not self._background:
+            membership = self._membership
+            self._commit_due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
+            self._background = [
+                asyncio.create_task(membership.beat(), name="heartbeats"),
+                asyncio.create_task(membership.watch_topics(), name="topics"),
+            ]
+
+    # ------------------------------------------------------------------------------------------ keeping up
+
+    async def _keep_up(self) -> None:
+        """Do whatever the group asks of this member before more records are handed out.
+
+        In a task of its own: a ``poll`` that is cancelled must not leave a rebalance half done. The next call waits for
+        its end first.
+        """
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._do_what_is_asked(), name="keeping up")
+        keeping = self._keeping
+        await asyncio.wait({keeping})
+        self._keeping = None
+        keeping.result()
+
+    def _has_something_to_do(self) -> bool:
+        membership = self._membership
+        return (
+            membership.changed.is_set()
+            or self._reading.trouble is not None
+            or membership.lease_is_over()
+            or (membership.round is None and bool(membership.rejoin))
+            or membership.fatal is not None
+            or self._owned != self._reading.positions.keys()
+            or self._commit_is_due()
+            or any(task.done() for task in self._background)
+        )
+
+    def _commit_is_due(self) -> bool:
+        if self._settings.auto_commit_interval_ms is None or self._membership.round is not None:
+            return False
+        return (self._committing is None or self._committing.done()) and time.monotonic() >= self._commit_due
+
+    async def _do_what_is_asked(self) -> None:
+        membership = self._membership
+        while True:
+            if membership.lease_is_over():
+                membership.lose("no answer from the coordinator for session_timeout_ms", forget_id=False)
+            if membership.round is not None and membership.round.done():
+                task, membership.round = membership.round, None
+                await self._end_round(task)
+            elif membership.round is None and not membership.in_group and self._owned:
+                logger.warning("group %s: lost: %s", self._settings.group, membership.lost_because)
+                await self._give_up(self._owned)
+            elif membership.fatal is not None:
+                raise membership.fatal
+            elif membership.round is None and membership.rejoin:
+                await self._begin_round()
+            else:
+                break
+        membership.changed.clear()
+        self._raise_trouble()
+        for task in self._background:
+            if task.done():
+                task.result()  # a bug: without heartbeats nothing here can be trusted
+        if self._commit_is_due():
+            self._commit_due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
+            # Beside the reading: a coordinator that does not answer must not hold that up.
+            self._committing = asyncio.create_task(self._commit_if_possible(), name="commit")
+        if new := self._owned - self._reading.positions.keys():
+            await self._reading.begin(new)
+
+    async def _begin_round(self) -> None:
+        """Give up what must be given up before a JoinGroup, then join beside the reading."""
+        membership = self._membership
+        before = before_joining(
+            self._protocol, owned=self._owned, subscribed=self._subscribed, in_group=membership.in_group
+        )
+        await self._give_up(before.lost)
+        await self._revoke(before.revoked)
+        if self._owned and not membership.in_group:
+            return  # lost while a callback ran: what is left must go too
+        membership.begin_round(self._offers)
+
+    def _offers(self) -> tuple[tuple[str, bytes], ...]:
+        return join_offers(
+            self._assignors,
+            subscribed=self._subscribed,
+            owned=self._owned,
+            generation=self._taken_over if self._membership.in_group else -1,
+            rack=self._settings.rack,
+        )
+
+    async def _end_round(self, task: asyncio.Task[Round | None]) -> None:
+        """Take over what a rebalance has brought."""
+        membership = self._membership
+        try:
+            ended = task.result()
+        except Exception:
+            membership.ask_to_rejoin("the last rebalance failed")
+            raise
+        if ended is None or not membership.in_group or membership.generation != ended.generation:
+            return
+        self._ended, self._taken_over = ended, ended.generation
+        step = after_sync(owned=self._owned, assigned=ended.share.partitions, subscribed=self._subscribed)
+        await self._revoke(step.revoked)
+        if not membership.in_group:
+            return
+        await tell_assignor(
+            ended.assignor,
+            PartitionMemberAssignment(
+                member_id=self.member_id,
+                version=ended.assignor.maximum_version,
+                metadata=ended.share.user_data or b"",
+                partitions=step.holds,
+            ),
+        )
+        self._owned = step.holds
+        await self._tell("on_assigned", step.added)
+        if step.rejoin:
+            membership.ask_to_rejoin("has given up partitions that others wait for")
+        if ended.failure is not None:
+            # Another member may do better. This one must not lead again, so it goes.
+            await self._revoke(self._owned)
+            await membership.leave(str(ended.failure))
+            membership.fatal = ended.failure
+
+    async def _revoke(self, partitions: Partitions) -> None:
+        """Stop reading, commit, tell the listener, and only then let go."""
+        if not partitions:
+            return
+        await self._reading.stop(partitions)
+        if self._settings.auto_commit_interval_ms is not None:
+            await self._commit_if_possible()
+        await self._tell("on_revoked" if self._membership.in_group else "on_lost", partitions)
+        self._let_go(partitions)
+
+    async def _give_up(self, partitions: Partitions) -> None:
+        """Stop reading what may be another's already."""
+        if not partitions:
+            return
+        await self._reading.stop(partitions)
+        await self._tell("on_lost", partitions)
+        self._let_go(partitions)
+
+    def _let_go(self, partitions: Partitions) -> None:
+        self._owned -= partitions
+        self._reading.forget(partitions)
+
+    # ------------------------------------------------------------------------------------------ committing and telling
+
+    async def _commit_if_possible(self) -> None:
+        try:
+            await self.commit()
+        except ConnectGroupError as error:
+            logger.warning("group %s: %s", self._settings.group, error)
+
+    async def _tell(self, event: Event, partitions: Partitions) -> None:
+        """Tell the listener; what it raises is kept for the end of ``poll``."""
+        if self._listener is not None and partitions:
+            failure = await tell_listener(self._listener, event, partitions, self._taken_over)
+            self._reading.trouble = self._reading.trouble or failure
+
+    def _raise_trouble(self) -> None:
+        trouble, self._reading.trouble = self._reading.trouble, None
+        if trouble is not None:
+            raise trouble

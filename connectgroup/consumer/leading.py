@@ -1,0 +1,134 @@
+"""What the leader of a group does between JoinGroup and SyncGroup: put the question, run the assignor, answer.
+
+The coordinator knows nothing of partitions; the member that it has made leader reads everybody's subscription, asks
+the cluster for the topics, and shares out. The assignor is anybody's code: it runs off the event loop, is given a
+time limit, and what it answers is judged. Where it fails, everybody keeps what it has for this generation, so that a
+bad plug-in costs the group nothing but a rebalance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..assignor import (
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+    PartitionMemberAssignment,
+    TopicPartition,
+    TopicSpec,
+)
+from ..assignor_guard import run_assignor
+from ..errors import PluginError
+from ..names import printable
+from ..partitions import claimants
+from ..wire.kafka_messages import JoinedMember, MemberShare
+from ..worker.offload import off_loop
+from .client import GroupClient
+from .embedded import decode_subscription
+from .errors import told
+from .rounds import Joined, question, settle, shares_to_send
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Led:
+    """What the leader answers.
+
+    Attributes:
+        shares: for SyncGroup.
+        names: the topics that somebody is subscribed to.
+        topics: those of them that exist, as the assignor was told.
+        failure: the assignor's; then everybody keeps what it has.
+    """
+
+    shares: tuple[MemberShare, ...]
+    names: frozenset[str]
+    topics: tuple[TopicSpec, ...]
+    failure: PluginError | None
+
+
+async def lead(
+    client: GroupClient,
+    assignor: PartitionAssignor,
+    members: Sequence[JoinedMember],
+    *,
+    as_before: bool,
+    timeout_s: float,
+) -> Led:
+    """Share the group's partitions out.
+
+    Args:
+        client: for partition counts and racks.
+        assignor: the one the coordinator has chosen.
+        members: as JoinGroup told.
+        as_before: leave everything as it is: nothing has changed but that a static leader is back (KIP-814). Then there
+            are no shares, and only the topics are looked at.
+        timeout_s: how long the assignor may take.
+
+    Raises:
+        TransportError: no broker told the topics.
+        WireError: a member's subscription cannot be read.
+    """
+    joined = [
+        Joined(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            subscription=decode_subscription(member.metadata),
+        )
+        for member in members
+    ]
+    names = frozenset[str]().union(*(member.subscription.topics for member in joined))
+    topics = await client.topics(names)
+    for name, code in sorted(topics.missing.items()):
+        logger.warning("topic %s, which a member is subscribed to: %s", printable(name), told(code))
+    if as_before:
+        return Led(shares=(), names=names, topics=topics.there, failure=None)
+    group = question(joined, topics.there, assignor)
+    failure = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await off_loop(f"assignor {assignor.name}", _share_out, assignor, group)
+    except TimeoutError:
+        failure = PluginError(f"assignor {assignor.name!r}: no answer within {timeout_s:g} s")
+    except PluginError as error:
+        failure = error
+    if failure is not None:
+        answer = as_it_is(group)
+    shares = await off_loop("assignment", shares_to_send, group, answer)
+    return Led(
+        shares=tuple(MemberShare(member_id=member_id, assignment=data) for member_id, data in sorted(shares.items())),
+        names=names,
+        topics=topics.there,
+        failure=failure,
+    )
+
+
+def as_it_is(group: PartitionGroup) -> PartitionAssignment:
+    """Everybody keeps what is its own beyond dispute; the rest is nobody's until the next rebalance."""
+    sole = {partition: owners[0] for partition, owners in claimants(group.members).items() if len(owners) == 1}
+    there = frozenset(group.partitions)
+    kept: dict[str, set[TopicPartition]] = {member.member_id: set() for member in group.members}
+    subscribed = {member.member_id: member.subscribed for member in group.members}
+    for partition, member_id in sole.items():
+        if partition in there and partition.topic in subscribed[member_id]:
+            kept[member_id].add(partition)
+    return PartitionAssignment(
+        members=[
+            PartitionMemberAssignment(member_id=member_id, partitions=frozenset(partitions))
+            for member_id, partitions in kept.items()
+        ]
+    )
+
+
+def _share_out(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
+    answer = run_assignor(assignor, group)
+    if answer.error:
+        raise PluginError(
+            f"assignor {assignor.name!r}: error {answer.error}: {printable(answer.message or 'no message', most=200)}"
+        )
+    return settle(assignor, group, answer)

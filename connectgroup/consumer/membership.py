@@ -1,0 +1,327 @@
+"""One member's place in its group: getting in, being heard, getting out.
+
+A round is one rebalance from JoinGroup to SyncGroup, run as a task beside the consumer, so that reading goes on
+under the COOPERATIVE protocol. ``beat`` sends heartbeats in the background and only notes what they are answered
+with: a rebalance (``rejoin``), a membership that is over (``in_group`` false), an end (``fatal``). Acting on it is
+the consumer's business, between two records; ``changed`` wakes it.
+
+The lease is looked at before anything is handed out: a process that was stopped for longer than the session does not
+know it by any answer yet, but by its clock.
+
+Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator``; KIP-62, KIP-345, KIP-394, KIP-792, KIP-800,
+KIP-814.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..assignor import PartitionAssignor, TopicSpec
+from ..errors import ConnectGroupError, FencedInstanceId, PluginError, TransportError
+from ..names import printable
+from ..wire.kafka_messages import (
+    NO_GENERATION,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    OfferedProtocol,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from .choice import assignor_named
+from .client import REQUEST_TIMEOUT_S, GroupClient
+from .embedded import Assignment, decode_assignment
+from .errors import MEMBERSHIP_LOST, BrokerError, Code, told
+from .leading import lead
+from .settings import ConsumerSettings
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_TYPE = "consumer"
+LEAVE_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A rebalance that has ended for this member.
+
+    Attributes:
+        generation: the one it belongs to.
+        assignor: the one that was used.
+        leader: whether this member assigned.
+        share: what it is given.
+        failure: of the assignor, where this member led.
+    """
+
+    generation: int
+    assignor: PartitionAssignor
+    leader: bool
+    share: Assignment
+    failure: PluginError | None
+
+
+class Membership:
+    """Who this member is to the coordinator.
+
+    Attributes:
+        member_id: empty until the coordinator has given one.
+        generation: of the last JoinGroup answered, -1 outside.
+        in_group: false from the moment it is known that the membership is over, until the next JoinGroup is answered.
+        lost_because: why it is over, for people.
+        rejoin: why a rebalance is needed, empty if none is.
+        fatal: what ends this consumer.
+        changed: set when any of these has changed.
+        round: the rebalance that goes on, until the consumer has taken over what it brought.
+        polled_at: when the consumer last came for records; null while it is waiting for some.
+    """
+
+    def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
+        self._client, self.settings, self._assignors = client, settings, assignors
+        self.round: asyncio.Task[Round | None] | None = None
+        self.member_id = ""
+        self.generation = NO_GENERATION
+        self.in_group = False
+        self.lost_because = ""
+        self.rejoin = "a new member"
+        self.fatal: ConnectGroupError | None = None
+        self.changed = asyncio.Event()
+        self.polled_at: float | None = None
+        self._heard_at = time.monotonic()
+        self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
+        self._joining = False
+
+    # ------------------------------------------------------------------------------------------ getting in
+
+    def begin_round(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> None:
+        """Begin a rebalance beside everything else."""
+        self.round = asyncio.create_task(self._join(offers), name="rebalance")
+
+    async def _join(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> Round | None:
+        """One rebalance, tried again until it has ended or the membership is over.
+
+        Args:
+            offers: what JoinGroup says of this member's assignors and subscription.
+
+        Returns:
+            Null where the membership was lost on the way: what it held has to be given up before the next try.
+
+        Raises:
+            ConnectGroupError: it cannot be in the group at all.
+        """
+        self._joining = True
+        try:
+            reason = ""
+            while True:
+                reason, self.rejoin = self.rejoin or reason, ""
+                joined = await self._join_group(offers(), reason)
+                if joined is None:
+                    return None
+                try:
+                    ended = await self._sync_group(joined)
+                except TransportError as error:
+                    logger.warning("group %s: %s; joining again", self.settings.group, error)
+                    continue
+                if ended is not None or not self.in_group:
+                    return ended
+        finally:
+            self._joining = False
+            self.changed.set()
+
+    async def _join_group(self, offers: tuple[tuple[str, bytes], ...], reason: str) -> JoinGroupResponse | None:
+        settings = self.settings
+        while True:
+            request = JoinGroupRequest(
+                group_id=settings.group,
+                session_timeout_ms=settings.session_timeout_ms,
+                rebalance_timeout_ms=settings.max_poll_interval_ms,
+                member_id=self.member_id,
+                group_instance_id=settings.instance,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=tuple(OfferedProtocol(name=name, metadata=metadata) for name, metadata in offers),
+                reason=reason[:255],
+            )
+            # Answered when the slowest member has joined, so the coordinator's limit for that counts, and a margin.
+            longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+            try:
+                answer: JoinGroupResponse = await self._client.ask_coordinator(request, timeout_s=longest_s)
+            except TransportError as error:
+                logger.warning("group %s: %s; trying again", settings.group, error)
+                continue
+            match answer.error_code:
+                case Code.NONE:
+                    self.member_id, self.generation = answer.member_id, answer.generation_id
+                    self.in_group, self.lost_because = True, ""
+                    self._heard_at = time.monotonic()
+                    return answer
+                case Code.MEMBER_ID_REQUIRED:
+                    self.member_id = answer.member_id
+                case Code.REBALANCE_IN_PROGRESS | Code.UNRELEASED_INSTANCE_ID:
+                    await asyncio.sleep(0.1)
+                case Code.UNKNOWN_MEMBER_ID | Code.ILLEGAL_GENERATION if not self.in_group:
+                    self.member_id = ""  # it has nothing to lose: the next try is a new member's
+                case code:
+                    self.refused(code, "JoinGroup")
+                    return None
+
+    async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
+        """Null to join again: lost, or another rebalance has begun."""
+        settings = self.settings
+        assignor = assignor_named(self._assignors, joined.protocol_name or "")
+        leader = joined.leader == joined.member_id
+        led = None
+        self._watched = None
+        if leader:
+            self._joining = False  # heartbeats go on while the leader assigns
+            try:
+                # The coordinator removes a leader that is silent for the whole of it.
+                timeout_s = settings.max_poll_interval_ms / 2000
+                led = await lead(
+                    self._client,
+                    assignor,
+                    joined.members,
+                    as_before=joined.skip_assignment,
+                    timeout_s=timeout_s,
+                )
+            finally:
+                self._joining = True
+            if not self.in_group:
+                return None
+            self._watched = (led.names, led.topics)
+        request = SyncGroupRequest(
+            group_id=settings.group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=settings.instance,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments=led.shares if led is not None else (),
+        )
+        longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+        answer: SyncGroupResponse = await self._client.ask_coordinator(request, timeout_s=longest_s)
+        match answer.error_code:
+            case Code.NONE:
+                self._heard_at = time.monotonic()
+                return Round(
+                    generation=joined.generation_id,
+                    assignor=assignor,
+                    leader=leader,
+                    share=decode_assignment(answer.assignment),
+                    failure=led.failure if led is not None else None,
+                )
+            case Code.REBALANCE_IN_PROGRESS:
+                logger.debug("group %s: another rebalance has begun", settings.group)
+            case code:
+                self.refused(code, "SyncGroup")
+        return None
+
+    # ------------------------------------------------------------------------------------------ being heard
+
+    async def beat(self) -> None:
+        """Heartbeats for ever, once an interval."""
+        settings = self.settings
+        while True:
+            await asyncio.sleep(settings.heartbeat_interval_ms / 1000)
+            if self._joining or not self.in_group:
+                continue
+            if self.polled_at is not None and time.monotonic() - self.polled_at > settings.max_poll_interval_ms / 1000:
+                await self.leave(f"no poll for more than max_poll_interval_ms ({settings.max_poll_interval_ms})")
+                continue
+            try:
+                await self._beat()
+            except ConnectGroupError as error:
+                logger.warning("group %s: heartbeat: %s", settings.group, error)
+
+    async def _beat(self) -> None:
+        settings, sent_at = self.settings, time.monotonic()
+        request = GroupHeartbeatRequest(
+            group_id=settings.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=settings.instance,
+        )
+        session_s = settings.session_timeout_ms / 1000
+        answer: GroupHeartbeatResponse = await self._client.ask_coordinator(
+            request, timeout_s=session_s, each_s=session_s / 3
+        )
+        if (request.generation_id, request.member_id) != (self.generation, self.member_id):
+            return  # a rebalance has gone on meanwhile: this answer is of the past
+        match answer.error_code:
+            case Code.NONE:
+                self._heard_at = max(self._heard_at, sent_at)
+            case Code.REBALANCE_IN_PROGRESS:
+                self._heard_at = max(self._heard_at, sent_at)
+                if not self._joining:
+                    self.ask_to_rejoin("the group is rebalancing")
+            case code:
+                self.refused(code, "Heartbeat")
+
+    async def watch_topics(self) -> None:
+        """The leader's duty: when topics or partitions have come or gone, share out anew."""
+        while True:
+            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            watched = self._watched
+            if watched is None or not self.in_group or self._joining:
+                continue
+            names, before = watched
+            try:
+                now = (await self._client.topics(names)).there
+            except ConnectGroupError as error:
+                logger.warning("group %s: topics: %s", self.settings.group, error)
+                continue
+            if watched is self._watched and sorted(now, key=_name) != sorted(before, key=_name):
+                self.ask_to_rejoin("topics or partitions have changed")
+
+    def lease_is_over(self) -> bool:
+        """Whether the coordinator may have removed this member already: no answer for a whole session."""
+        lease_s = self.settings.session_timeout_ms / 1000
+        # While a JoinGroup or SyncGroup waits the coordinator keeps its sender.
+        return self.in_group and not self._joining and time.monotonic() - self._heard_at > lease_s
+
+    def ask_to_rejoin(self, reason: str) -> None:
+        """Join again as soon as the consumer comes for records."""
+        self.rejoin = self.rejoin or reason
+        self.changed.set()
+
+    def refused(self, code: int, what: str) -> None:
+        """Take in an error that says that this membership, or this consumer, is at an end."""
+        if code == Code.FENCED_INSTANCE_ID:
+            name = printable(self.settings.instance)
+            self.fatal = FencedInstanceId(f"{what}: another process has joined as instance {name!r}; this one must end")
+        elif code not in MEMBERSHIP_LOST:
+            self.fatal = BrokerError(f"{what} of group {self.settings.group!r}", code)
+        self.lose(f"{what}: {told(code)}", forget_id=code == Code.UNKNOWN_MEMBER_ID)
+
+    def lose(self, why: str, *, forget_id: bool) -> None:
+        """The membership is over; what this member holds may be another's."""
+        self.in_group, self.generation = False, NO_GENERATION
+        self.lost_because = self.lost_because or why
+        if forget_id:
+            self.member_id = ""
+        self._watched = None
+        self.ask_to_rejoin(why)
+
+    # ------------------------------------------------------------------------------------------ getting out
+
+    async def leave(self, reason: str) -> None:
+        """Tell the group that this member is gone; done also where nobody answers."""
+        member_id, was_in = self.member_id, self.in_group
+        self.lose(reason, forget_id=True)
+        if not was_in:
+            return
+        leaving = LeavingMember(member_id=member_id, group_instance_id=self.settings.instance, reason=reason[:255])
+        request = LeaveGroupRequest(group_id=self.settings.group, members=(leaving,))
+        try:
+            await self._client.ask_coordinator(request, timeout_s=LEAVE_PATIENCE_S)
+        except ConnectGroupError as error:
+            logger.warning("group %s: not told that %s leaves: %s", self.settings.group, member_id, error)
+
+
+def _name(topic: TopicSpec) -> str:
+    return topic.name

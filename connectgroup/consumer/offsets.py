@@ -1,0 +1,169 @@
+"""How far a group has got, partition by partition: asking it, and telling it.
+
+An offset is the group's business only while its sender is in the group: every commit says member and generation, and
+the coordinator refuses one that is not of the present.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from ..assignor import TopicPartition
+from ..wire.kafka_messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+    TopicCommit,
+    TopicToFetch,
+)
+from .client import REQUEST_TIMEOUT_S, GroupClient
+from .errors import MEMBERSHIP_LOST, BrokerError, Code, CommitRefused
+from .membership import Membership
+
+
+class Position(NamedTuple):
+    """Where to read on: the next record's offset, and the leader epoch of the one before it (-1 unknown)."""
+
+    offset: int
+    leader_epoch: int = -1
+
+
+async def committed(
+    client: GroupClient, group_id: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, Position]:
+    """Where the group says to read on; without those for which it says nothing.
+
+    Raises:
+        TransportError: no answer.
+        BrokerError: refused.
+    """
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=tuple(
+            TopicToFetch(name=topic, partition_indexes=tuple(each.partition for each in of_topic))
+            for topic, of_topic in by_topic(partitions)
+        ),
+        require_stable=True,
+    )
+    answer: OffsetFetchResponse = await client.ask_coordinator(request, line="offsets", codes=_fetch_codes)
+    found: dict[TopicPartition, Position] = {}
+    if answer.error_code:
+        raise BrokerError(f"offsets of group {group_id!r}", answer.error_code)
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if each.error_code:
+                raise BrokerError(f"offset of {topic.name}-{each.partition_index}", each.error_code)
+            if each.committed_offset >= 0:
+                position = Position(each.committed_offset, each.committed_leader_epoch)
+                found[TopicPartition(topic.name, each.partition_index)] = position
+    return found
+
+
+async def commit(
+    client: GroupClient, membership: Membership, positions: Mapping[TopicPartition, Position]
+) -> set[TopicPartition]:
+    """Commit as the member that ``membership`` is; the partitions of which the offsets were taken, all of them.
+
+    Raises:
+        CommitRefused: the group has gone on without this member; it has been told so by then.
+        BrokerError: refused for another reason.
+        TransportError: no answer.
+    """
+    settings = membership.settings
+    while positions:
+        if not membership.in_group:
+            raise CommitRefused(f"commit to group {settings.group!r}: no longer in it: {membership.lost_because}")
+        member_id, generation = membership.member_id, membership.generation
+        codes = await send_commit(
+            client,
+            positions,
+            group_id=settings.group,
+            member_id=member_id,
+            instance_id=settings.instance,
+            generation=generation,
+            timeout_s=REQUEST_TIMEOUT_S,
+        )
+        refused = {partition: code for partition, code in codes.items() if code != Code.NONE}
+        if not refused:
+            break
+        partition, code = min(refused.items())
+        if code not in MEMBERSHIP_LOST and code != Code.REBALANCE_IN_PROGRESS:
+            raise BrokerError(f"commit of {partition}", code)
+        if membership.round is not None:
+            # Said in the old generation while the new one begins. What is held is held in that one too.
+            await asyncio.wait({membership.round})
+            if membership.in_group and membership.generation != generation:
+                continue
+        if code in MEMBERSHIP_LOST and (membership.member_id, membership.generation) == (member_id, generation):
+            membership.refused(code, "OffsetCommit")
+        raise CommitRefused(f"commit to group {settings.group!r}", code)
+    return set(positions)
+
+
+async def send_commit(
+    client: GroupClient,
+    positions: Mapping[TopicPartition, Position],
+    *,
+    group_id: str,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    timeout_s: float,
+) -> dict[TopicPartition, int]:
+    """Commit; the error code of each partition, 0 where it was taken.
+
+    Raises:
+        TransportError: no answer; it may have been taken.
+    """
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=tuple(
+            TopicCommit(name=topic, partitions=tuple(_commit(each, positions[each]) for each in of_topic))
+            for topic, of_topic in by_topic(positions)
+        ),
+    )
+    answer: OffsetCommitResponse = await client.ask_coordinator(
+        request, line="offsets", timeout_s=timeout_s, codes=_commit_codes
+    )
+    return {
+        TopicPartition(topic.name, each.partition_index): each.error_code
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    """The partitions of each topic, all sorted."""
+    grouped = groupby(sorted(partitions), key=lambda partition: partition.topic)
+    return [(topic, list(of_topic)) for topic, of_topic in grouped]
+
+
+def _commit(partition: TopicPartition, position: Position) -> PartitionCommit:
+    return PartitionCommit(
+        partition_index=partition.partition,
+        committed_offset=position.offset,
+        committed_leader_epoch=position.leader_epoch,
+        committed_metadata="",
+    )
+
+
+def _commit_codes(answer: Any) -> set[int]:
+    return {each.error_code for topic in answer.topics for each in topic.partitions}
+
+
+def _fetch_codes(answer: Any) -> set[int]:
+    within = {each.error_code for topic in answer.topics for each in topic.partitions}
+    # A transaction is about to commit offsets: ask again until it has (KIP-447).
+    return {Code.REQUEST_TIMED_OUT if code == Code.UNSTABLE_OFFSET_COMMIT else code for code in within} | {
+        answer.error_code
+    }

@@ -1,0 +1,89 @@
+"""Who owns what by the members' own word, and what an answer gives away before its owner has let go.
+
+``validate_subscription`` is for assignors to call, customised ones too; it only tells. The leader asks
+``given_too_early`` of every answer before it is sent out, whoever wrote the assignor.
+
+Both go by the same rule: of several claims to a partition those of the latest generation count (KIP-792). A claim that
+nobody disputes counts in whatever generation it was made: its member does hold the partition, and giving it to
+somebody else at once would make two owners of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..assignor import PartitionAssignment, PartitionMember, TopicPartition
+from ..names import printable
+from ..partitions import claimants, validate_subscription
+
+__all__ = ["Early", "given_too_early", "require_no_overlap", "told", "validate_subscription"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Early:
+    """A partition that is given away while others own it.
+
+    Attributes:
+        to: the member that is given it.
+        owners: those others, sorted.
+    """
+
+    partition: TopicPartition
+    to: str
+    owners: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.partition} is given to {printable(self.to)} while owned by {_names(self.owners)}"
+
+
+def given_too_early(members: Collection[PartitionMember], answer: PartitionAssignment) -> tuple[Early, ...]:
+    """What ``answer`` gives to one member while another still owns it, sorted; empty if all is well.
+
+    A partition that two claim in the same generation is nobody's before both have let go, so it is too early for
+    either of them as well.
+
+    Source: KIP-429, "the assignor must make sure a partition is revoked by its previous owner before it can be assigned
+    to a new one"; Kafka's ``ConsumerCoordinator.validateCooperativeAssignment``, which does not know generations.
+    """
+    owned = {member.member_id: member.owned for member in members}
+    claimed: set[TopicPartition] = set()
+    doubtful: set[TopicPartition] = set()  # claimed twice, or new to one and claimed by another: mostly none
+    for its in owned.values():
+        doubtful |= claimed & its
+        claimed |= its
+    for share in answer.members:
+        doubtful |= claimed & (share.partitions - owned.get(share.member_id, frozenset()))
+
+    owners = claimants(replace(member, owned=member.owned & doubtful) for member in members if doubtful)
+    early = [
+        Early(partition=partition, to=share.member_id, owners=others)
+        for share in answer.members
+        for partition in share.partitions & doubtful
+        if (others := tuple(owner for owner in owners.get(partition, ()) if owner != share.member_id))
+    ]
+    return tuple(sorted(early, key=lambda each: (each.partition, each.to)))
+
+
+def require_no_overlap(members: Iterable[PartitionMember]) -> None:
+    """For an assignor that cannot work with overlapping owners.
+
+    Raises:
+        ValueError: what overlaps, on one line.
+    """
+    if overlaps := validate_subscription(members):
+        raise ValueError(told(overlaps))
+
+
+def told(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, most: int = 8) -> str:
+    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, cut after ``most``; empty if nothing overlaps."""
+    lines = [f"{partition} is owned by {_names(owners)}" for partition, owners in overlaps.items()]
+    more = f"; and {len(lines) - most} more" if len(lines) > most else ""
+    return "; ".join(lines[:most]) + more
+
+
+def _names(members: tuple[str, ...]) -> str:
+    names = [printable(member_id) for member_id in members[:3]]
+    if len(members) > 3:
+        names.append(f"{len(members) - 3} more")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

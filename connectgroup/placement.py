@@ -1,0 +1,209 @@
+"""What a worker offers and what a connector asks for, in the words that ``weighted`` and assignors like it go by.
+
+A worker says its capacity, labels, rack and host in its assignor metadata, as a line of JSON: ``WorkerTraits``. A
+connector says what it needs in its own configuration, under ``assignment.*``: ``Placement``. The group keeps both
+without a thought of them, but for one: a setting that nobody could read is refused when the connector is written,
+because an operator reads that answer, and nobody reads a worker's log.
+
+Everything is bounded and checked where it comes in; what has been read is plain and sorted, so that equal settings
+are equal values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .errors import ConfigError
+from .names import printable
+
+PREFIX: Final = "assignment."
+LARGEST_WEIGHT: Final = 1_000_000
+LARGEST_CAPACITY: Final = 1_000_000_000
+LARGEST_TRAITS: Final = 4_096
+MOST_LABELS: Final = 64
+LONGEST_WORD: Final = 249
+TRAITS_VERSION: Final = 0
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What a connector asks of the workers that its units are given to.
+
+    Attributes:
+        weight: ``assignment.weight``, load of the connector itself, 0 by default because it mostly watches.
+        task_weights: ``assignment.task.weight``: one number for all tasks, or one a task (``5,1,1``; a missing one
+            is 1); empty means 1 each.
+        labels: ``assignment.labels``, sorted: a worker must have all of them (``gpu=true,zone=a``).
+        most_per_worker: ``assignment.most.per.worker``: tasks of it on one worker; 0 is no limit.
+        most_per_rack: ``assignment.most.per.rack``: tasks of it in one rack; 0 is no limit. Workers that name no rack
+            are in one together.
+        exclusive: ``assignment.exclusive``, sorted: things of a host (``port:8080``) that each task needs for itself.
+        beside: ``assignment.beside``, sorted: connectors whose tasks it likes to have on the same worker. A wish.
+        apart_from: ``assignment.apart.from``, sorted: connectors whose tasks it must not share a worker with.
+    """
+
+    weight: int = 0
+    task_weights: tuple[int, ...] = ()
+    labels: Labels = ()
+    most_per_worker: int = 0
+    most_per_rack: int = 0
+    exclusive: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    apart_from: tuple[str, ...] = ()
+
+    def weights_of(self, num_tasks: int) -> tuple[int, ...]:
+        """The weight of each task; empty where all have the usual 1."""
+        if len(self.task_weights) == 1:
+            return self.task_weights * num_tasks if self.task_weights != (1,) else ()
+        return self.task_weights[:num_tasks]
+
+
+NO_PLACEMENT: Final = Placement()
+
+
+def placement_of(config: Mapping[str, str]) -> Placement:
+    """What a connector's configuration asks for; all that does not begin with ``assignment.`` is not looked at.
+
+    Raises:
+        ConfigError: a setting is unknown or cannot be read: its name, what it says, what is allowed.
+    """
+    asked = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+    if not asked:
+        return NO_PLACEMENT
+    fields: dict[str, Any] = {}
+    for key, value in sorted(asked.items()):
+        if key not in _SETTINGS:
+            near = difflib.get_close_matches(key, _SETTINGS, n=1)
+            allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(sorted(_SETTINGS))
+            raise ConfigError(printable(key), "an unknown setting", allowed)
+        field, read = _SETTINGS[key]
+        fields[field] = read(key, value)
+    return Placement(**fields)
+
+
+def own_settings(config: Mapping[str, str]) -> dict[str, str]:
+    """What of a configuration is the connector's own: all that does not say where it shall run."""
+    return {key: value for key, value in config.items() if not key.startswith(PREFIX)}
+
+
+def _whole(least: int, most: int) -> Callable[[str, str], int]:
+    def read(key: str, text: str) -> int:
+        word = text.strip()
+        if not (word.isascii() and word.isdigit()) or len(word) > 12 or not least <= int(word) <= most:
+            raise ConfigError(key, printable(text), f"a whole number from {least} to {most}")
+        return int(word)
+
+    return read
+
+
+def _weights(key: str, text: str) -> tuple[int, ...]:
+    one = _whole(0, LARGEST_WEIGHT)
+    return tuple(one(key, word) for word in text.split(","))
+
+
+def _words(key: str, text: str) -> tuple[str, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(0 < len(word) <= LONGEST_WORD and word.isprintable() for word in words) or len(words) > MOST_LABELS:
+        raise ConfigError(key, printable(text), f"1 to {MOST_LABELS} words, separated by commas")
+    return tuple(sorted(set(words)))
+
+
+def _labels(key: str, text: str) -> Labels:
+    return labels_of(key, _words(key, text))
+
+
+def labels_of(key: str, pairs: Iterable[str]) -> Labels:
+    """``name=value`` words as labels, sorted.
+
+    Raises:
+        ConfigError: one is not of that form, or a name stands twice.
+    """
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals or not value or name in labels:
+            raise ConfigError(key, printable(pair), "name=value, each name once")
+        labels[name] = value
+    return tuple(sorted(labels.items()))
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "assignment.apart.from": ("apart_from", _words),
+    "assignment.beside": ("beside", _words),
+    "assignment.exclusive": ("exclusive", _words),
+    "assignment.labels": ("labels", _labels),
+    "assignment.most.per.rack": ("most_per_rack", _whole(1, 100_000)),
+    "assignment.most.per.worker": ("most_per_worker", _whole(1, 100_000)),
+    "assignment.task.weight": ("task_weights", _weights),
+    "assignment.weight": ("weight", _whole(0, LARGEST_WEIGHT)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTraits:
+    """What a worker offers.
+
+    Attributes:
+        capacity: weight it can carry at most, and its part of the load in proportion to the others'; 0 where it does
+            not say: then it has no limit, and takes part like the average of those that do say.
+        labels: sorted.
+        rack: where it stands (a rack, a zone); empty where it does not say.
+        host: the machine, which workers may share; empty where it does not say: then it is its own.
+    """
+
+    capacity: int = 0
+    labels: Labels = ()
+    rack: str = ""
+    host: str = ""
+
+    def encode(self) -> bytes:
+        """As metadata of version 0: JSON, keys sorted, what is not said left out."""
+        said = {
+            "capacity": self.capacity,
+            "host": self.host,
+            "labels": dict(self.labels),
+            "rack": self.rack,
+        }
+        return json.dumps({key: value for key, value in said.items() if value}, separators=(",", ":")).encode()
+
+
+NO_TRAITS: Final = WorkerTraits()
+
+
+def traits_of(metadata: bytes) -> WorkerTraits:
+    """What a worker's metadata says.
+
+    Raises:
+        ConfigError: it is not what ``WorkerTraits.encode`` writes; somebody else may have written it.
+    """
+    if not metadata:
+        return NO_TRAITS
+    if len(metadata) > LARGEST_TRAITS:
+        raise ConfigError("metadata", f"{len(metadata)} bytes", f"at most {LARGEST_TRAITS}")
+    try:
+        said = json.loads(metadata.decode())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("metadata", printable(metadata[:40]), "JSON") from error
+    kinds: dict[str, type] = {"capacity": int, "host": str, "labels": dict, "rack": str}
+    if not isinstance(said, dict) or any(type(said[key]) is not kinds.get(key) for key in said):
+        raise ConfigError("metadata", printable(metadata[:40]), "an object with capacity, host, labels, rack")
+    labels = said.get("labels", {})
+    words = [said.get("host", ""), said.get("rack", ""), *labels, *labels.values()]
+    if not all(isinstance(word, str) and len(word) <= LONGEST_WORD for word in words) or len(labels) > MOST_LABELS:
+        raise ConfigError(
+            "metadata", printable(metadata[:40]), f"words of at most {LONGEST_WORD}, {MOST_LABELS} labels"
+        )
+    if not 0 <= said.get("capacity", 0) <= LARGEST_CAPACITY:
+        raise ConfigError("metadata: capacity", said["capacity"], f"0 to {LARGEST_CAPACITY}")
+    return WorkerTraits(
+        capacity=said.get("capacity", 0),
+        labels=tuple(sorted(labels.items())),
+        rack=said.get("rack", ""),
+        host=said.get("host", ""),
+    )

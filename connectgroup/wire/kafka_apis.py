@@ -1,0 +1,131 @@
+"""What a consumer says to Kafka's own brokers: requests to bytes, and bytes to their answers.
+
+The other half of ``apis``, which has what is served here. ApiVersions and FindCoordinator are the same in both. The
+versions are those of brokers from Kafka 2.5 on, up to 4.x; all of them are flexible.
+
+Source: Kafka's protocol guide; ``definition`` for the form of ``kafka/*.json``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import WireError
+from ..messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from . import apis, kafka_messages as kafka
+from .codec import Codec, compile_codec
+from .definition import load
+
+BrokerRequest = kafka.KafkaRequest | ApiVersionsRequest | FindCoordinatorRequest
+BrokerResponse = kafka.KafkaResponse | ApiVersionsResponse | FindCoordinatorResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerApi:
+    """One API as it is spoken here.
+
+    Attributes:
+        key: its number on the wire.
+        name: its name without Request and Response.
+        request_class: what is sent.
+        response_class: what answers decode to.
+        versions: the versions known here.
+        requests: the codec of each version's request.
+        responses: the codec of each version's response.
+    """
+
+    key: int
+    name: str
+    request_class: type[Any]
+    response_class: type[Any]
+    versions: range
+    requests: dict[int, Codec]
+    responses: dict[int, Codec]
+
+
+def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, client_id: str) -> bytes:
+    """Header and body, without the length in front.
+
+    Raises:
+        WireError: a value that its field cannot hold, or a version not known here.
+    """
+    if isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
+        return apis.encode_request(request, version=version, correlation_id=correlation_id, client_id=client_id)
+    api = BROKER_APIS[type(request)]
+    header = apis.encode_header(api.key, version, correlation_id, client_id, flexible=True)
+    return header + _codec(api, api.requests, version).encode(request)
+
+
+def decode_answer(data: bytes, *, to: type[BrokerRequest], version: int) -> tuple[int, Any]:
+    """The correlation id, and the response to a request of that class and version.
+
+    Raises:
+        WireError: the bytes are not exactly that.
+    """
+    api = BROKER_APIS[to]
+    if api.key in apis.APIS:
+        return apis.decode_response(data, api_key=api.key, version=version)
+    codec = _codec(api, api.responses, version)
+    correlation_id, pos = apis.decode_response_header(data, codec.name, flexible=True)
+    return correlation_id, codec.decode(data, pos)
+
+
+def _codec(api: BrokerApi, codecs: dict[int, Codec], version: int) -> Codec:
+    if version not in codecs:
+        raise WireError(f"{api.name}: got v{version}; allowed: v{api.versions[0]} to v{api.versions[-1]}")
+    return codecs[version]
+
+
+def _api(name: str, request_class: type[Any], response_class: type[Any]) -> BrokerApi:
+    request = load(f"{name}Request", request_class, folder="kafka")
+    response = load(f"{name}Response", response_class, folder="kafka")
+    key = request.api_key
+    if key is None or (request.kind, response.kind, response.api_key) != ("request", "response", key):
+        raise AssertionError(f"{name}: not a request and a response of one API")
+    if request.versions != response.versions or any(version not in request.flexible for version in request.versions):
+        raise AssertionError(f"{name}: versions differ, or are not flexible")
+    return BrokerApi(
+        key=key,
+        name=name,
+        request_class=request_class,
+        response_class=response_class,
+        versions=request.versions,
+        requests={version: compile_codec(request, version) for version in request.versions},
+        responses={version: compile_codec(response, version) for version in response.versions},
+    )
+
+
+def _shared(key: int) -> BrokerApi:
+    api = apis.APIS[key]
+    return BrokerApi(
+        key=key,
+        name=api.name,
+        request_class=api.request_class,
+        response_class=api.response_class,
+        versions=api.versions,
+        requests=api.requests,
+        responses=api.responses,
+    )
+
+
+BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {
+    api.request_class: api
+    for api in (
+        _shared(apis.API_VERSIONS),
+        _shared(apis.FIND_COORDINATOR),
+        _api("Metadata", kafka.MetadataRequest, kafka.MetadataResponse),
+        _api("JoinGroup", kafka.JoinGroupRequest, kafka.JoinGroupResponse),
+        _api("SyncGroup", kafka.SyncGroupRequest, kafka.SyncGroupResponse),
+        _api("Heartbeat", kafka.GroupHeartbeatRequest, kafka.GroupHeartbeatResponse),
+        _api("LeaveGroup", kafka.LeaveGroupRequest, kafka.LeaveGroupResponse),
+        _api("OffsetCommit", kafka.OffsetCommitRequest, kafka.OffsetCommitResponse),
+        _api("OffsetFetch", kafka.OffsetFetchRequest, kafka.OffsetFetchResponse),
+    )
+}
+"""Every API spoken here, by the class of its request."""

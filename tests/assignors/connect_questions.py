@@ -1,0 +1,105 @@
+"""Questions for assignors of connectors and tasks: any, and of the kinds that a group meets, with who may keep what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+
+from hypothesis import strategies as st
+
+from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.names import Unit, Units
+from connectgroup.testing.assignor_contract import ConnectAssignorContract
+
+from .tables import group
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> ConnectGroup:
+    """Groups whose holdings are none, lopsided (a few hold all) or anyhow, with claims of what is gone or twice."""
+    connectors = draw(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 12), max_size=6))
+    members = draw(st.lists(st.sampled_from([f"m{n}" for n in range(8)]), unique=True, min_size=1))
+    holders = members[: draw(st.integers(0, len(members)))]
+    held: dict[str, set[Unit]] = {member_id: set() for member_id in members}
+    everything = ConnectGroup(connectors=group(connectors, {}).connectors).units
+    for unit in [*everything, Unit("gone"), Unit("a", 99)]:
+        for member_id in draw(st.lists(st.sampled_from(holders), max_size=2)) if holders else ():
+            held[member_id].add(unit)
+    return group(connectors, {member_id: frozenset(its) for member_id, its in held.items()})
+
+
+def case(random: Random, assignor: ConnectAssignor) -> ConnectGroup:
+    """A group that is fresh, lopsided, anyhow, or at rest with a member, a connector or a task more or less."""
+    connectors = {f"c{number}": random.randint(0, 7) for number in range(random.randint(1, 5))}
+    members = [f"m{number}" for number in range(random.randint(1, 7))]
+    stage = random.choice(["fresh", "lopsided", "anyhow", "at rest"])
+    if stage == "at rest":
+        _, answer = last(assignor, group(connectors, dict.fromkeys(members, "")))
+        held = {each.member_id: each.units for each in answer.members}
+        change = random.choice(["leaves", "joins", "grows", "shrinks"])
+        if change == "leaves" and len(members) > 1:
+            del held[random.choice(members)]
+        elif change == "joins":
+            held["n1"] = frozenset()
+        elif change == "grows":
+            connectors["n"] = random.randint(0, 9)
+        else:
+            connectors["c0"] = 0
+        return group(connectors, held)
+    holders = {"fresh": [], "lopsided": members[:2], "anyhow": members}[stage]
+    everything = group(connectors, {}).units if holders else ()
+    whose = {unit: random.choice(holders) for unit in everything if random.random() < 0.9}
+    return group(connectors, {each: frozenset(unit for unit in whose if whose[unit] == each) for each in members})
+
+
+def last(assignor: ConnectAssignor, question: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
+    """The answer of the last round, and the question it is for."""
+
+    class Contract(ConnectAssignorContract):
+        def assignor(self) -> ConnectAssignor:
+            return assignor
+
+    return Contract().final(question)
+
+
+def one_holder_each(question: ConnectGroup, *, of_two: bool = True) -> dict[Unit, str]:
+    """Who holds what: of two that claim a unit the first, or nobody."""
+    claims = Counter(unit for member in question.members for unit in member.owned)
+    holders: dict[Unit, str] = {}
+    for member in sorted(question.members, key=lambda member: member.member_id):
+        for unit in member.owned:
+            if of_two or claims[unit] == 1:
+                holders.setdefault(unit, member.member_id)
+    return holders
+
+
+def fewest_moves(members: int, holder: Mapping[Unit, str], everything: list[Unit]) -> int:
+    """How many of these units cannot stay (or be) where they are if counts are to be even: the definition, not a
+    formula; whoever holds most keeps one more."""
+    share, extra = divmod(len(everything), members)
+    held = sorted(Counter(holder[unit] for unit in everything if unit in holder).values(), reverse=True)
+    held += [0] * (members - len(held))
+    limits = [share + 1] * extra + [share] * (members - extra)
+    return len(everything) - sum(map(min, held, limits))
+
+
+def moves(question: ConnectGroup, after: Mapping[str, Units], *, of_two: bool) -> tuple[int, int]:
+    """How many units do not stay where they are, connectors and tasks added up, and the fewest there can be."""
+    before = one_holder_each(question, of_two=of_two)
+    found = fewest = 0
+    for is_connector in (True, False):
+        everything = [unit for unit in question.units if unit.is_connector is is_connector]
+        found += len(everything) - sum(unit in after[before[unit]] for unit in everything if unit in before)
+        fewest += fewest_moves(len(after), before, everything)
+    return found, fewest
+
+
+def owning(question: ConnectGroup, after: Mapping[str, Units]) -> ConnectGroup:
+    """The same question, asked when everybody has its share."""
+    return replace(
+        question,
+        members=[replace(member, owned=after[member.member_id]) for member in question.members],
+        held_back=(),
+    )

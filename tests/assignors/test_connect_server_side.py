@@ -1,0 +1,236 @@
+"""A bad assignor on the coordinator's side: one line in describe, the old target stays, the group goes on (HB-18)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assignors.balanced import BalancedAssignor
+from assignors.weighted import LATER_MS, WeightedAssignor
+from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assignor_guard import group_from_prepare, members_for_install
+from connectgroup.coordinator.server import as_server_assignor
+from connectgroup.errors import InvalidRequest, PluginError
+from connectgroup.group.describe import describe
+from connectgroup.group.settings import ServerAnswer, ServerAssign
+from connectgroup.messages import (
+    ConfigEntry,
+    ConnectorChange,
+    InstalledMember,
+    PreparedConnector,
+    PreparedMember,
+    PrepareResponse,
+    entries,
+    units_of,
+)
+from connectgroup.names import NO_UNITS, Units
+from tests.group.builders import Scene, settings
+
+from .tables import units
+
+
+class Turning(ConnectAssignor):
+    """Balanced until it is told otherwise."""
+
+    name = "turning"
+
+    def __init__(self) -> None:
+        self.bad: Callable[[ConnectGroup], Any] | None = None
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        answer: ConnectAssignment = self.bad(group) if self.bad else BalancedAssignor().assign(group)
+        return answer
+
+
+def mutates(group: ConnectGroup) -> Any:
+    columns = group.columns()
+    columns.unit_owner[:] = 0
+    return ConnectAssignment.from_columns(columns, columns.unit_owner)
+
+
+def gives(member_id: str, given: Units) -> Callable[[ConnectGroup], ConnectAssignment]:
+    share = ConnectMemberAssignment(member_id=member_id, units=given)
+    return lambda _: ConnectAssignment(members=[share])
+
+
+def twice(group: ConnectGroup) -> ConnectAssignment:
+    shares = [ConnectMemberAssignment(member_id=name, units=frozenset(group.units)) for name in ("m1", "m2")]
+    return ConnectAssignment(members=shares)
+
+
+BAD: dict[str, tuple[Callable[[ConnectGroup], Any], str]] = {
+    "raises": (lambda _: 1 / 0, "assign raised ZeroDivisionError: division by zero"),
+    "exits": (lambda _: sys.exit(7), "assign raised SystemExit: 7"),
+    "nothing": (lambda _: None, "assign returned None; allowed: ConnectAssignment"),
+    "wrong type": (lambda _: 17, "assign returned a int; allowed: ConnectAssignment"),
+    "mutates": (mutates, "assign raised ValueError: assignment destination is read-only"),
+    "unknown member": (gives("nobody", units("foo foo-0 foo-1")), "nobody is not a member"),
+    "duplicate": (twice, "foo is given twice, to m1 and m2"),
+    "leaves out": (lambda _: ConnectAssignment(), "foo is given to nobody"),
+    "odd message": (lambda _: ConnectAssignment(message=b"x"), "message: got a bytes; allowed: a string"),  # type: ignore[arg-type]
+    "odd note": (
+        lambda group: ConnectAssignment.from_columns(group.columns(), np.zeros(3, int), told="x"),  # type: ignore[arg-type]
+        "metadata: got a str; allowed: bytes",
+    ),
+    "own error": (lambda _: ConnectAssignment(error=5, message="will not"), "will not"),
+}
+MEMBERS = {"m1": units("foo foo-0 foo-1"), "m2": NO_UNITS}
+
+
+def scene_with(assign: ServerAssign, members: dict[str, Units] = MEMBERS) -> Scene:
+    """A group of a connector with two tasks, at rest."""
+    more = settings(server_assignor="here", server_assignors={"here": assign})
+    return Scene.at_rest(more, epoch=10, connectors={"foo": 2}, members=members)
+
+
+@pytest.mark.parametrize("limit_s", [None, 30.0], ids=["called", "in a thread"])
+@pytest.mark.parametrize("bad", BAD)
+def test_whatever_it_does_is_one_line_and_the_group_goes_on(bad: str, limit_s: float | None) -> None:
+    """F19, F21."""
+    assignor = Turning()
+    scene = scene_with(as_server_assignor(assignor, limit_s=limit_s))
+    assignor.bad, line = BAD[bad]
+    assert scene.join("m3").error_code == 0, "the change is taken"
+    said = describe(scene.group).assignor_error
+    assert line in said
+    assert "turning" in said or bad == "own error"
+    assert said.isprintable()
+    assert {name: scene.group.target(name).units for name in MEMBERS} == MEMBERS, "the old target stays"
+    assignor.bad = None
+    scene.leave("m2")
+    assert scene.group.epoch == scene.group.target_epoch
+    assert len(scene.group.target("m3").units) >= 1
+    assert describe(scene.group).assignor_error == "", "what was wrong is so no longer"
+
+
+def test_one_that_hangs_is_given_up_and_not_asked_again_before_it_has_answered() -> None:
+    """F20: it holds the coordinator up once, not at every change."""
+    gate, asked = threading.Event(), []
+    assignor = Turning()
+
+    def hangs(group: ConnectGroup) -> ConnectAssignment:
+        asked.append(1)
+        gate.wait(60)
+        return BalancedAssignor().assign(group)
+
+    assign = as_server_assignor(assignor, limit_s=0.1)
+    scene = scene_with(assign)
+    assignor.bad = hangs
+    scene.join("m3")
+    assert "assignor 'turning' did not answer within 0.1 s" in describe(scene.group).assignor_error
+    scene.join("m4")
+    assert "assignor 'turning' still has not answered an earlier question" in describe(scene.group).assignor_error
+    assert len(asked) == 1
+    gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "assignor turning":
+            thread.join(60)
+    scene.leave("m4")
+    assert scene.group.epoch == scene.group.target_epoch
+
+
+def test_a_unit_that_no_worker_may_have_is_told_to_operators_and_the_rest_is_placed() -> None:
+    """The whole way of ``assignment.labels``: a connector's configuration, the question, the answer, describe."""
+    scene = scene_with(as_server_assignor(WeightedAssignor()))
+    changed = scene.update(change(**{"assignment.labels": "gpu=true"}))
+    assert changed.error_code == 0
+    shown = describe(scene.group, scene.now_ms)
+    assert shown.assignor_error == "foo: needs label gpu=true; 0 of 2 workers have it"
+    assert units_of(shown.held_back[0].units) == units("foo")
+    assert shown.held_back[0].left_ms == LATER_MS
+    assert scene.group.epoch == scene.group.target_epoch
+    assert scene.update(change()).error_code == 0
+    shown = describe(scene.group, scene.now_ms)
+    assert (shown.assignor_error, shown.held_back) == ("", ())
+
+
+def test_where_tasks_shall_run_says_nothing_about_what_they_do() -> None:
+    """Another weight is no reason to stop a task; another anything else is (KAFKA-9228)."""
+    scene = scene_with(as_server_assignor(WeightedAssignor()))
+    config = scene.group.connectors["foo"].config
+    heavier = (*config, ConfigEntry(name="assignment.task.weight", value="7"))
+    assert scene.update(ConnectorChange(connector="foo", config=heavier)).error_code == 0
+    assert [len(record.tasks) for record in scene.group.connectors.values()] == [2]
+    other = (*heavier, ConfigEntry(name="other", value="7"))
+    assert scene.update(ConnectorChange(connector="foo", config=other)).error_code == 0
+    assert [len(record.tasks) for record in scene.group.connectors.values()] == [0]
+
+
+def test_an_assignor_is_shown_weights_and_what_a_connector_asks_for() -> None:
+    asked: list[PrepareResponse] = []
+
+    def spy(question: PrepareResponse) -> ServerAnswer:
+        asked.append(question)
+        raise PluginError("enough")
+
+    scene = scene_with(spy)
+    said = {"assignment.weight": "3", "assignment.task.weight": "5", "assignment.labels": "gpu=true"}
+    config = {entry.name: entry.value for entry in scene.group.connectors["foo"].config}
+    scene.update(ConnectorChange(connector="foo", config=entries({**config, **said})))
+    assert asked[-1].connectors == (
+        PreparedConnector(connector="foo", num_tasks=2, weight=3, task_weights=(5, 5), placement=entries(said)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "line"),
+    [
+        ("assignment.lables", "a=b", "assignment.lables: got 'an unknown setting'; allowed: assignment.labels (did"),
+        ("assignment.labels", "gpu", "assignment.labels: got 'gpu'; allowed: name=value, each name once"),
+        ("assignment.labels", "a=1,a=2", "assignment.labels: got 'a=2'; allowed: name=value, each name once"),
+        ("assignment.weight", "-1", "assignment.weight: got '-1'; allowed: a whole number from 0 to 1000000"),
+        ("assignment.task.weight", "1,x", "assignment.task.weight: got 'x'; allowed: a whole number"),
+        ("assignment.most.per.worker", "0", "assignment.most.per.worker: got '0'; allowed: a whole number from 1"),
+        ("assignment.exclusive", ",", "assignment.exclusive: got ','; allowed: 1 to 64 words"),
+    ],
+)
+def test_what_nobody_could_read_is_refused_where_it_is_written(setting: str, value: str, line: str) -> None:
+    scene = scene_with(as_server_assignor(WeightedAssignor()))
+    refused = scene.update(change(**{setting: value}))
+    assert refused.error_code == InvalidRequest.code
+    assert (refused.error_message or "").startswith(f"connector foo: {line}")
+
+
+def test_the_note_of_an_answer_is_shown_to_whoever_is_asked_next_and_not_to_another_assignor() -> None:
+    """``told`` is what one assignor leaves itself; the bytes of another mean nothing to it."""
+    asked: list[PrepareResponse] = []
+
+    def notes(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        asked.append(question)
+        answer = BalancedAssignor().assign(group_from_prepare(question))
+        return tuple(replace(each, metadata=b"n%d" % len(asked)) for each in members_for_install(answer))
+
+    scene = scene_with(notes)
+    scene.join("m3")
+    scene.join("m4")
+    told = {member.member_id: member.told for member in asked[-1].members}
+    assert told == {"m1": b"n1", "m2": b"n1", "m3": b"n1", "m4": b""}
+    scene.settings.server_assignors["other"] = notes  # type: ignore[index]
+    for member_id in ("m1", "m2", "m3", "m4"):
+        scene.heartbeat(member_id, scene.current(member_id).epoch, server_assignor="other")
+    first = next(question for question in asked if question.assignor_name == "other")
+    assert {member.told for member in first.members} == {b""}
+
+
+def change(**config: str) -> ConnectorChange:
+    return ConnectorChange(connector="foo", config=entries({"connector.class": "x", **config}))
+
+
+def test_a_member_of_a_question_is_read_with_all_that_it_was_told() -> None:
+    prepared = PrepareResponse(
+        members=(PreparedMember(member_id="m", member_epoch=1, told=b"note"),),
+        connectors=(PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.beside": "b"})),),
+    )
+    group = group_from_prepare(prepared)
+    assert group.members[0].told == b"note"
+    assert group.columns().member_told == (b"note",)
+    assert group.connectors[0].placement.beside == ("b",)
+    unreadable = PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.new": "b"}))
+    with pytest.raises(PluginError, match=r"connector a: assignment\.new: got 'an unknown setting'"):
+        group_from_prepare(PrepareResponse(connectors=(unreadable,)))

@@ -1,0 +1,115 @@
+"""What an operator says of a worker, from the command line to the answer of an assignor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from assignors.weighted import WeightedAssignor
+from connectgroup.assignor_guard import introduce
+from connectgroup.config import CoordinatorConfig, WorkerConfig, checked
+from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.errors import ConfigError, PluginError
+from connectgroup.messages import (
+    ConnectorChange,
+    DescribeRequest,
+    DescribeResponse,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+    each_unit,
+    entries,
+)
+from connectgroup.names import Unit
+from connectgroup.placement import LARGEST_TRAITS, WorkerTraits, traits_of
+
+ROOT = Path(__file__).parents[2]
+WORKERS = {"a": (), "b": ("--label", "gpu=true", "--label", "zone=z", "--capacity", "5", "--rack", "r1")}
+PATIENCE_S = 60
+
+
+def config(**values: object) -> WorkerConfig:
+    return checked(WorkerConfig, {"group": "g", "scratch": ".", **values})
+
+
+def test_what_an_operator_says_of_a_worker_is_what_its_assignors_are_told() -> None:
+    traits = config(capacity="7", labels=("zone=a", "gpu=true"), rack="r", host="h").traits()
+    assert traits == WorkerTraits(capacity=7, labels=(("gpu", "true"), ("zone", "a")), rack="r", host="h")
+    assert traits_of(traits.encode()) == traits
+    assert traits_of(config(host="h").traits().encode()) == WorkerTraits(host="h")
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"labels": ("gpu",)}, "labels: got 'gpu'; allowed: name=value, each name once"),
+        ({"labels": ("a=1", "a=2")}, "labels: got 'a=2'; allowed: name=value, each name once"),
+        ({"capacity": "many"}, "capacity: got 'many'; allowed: input should be a valid integer"),
+        ({"capacity": 0}, "capacity: got '0'; allowed: input should be greater than or equal to 1"),
+        ({"rack": ""}, "rack: got ''; allowed: string should have at least 1 character"),
+        (
+            {"labels": tuple(f"{number}={'x' * 240}" for number in range(60))},
+            f"bytes'; allowed: at most {LARGEST_TRAITS}",
+        ),
+    ],
+)
+def test_what_no_worker_can_be_is_refused_in_one_line(values: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**values).traits()
+    assert line in str(caught.value)
+
+
+def test_an_assignor_that_raises_when_it_is_told_of_its_worker_is_named() -> None:
+    class Shy(WeightedAssignor):
+        def about_worker(self, traits: WorkerTraits) -> None:
+            raise RuntimeError("no names")
+
+    with pytest.raises(PluginError, match=r"assignor 'weighted' .*: about_worker raised RuntimeError: no names"):
+        introduce(Shy(), WorkerTraits())
+
+
+@pytest.mark.processes
+async def test_tasks_run_on_the_worker_process_that_has_their_label(tmp_path: Path) -> None:
+    """The whole way: options of ``connectgroup worker``, metadata over TCP, Prepare, ``weighted``, Install."""
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
+    await server.start()
+    workers = []
+    try:
+        lines = {"connector.class": "idle", "tasks.max": "3", "assignment.labels": "gpu=true,zone=z"}
+        change = ConnectorChange(connector="c", config=entries(lines))
+        changed = await server.coordinator.handle(
+            UpdateConnectorsRequest(group_id="g", changes=(change,)), client_host="operator"
+        )
+        assert isinstance(changed, UpdateConnectorsResponse)
+        assert not changed.error_code, changed.error_message
+        common = ("--coordinator", server.address, "--group", "g", "--assignor", "weighted", "--scratch", str(tmp_path))
+        for name, said in WORKERS.items():
+            workers.append(
+                await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "connectgroup", "worker", "--name", name, *common, *said),
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    cwd=ROOT,
+                )
+            )
+        held: dict[str, set[Unit]] = {}
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(PATIENCE_S * 10):
+                described = await server.coordinator.handle(DescribeRequest(group_ids=("g",)), client_host="operator")
+                assert isinstance(described, DescribeResponse)
+                [group] = described.groups
+                held = {member.member_id: set(each_unit(member.assigned)) for member in group.members}
+                if len(held) == 2 and group.state == "Stable" and sum(map(len, held.values())) == 4:
+                    break
+                await asyncio.sleep(0.1)
+        assert held == {"a": set(), "b": {Unit("c"), Unit("c", 0), Unit("c", 1), Unit("c", 2)}}
+        assert group.assignor_name == "weighted"
+    finally:
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                worker.terminate()
+        await asyncio.gather(*(worker.wait() for worker in workers))
+        await server.close()

@@ -1,0 +1,268 @@
+"""``AssignorContract``: ten lines are enough for either kind, and each way to break a promise fails its test.
+
+What is the same for both kinds is in ``test_assignor_contract``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from assignors.balanced import BalancedAssignor
+from assignors.cooperative_sticky import CooperativeStickyAssignor
+from assignors.sticky import StickyAssignor
+from connectgroup.assignor import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMemberAssignment,
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+    PartitionMember,
+    PartitionMemberAssignment,
+    TopicPartition,
+)
+from connectgroup.errors import PluginError
+from connectgroup.names import Unit
+from connectgroup.testing import AssignorContract
+
+# --------------------------------------------------------------------------------------------------
+# A plug-in of each kind, as its author would write it
+
+
+class Dealt(ConnectAssignor):
+    name = "dealt"
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        ids = sorted(member.member_id for member in group.members)
+        tasks = [unit for unit in group.units if not unit.is_connector]
+        connectors = [unit for unit in group.units if unit.is_connector]
+        held = {name: {*tasks[turn :: len(ids)], *connectors[turn :: len(ids)]} for turn, name in enumerate(ids)}
+        shares = [ConnectMemberAssignment(member_id=name, units=frozenset(its)) for name, its in held.items()]
+        return ConnectAssignment(members=shares)
+
+
+class TestDealt(AssignorContract):
+    assignor = Dealt
+    fewest = False
+
+
+class FirstSubscriber(PartitionAssignor):
+    name = "first-subscriber"
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        members = sorted(group.members, key=lambda member: member.member_id)
+        held: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        for one in group.partitions:
+            held[next(member.member_id for member in members if one.topic in member.subscribed)].add(one)
+        shares = [PartitionMemberAssignment(member_id=name, partitions=frozenset(its)) for name, its in held.items()]
+        return PartitionAssignment(members=shares)
+
+
+class TestFirstSubscriber(AssignorContract):
+    assignor = FirstSubscriber
+    even = False
+
+
+class TestBalancedMovesTheFewest(AssignorContract):
+    assignor = BalancedAssignor
+
+
+# --------------------------------------------------------------------------------------------------
+# Ways to break it
+
+
+class Broken(PartitionAssignor):
+    """Right, but for what a subclass does to members, partitions or the answer."""
+
+    name = "broken"
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        held = self.dealt(self.members(group), self.partitions(group))
+        shares = [PartitionMemberAssignment(member_id=name, partitions=frozenset(its)) for name, its in held.items()]
+        return PartitionAssignment(members=shares)
+
+    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+        return sorted(group.members, key=lambda member: member.member_id)
+
+    def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
+        return group.partitions
+
+    def dealt(
+        self, members: Sequence[PartitionMember], partitions: Iterable[TopicPartition]
+    ) -> dict[str, set[TopicPartition]]:
+        """Each partition to the subscriber that has the fewest by then, the first of them."""
+        held: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
+        for one in partitions:
+            takers = [member.member_id for member in members if one.topic in member.subscribed]
+            held[min(takers, key=lambda name: len(held[name]))].add(one)
+        return held
+
+
+class NoName(Broken):
+    name = ""
+
+
+class ForgetsOne(Broken):
+    def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
+        return group.partitions[1:]
+
+
+class GivesToAnybody(Broken):
+    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+        topics = frozenset(spec.name for spec in group.topics)
+        return [PartitionMember(member_id=each.member_id, subscribed=topics) for each in super().members(group)]
+
+
+class AllToTheFirst(Broken):
+    def dealt(
+        self, members: Sequence[PartitionMember], partitions: Iterable[TopicPartition]
+    ) -> dict[str, set[TopicPartition]]:
+        takers = {one: next(each.member_id for each in members if one.topic in each.subscribed) for one in partitions}
+        return {each.member_id: {one for one in takers if takers[one] == each.member_id} for each in members}
+
+
+class FewestFirst(Broken):
+    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+        return sorted(super().members(group), key=lambda member: len(member.owned))
+
+
+class AsTheyCome(Broken):
+    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+        return group.members
+
+
+class AsTheHashFalls(Broken):
+    def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
+        return frozenset(group.partitions)
+
+
+class Remembers(Broken):
+    calls = 0
+
+    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+        self.calls += 1
+        members = super().members(group)
+        turn = self.calls % max(len(members), 1)
+        return [*members[turn:], *members[:turn]]
+
+
+class RefusesUnknownTopics(Broken):
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        for member in group.members:
+            if member.subscribed - {spec.name for spec in group.topics}:
+                raise ValueError("gone")
+        return super().assign(group)
+
+
+class TakesOneTooMany(StickyAssignor):
+    """Whoever has a partition gives it to a neighbour that gives one back: even all the same."""
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        shares = {each.member_id: set(each.partitions) for each in super().assign(group).members}
+        full = [name for name in sorted(shares) if shares[name]]
+        if len(full) > 1 and len({member.subscribed for member in group.members}) == 1:
+            one, other = min(shares[full[0]]), max(shares[full[1]])
+            shares[full[0]] ^= {one, other}
+            shares[full[1]] ^= {one, other}
+        its = [PartitionMemberAssignment(member_id=name, partitions=frozenset(some)) for name, some in shares.items()]
+        return PartitionAssignment(members=its)
+
+
+class WithholdsForEver(CooperativeStickyAssignor):
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        return PartitionAssignment(withheld=frozenset(group.partitions))
+
+
+class MovesAllTheTasks(BalancedAssignor):
+    """Asks a balanced one as though nobody had anything."""
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        backwards = sorted(group.members, key=lambda member: (-len(member.owned), member.member_id))
+        ids = [member.member_id for member in backwards]
+        held: dict[str, set[Unit]] = {name: set() for name in ids}
+        for wanted in (True, False):
+            for turn, unit in enumerate([unit for unit in group.units if unit.is_connector is wanted] if ids else ()):
+                held[ids[turn % len(ids)]].add(unit)
+        shares = [ConnectMemberAssignment(member_id=name, units=frozenset(its)) for name, its in held.items()]
+        return ConnectAssignment(members=shares)
+
+
+class ContractOfAsTheHashFalls(AssignorContract):
+    """By this name a process of its own finds it."""
+
+    __test__ = False
+    assignor = AsTheHashFalls
+
+
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        (NoName, "test_it_can_introduce_itself_to_the_group"),
+        (ForgetsOne, "test_everything_is_given_to_exactly_one_member"),
+        (GivesToAnybody, "test_everything_is_given_to_exactly_one_member"),
+        (AllToTheFirst, "test_counts_are_within_one_of_each_other"),
+        (WithholdsForEver, "test_counts_are_within_one_of_each_other"),
+        (FewestFirst, "test_its_own_answer_comes_back_unchanged"),
+        (AsTheyCome, "test_the_order_of_the_question_does_not_matter"),
+        (Remembers, "test_nothing_is_remembered_between_calls"),
+        (RefusesUnknownTopics, "test_a_topic_that_does_not_exist_is_refused_or_is_nothing"),
+        (TakesOneTooMany, "test_no_more_is_moved_than_even_counts_need"),
+        (MovesAllTheTasks, "test_no_more_is_moved_than_even_counts_need"),
+    ],
+)
+def test_each_way_to_break_the_contract_fails_its_test(kind: type[Any], test: str) -> None:
+    contract = type("Contract", (AssignorContract,), {"assignor": kind})()
+    with pytest.raises((AssertionError, PluginError)):
+        getattr(contract, test)()
+
+
+def test_an_answer_that_hangs_on_the_hash_seed_fails_its_test() -> None:
+    with pytest.raises(AssertionError):
+        ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()
+
+
+def test_one_that_takes_a_topic_that_is_not_there_for_nothing_is_not_strict() -> None:
+    contract = type("Contract", (AssignorContract,), {"assignor": Broken, "strict": True})()
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        contract.test_a_topic_that_does_not_exist_is_refused_or_is_nothing()
+
+
+def test_what_an_assignor_does_not_aim_at_can_be_switched_off() -> None:
+    for kind, switch, test in (
+        (TakesOneTooMany, "fewest", "test_no_more_is_moved_than_even_counts_need"),
+        (MovesAllTheTasks, "even", "test_no_more_is_moved_than_even_counts_need"),
+        (FewestFirst, "sticky", "test_its_own_answer_comes_back_unchanged"),
+    ):
+        getattr(type("Contract", (AssignorContract,), {"assignor": kind, switch: False})(), test)()
+
+
+@pytest.mark.parametrize("given", [None, BalancedAssignor(), TopicPartition, "balanced"])
+def test_what_is_no_assignor_is_refused_when_the_class_is_written(given: object) -> None:
+    with pytest.raises(TypeError, match=r"TestOdd\.assignor: got .*; allowed: a class that derives from"):
+        type("TestOdd", (AssignorContract,), {"assignor": given})
+
+
+def test_a_contract_about_nothing_says_what_is_missing() -> None:
+    class About(AssignorContract):
+        __test__ = False
+
+    with pytest.raises(NotImplementedError, match="which assignor it is about"):
+        About().test_it_can_introduce_itself_to_the_group()
+
+
+def test_groups_of_the_authors_own_go_before_those_of_the_kind() -> None:
+    class Own(AssignorContract):
+        __test__ = False
+
+        def groups(self) -> dict[str, PartitionGroup]:
+            return {"mine": PartitionGroup()}
+
+    class About(Own):
+        assignor = Broken
+
+    assert About().groups().keys() == {"mine"}

@@ -1,0 +1,289 @@
+"""The weighted assignor: rules that are never broken, then load against capacity, then few moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor
+from connectgroup.assignor import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMember,
+    ConnectorSpec,
+    HeldWork,
+)
+from connectgroup.assignor_guard import assignor_info, introduce, run_assignor
+from connectgroup.names import NO_UNITS, Unit, Units
+from connectgroup.placement import WorkerTraits, labels_of, placement_of
+from connectgroup.testing.assignor_contract import ConnectAssignorContract
+
+from .tables import units
+
+
+class TestWeightedKeepsTheContract(ConnectAssignorContract):
+    """Where all weighs the same and nobody asks for anything, counts are even too."""
+
+    def assignor(self) -> ConnectAssignor:
+        return WeightedAssignor()
+
+
+def worker(text: str = "") -> WorkerTraits:
+    """``"gpu=true rack:a host:h 8"``: labels, rack, host, capacity."""
+    words = text.split()
+    return WorkerTraits(
+        capacity=sum(int(word) for word in words if word.isdigit()),
+        labels=labels_of("labels", [word for word in words if "=" in word]),
+        rack="".join(word[5:] for word in words if word.startswith("rack:")),
+        host="".join(word[5:] for word in words if word.startswith("host:")),
+    )
+
+
+def connector(name: str, num_tasks: int, **asked: str) -> ConnectorSpec:
+    """``most_per_worker="1"`` is ``assignment.most.per.worker``."""
+    placement = placement_of({f"assignment.{key.replace('_', '.')}": value for key, value in asked.items()})
+    return ConnectorSpec(
+        name=name,
+        num_tasks=num_tasks,
+        weight=placement.weight,
+        task_weights=placement.weights_of(num_tasks),
+        placement=placement,
+    )
+
+
+def question(
+    workers: dict[str, str], *connectors: ConnectorSpec, held: dict[str, Units] | dict[str, str] | None = None
+) -> ConnectGroup:
+    members = []
+    for member_id, text in workers.items():
+        its = (held or {}).get(member_id, NO_UNITS)
+        owned = units(its) if isinstance(its, str) else its
+        members.append(ConnectMember(member_id=member_id, metadata=worker(text).encode(), owned=owned))
+    return ConnectGroup(members=members, connectors=connectors)
+
+
+THREE = {"m1": "", "m2": "", "m3": ""}
+
+
+def asked(group: ConnectGroup) -> ConnectAssignment:
+    return run_assignor(WeightedAssignor(), group)
+
+
+def placed(group: ConnectGroup) -> dict[str, Units]:
+    """Everybody's tasks, connectors left out."""
+    answer = asked(group)
+    assert not answer.held_back, answer.message
+    return {each.member_id: frozenset(unit for unit in each.units if not unit.is_connector) for each in answer.members}
+
+
+# --------------------------------------------------------------------------------------------------
+# Load
+
+
+def test_load_is_even_by_weight_and_not_by_count() -> None:
+    after = placed(question({"m1": "", "m2": ""}, connector("big", 1, task_weight="4"), connector("small", 4)))
+    assert after == {"m1": units("big-0"), "m2": units("small-0 small-1 small-2 small-3")}
+
+
+def test_each_task_may_have_a_weight_of_its_own() -> None:
+    after = placed(question({"m1": "", "m2": ""}, connector("a", 4, task_weight="3,1,1")))
+    assert sorted(map(len, after.values())) == [1, 3]
+    assert units("a-0") in after.values()
+
+
+def test_twice_the_capacity_takes_twice_the_load() -> None:
+    after = placed(question({"m1": "100", "m2": "200"}, connector("a", 6)))
+    assert [len(after[member_id]) for member_id in ("m1", "m2")] == [2, 4]
+
+
+def test_who_does_not_say_its_capacity_takes_part_like_the_average_and_has_no_limit() -> None:
+    after = placed(question({"m1": "2", "m2": "4", "m3": ""}, connector("a", 9)))
+    assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 4, 3]
+
+
+def test_nobody_is_given_more_than_it_can_carry() -> None:
+    answer = asked(question({"m1": "2", "m2": "3"}, connector("a", 6)))
+    assert sorted(len([unit for unit in each.units if unit.task >= 0]) for each in answer.members) == [2, 3]
+    assert len(answer.held_back) == 1
+    assert answer.message == "a-5: weighs 1; 0 of 2 workers have room for it"
+    assert answer.delay_ms == LATER_MS
+
+
+def test_a_worker_whose_capacity_shrank_gives_the_heaviest_up() -> None:
+    held = {"m1": "a-0 b-0 b-1", "m2": ""}
+    after = placed(question({"m1": "3", "m2": "9"}, connector("a", 1, task_weight="2"), connector("b", 2), held=held))
+    assert after["m1"] < units("a-0 b-0 b-1")
+    assert sum({"a": 2, "b": 1}[unit.connector] for unit in after["m1"]) <= 3
+
+
+def test_connectors_without_weight_are_counted() -> None:
+    answer = asked(question({"m1": "", "m2": "", "m3": ""}, *(connector(name, 0) for name in "abcdef")))
+    assert [len(each.units) for each in answer.members] == [2, 2, 2]
+
+
+def test_a_connectors_tasks_are_spread_over_racks_and_then_over_workers() -> None:
+    workers = {"m1": "rack:a", "m2": "rack:a", "m3": "rack:b", "m4": "rack:b"}
+    two = placed(question(workers, connector("a", 2)))
+    assert sorted(member_id for member_id, its in two.items() if its) in (["m1", "m3"], ["m1", "m4"])
+    assert all(len(its) == 1 for its in placed(question(workers, connector("a", 4))).values())
+
+
+# --------------------------------------------------------------------------------------------------
+# Rules
+
+
+def test_a_label_that_a_connector_asks_for_is_on_every_worker_it_runs_on() -> None:
+    workers = {"m1": "gpu=true", "m2": "", "m3": "gpu=true zone=a"}
+    after = placed(question(workers, connector("a", 4, labels="gpu=true")))
+    assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 0, 2]
+    after = placed(question(workers, connector("a", 4, labels="gpu=true,zone=a")))
+    assert len(after["m3"]) == 4
+
+
+def test_a_label_that_nobody_has_is_told_in_one_line() -> None:
+    workers = {f"m{number}": "" for number in range(5)}
+    answer = asked(question(workers, connector("orders", 2, labels="gpu=true"), connector("b", 5)))
+    assert answer.message == "orders, orders-0, orders-1: needs label gpu=true; 0 of 5 workers have it"
+    assert answer.held_back == units("orders orders-0 orders-1")
+    assert sum(len(each.units) for each in answer.members) == 6
+
+
+def test_each_rule_that_refuses_somebody_is_told_in_turn() -> None:
+    workers = {"m1": "gpu=true rack:a", "m2": "gpu=true rack:b", "m3": ""}
+    spec = connector("o", 3, labels="gpu=true", most_per_worker="1")
+    assert asked(question(workers, spec)).message == (
+        "o-2: needs label gpu=true; 2 of 3 workers have it; at most 1 tasks of o on a worker; 0 of 2 workers have fewer"
+    )
+
+
+def test_a_rule_that_came_later_moves_what_breaks_it() -> None:
+    workers = {"m1": "gpu=true", "m2": ""}
+    held = {"m1": "b b-0", "m2": "a a-0"}
+    after = placed(question(workers, connector("a", 1, labels="gpu=true"), connector("b", 1), held=held))
+    assert units("a-0") <= after["m1"]
+
+
+def test_no_worker_and_no_rack_has_more_of_a_connector_than_it_may() -> None:
+    workers = {"m1": "rack:a", "m2": "rack:a", "m3": "rack:b", "m4": "rack:b"}
+    held = {"m1": "a-0 a-1 a-2 a-3", "m2": "b-0", "m3": "b-1", "m4": "b-2"}
+    busy = connector("b", 3, task_weight="9")
+    assert len(placed(question(workers, connector("a", 4), busy, held=held))["m1"]) == 4
+    after = placed(question(workers, connector("a", 4, most_per_worker="2"), busy, held=held))
+    assert [len(after[member_id]) for member_id in workers] == [2, 1, 2, 2]  # the other rack first
+    answer = asked(question(workers, connector("a", 4, most_per_rack="1")))
+    assert len(answer.held_back) == 2
+    assert "at most 1 tasks of a in a rack; 0 of 4 workers are in one with fewer" in answer.message
+
+
+def test_a_thing_of_a_host_is_used_by_one_task_of_all_workers_on_it() -> None:
+    workers = {"m1": "host:h1", "m2": "host:h1", "m3": "host:h2", "m4": ""}
+    specs = connector("a", 2, exclusive="port:80"), connector("b", 1, exclusive="port:80,port:81")
+    after = placed(question(workers, *specs))
+    on = {"m1": "h1", "m2": "h1", "m3": "h2", "m4": "m4"}
+    assert len({on[member_id] for member_id, its in after.items() for _ in its}) == 3
+    answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:81")))
+    assert not answer.held_back
+    answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:80")))
+    assert answer.message == "c-0: needs port:80 of a host for itself; 0 of 4 workers are where it is free"
+
+
+def test_two_that_use_one_port_of_a_host_are_parted_and_the_first_stays() -> None:
+    workers = {"m1": "host:h1", "m2": "host:h2"}
+    held = {"m1": "a-0 b-0"}
+    specs = connector("a", 1, exclusive="port:80"), connector("b", 1, exclusive="port:80")
+    assert placed(question(workers, *specs, held=held)) == {"m1": units("a-0"), "m2": units("b-0")}
+
+
+def test_what_is_being_stopped_still_has_its_port() -> None:
+    """A target is reached one worker at a time: the next task that needs the port comes when the first has let go."""
+    workers = {"m1": "host:h1", "m2": "host:h2 gpu=true"}
+    specs = connector("a", 1, exclusive="port:80", labels="gpu=true"), connector("b", 1, exclusive="port:80")
+    first = asked(question(workers, *specs, held={"m1": "a-0"}))
+    assert (first.held_back, first.delay_ms, first.message) == (units("b-0"), SOON_MS, "")
+    held = {each.member_id: each.units for each in first.members}
+    assert placed(question(workers, *specs, held=held)) == {"m1": units("b-0"), "m2": units("a-0")}
+
+
+@pytest.mark.parametrize("held", [{}, {"m1": "a-0 b-0"}, {"m1": "b-0", "m2": "b-1 a-0 a-1"}])
+def test_connectors_that_must_be_apart_share_no_worker(held: dict[str, str]) -> None:
+    """Said by one of them, it holds for both, and wherever they ran before."""
+    workers = {"m1": "", "m2": "", "m3": ""}
+    after = placed(question(workers, connector("a", 2), connector("b", 2, apart_from="a"), held=held))
+    assert all(len({unit.connector for unit in its}) <= 1 for its in after.values())
+
+
+def test_what_likes_to_be_together_is_put_together_while_load_is_even() -> None:
+    held = {"m2": "a-0"}
+    together = placed(question(THREE, connector("a", 1), connector("c", 2, beside="a"), connector("d", 3), held=held))
+    assert [len(together[member_id]) for member_id in THREE] == [2, 2, 2]
+    assert together["m2"] == units("a-0 c-0")
+    anywhere = placed(question(THREE, connector("a", 1), connector("c", 2), connector("d", 3), held=held))
+    assert units("c-0") <= anywhere["m1"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Moves
+
+
+def test_what_is_even_enough_does_not_move() -> None:
+    """A move must leave the fuller of the two emptier: 5 and 4 cannot be made better by moving a 2."""
+    specs = connector("a", 2, task_weight="3,2"), connector("b", 2, task_weight="2,2")
+    held = {"m1": units("a a-0 a-1"), "m2": units("b b-0 b-1")}
+    assert placed(question({"m1": "", "m2": ""}, *specs, held=held)) == {"m1": units("a-0 a-1"), "m2": units("b-0 b-1")}
+
+
+def test_a_newcomer_takes_of_the_fullest_only_what_evens_out() -> None:
+    held = {"m1": units("a-0 a-1 a-2"), "m2": units("a-3 a-4 a-5"), "m3": NO_UNITS}
+    after = placed(question(dict.fromkeys(held, ""), connector("a", 6), held=held))
+    assert [len(its) for its in after.values()] == [2, 2, 2]
+    assert all(after[member_id] < held[member_id] for member_id in ("m1", "m2"))
+
+
+def test_one_answer_moves_a_part_and_the_rest_is_asked_for_soon() -> None:
+    everything = frozenset(Unit("a", task) for task in range(1000))
+    held = {"m1": everything, "m2": NO_UNITS}
+    rounds = 0
+    while True:
+        answer = asked(question(dict.fromkeys(held, ""), connector("a", 1000), held=held))
+        after = {each.member_id: frozenset(unit for unit in each.units if unit.task >= 0) for each in answer.members}
+        assert len(held["m1"] - after["m1"]) <= 100
+        if after == held:
+            break
+        held, rounds = after, rounds + 1
+    assert [len(its) for its in held.values()] == [500, 500]
+    assert rounds == 5
+    assert answer.delay_ms == 0
+
+
+def test_work_that_waits_for_a_lost_worker_is_left_alone() -> None:
+    waiting = HeldWork(member_id="m3", left_ms=5, units=units("a a-2"))
+    answer = asked(replace(question({"m1": "", "m2": ""}, connector("a", 3)), held_back=[waiting]))
+    assert frozenset().union(*(each.units for each in answer.members)) == units("a-0 a-1")
+    assert not answer.held_back
+
+
+# --------------------------------------------------------------------------------------------------
+# What workers say
+
+
+def test_a_worker_tells_the_group_what_its_operator_told_it() -> None:
+    assignor = WeightedAssignor()
+    traits = worker("gpu=true zone=a rack:r host:h 8")
+    introduce(assignor, traits)
+    info = assignor_info(assignor)
+    assert info.metadata == b'{"capacity":8,"host":"h","labels":{"gpu":"true","zone":"a"},"rack":"r"}'
+    assert (info.minimum_version, info.version, info.maximum_version) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"\xff", b"[]", b'{"capacity":-1}', b'{"labels":{"a":1}}', b'{"x":1}', b"{" * 9000]
+)
+def test_metadata_that_nobody_can_read_is_told_and_keeps_nobody_from_working(metadata: bytes) -> None:
+    group = question({"m1": "gpu=true", "m2": ""}, connector("a", 2), connector("g", 1, labels="gpu=true"))
+    members = [replace(group.members[0]), replace(group.members[1], metadata=metadata)]
+    answer = asked(replace(group, members=members))
+    assert answer.message.startswith("m2: metadata")
+    assert answer.message.endswith("it counts as a worker that says nothing")
+    assert not answer.held_back

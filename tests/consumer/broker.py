@@ -1,0 +1,226 @@
+"""One real Kafka broker on this machine, fetched from Maven Central, and the programs that join groups on it.
+
+The jars are fetched once, by the ordinary ``mvn``, into the user's cache; the broker is one process in KRaft mode
+with its data in a directory of the test run. Nothing here is a stand-in.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.processes import wait
+
+KAFKA = "4.3.1"
+JARS = f"""
+com.dynatrace.hash4j:hash4j:0.22.0
+com.fasterxml.jackson.core:jackson-annotations:2.21
+com.fasterxml.jackson.core:jackson-core:2.21.2
+com.fasterxml.jackson.core:jackson-databind:2.21.2
+com.google.re2j:re2j:1.8
+com.typesafe.scala-logging:scala-logging_2.13:3.9.6
+com.yammer.metrics:metrics-core:2.2.0
+commons-validator:commons-validator:1.10.1
+jakarta.servlet:jakarta.servlet-api:6.0.0
+net.sf.jopt-simple:jopt-simple:5.0.4
+net.sourceforge.argparse4j:argparse4j:0.7.0
+org.apache.kafka:kafka-clients:{KAFKA}
+org.apache.kafka:kafka-coordinator-common:{KAFKA}
+org.apache.kafka:kafka-group-coordinator:{KAFKA}
+org.apache.kafka:kafka-group-coordinator-api:{KAFKA}
+org.apache.kafka:kafka-metadata:{KAFKA}
+org.apache.kafka:kafka-raft:{KAFKA}
+org.apache.kafka:kafka-server:{KAFKA}
+org.apache.kafka:kafka-server-common:{KAFKA}
+org.apache.kafka:kafka-share-coordinator:{KAFKA}
+org.apache.kafka:kafka-storage:{KAFKA}
+org.apache.kafka:kafka-tools:{KAFKA}
+org.apache.kafka:kafka-tools-api:{KAFKA}
+org.apache.kafka:kafka-transaction-coordinator:{KAFKA}
+org.apache.kafka:kafka_2.13:{KAFKA}
+org.apache.logging.log4j:log4j-api:2.25.4
+org.apache.logging.log4j:log4j-core:2.25.4
+org.hdrhistogram:HdrHistogram:2.2.2
+org.jspecify:jspecify:1.0.0
+org.pcollections:pcollections:4.0.2
+org.scala-lang:scala-library:2.13.18
+org.slf4j:slf4j-api:1.7.36
+org.slf4j:slf4j-simple:1.7.36
+"""
+"""What a broker and a consumer need to run, and nothing more: what Kafka's own list of dependencies adds is not
+used."""
+
+SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+FETCH_PATIENCE_S = 280
+
+DEPENDENCY = """
+    <dependency>
+      <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>"""
+PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>connectgroup.tests</groupId><artifactId>broker</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>{}
+  </dependencies>
+</project>
+"""
+
+PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+broker.rack=here
+log.dirs={data}
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.min.heartbeat.interval.ms=200
+group.consumer.heartbeat.interval.ms=200
+"""
+
+
+class Unavailable(Exception):
+    """What this machine lacks; the reason for which tests are skipped."""
+
+
+class Broker:
+    """A broker in a process of its own, with the compiled Java member beside it.
+
+    Attributes:
+        bootstrap: ``host:port``.
+    """
+
+    def __init__(self, directory: Path, jars: Path) -> None:
+        self._directory, self._jars = directory, jars
+        self._compiled = directory / "java"
+        member = Path(__file__).with_name("JavaMember.java")
+        _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", self._compiled, member)
+        port, controller_port = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._java = ("java", "-Xmx256m", *SMALL_JVM, "-cp", f"{jars}/*")
+        self._settings = directory / "server.properties"
+        self._settings.write_text(
+            PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data")
+        )
+        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def java_member(self) -> list[str]:
+        """The beginning of a command that runs the Java member."""
+        path = f"{self._compiled}{os.pathsep}{self._jars}/*"
+        return ["java", "-Xmx64m", *SMALL_JVM, "-cp", path, "JavaMember"]
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        log = self._directory / "log"
+        with log.open("ab") as output:
+            command = [*self._java, "kafka.Kafka", str(self._settings)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        self._process = process
+
+        def serves() -> bool:
+            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+            with contextlib.suppress(KafkaException):
+                return bool(admin.list_topics(timeout=2).brokers)
+            return False
+
+        wait("the broker", serves, lambda: log.read_text(errors="replace")[-3000:])
+
+    def kill(self) -> None:
+        """kill -9; what it had acknowledged is in the page cache, and so survives."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def running_broker() -> Iterator[Broker]:
+    """A broker for as long as the block lasts.
+
+    Raises:
+        Unavailable: there is no Java, or the jars cannot be fetched.
+    """
+    jars = fetched_jars()
+    with tempfile.TemporaryDirectory(prefix="connectgroup-broker-") as scratch:
+        broker = Broker(Path(scratch), jars)
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.kill()
+
+
+def fetched_jars() -> Path:
+    """The directory with the jars, fetched if this user has not got them yet.
+
+    Raises:
+        Unavailable: no ``java``, ``javac`` or ``mvn``, or Maven Central does not answer.
+    """
+    for command in ("java", "javac", "mvn"):
+        if shutil.which(command) is None:
+            raise Unavailable(
+                f"a Kafka broker needs {command!r}, which is not installed (a JDK 17 or later, and Maven)"
+            )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "connectgroup"
+    wanted = [line.split(":") for line in JARS.split()]
+    jars = cache / f"kafka-{KAFKA}"
+    if len(list(jars.glob("*.jar"))) == len(wanted):
+        return jars
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        project = Path(scratch) / "pom.xml"
+        project.write_text(PROJECT.format("".join(DEPENDENCY.format(*each) for each in wanted)))
+        fresh = Path(scratch) / "jars"
+        _run("mvn", "-q", "-B", "-f", project, "dependency:copy-dependencies", f"-DoutputDirectory={fresh}")
+        shutil.rmtree(jars, ignore_errors=True)
+        fresh.rename(jars)  # whole or not at all: another run may look at the same time
+    return jars
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on just now."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _run(*words: str | Path) -> None:
+    command = [str(word) for word in words]
+    try:
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=FETCH_PATIENCE_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.CalledProcessError as error:
+        raise Unavailable(f"{command[0]} failed: {(error.stdout + error.stderr).strip()[-500:]}") from None
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{command[0]} has not ended within {FETCH_PATIENCE_S} s") from None

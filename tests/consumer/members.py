@@ -1,0 +1,334 @@
+"""Members of one group, each a process of its own kind, and what they tell of themselves.
+
+The order of events is told by the machine's monotonic clock, which all of them put into their lines: what one has
+revoked before another is assigned it has an earlier time, however the lines came in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+
+from tests.integration.processes import PATIENCE_S, wait
+
+from .broker import Broker
+
+PYTHON = (
+    sys.executable,
+    "-P",
+    str(Path(__file__).with_name("python_members.py")),
+)  # its folder is no place for modules
+JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+    "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+}
+SESSION_MS = 6_000
+HEARTBEAT_MS = 200
+"""Short, because it is what everybody learns of a rebalance by."""
+
+
+class Event(NamedTuple):
+    """One line of a member."""
+
+    at_ns: int
+    event: str
+    what: list[Any]
+    more: dict[str, Any]
+
+
+class Member:
+    """A process that is a member of a group; it is gone when the block is left."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self.events: list[Event] = []
+        self.log: list[str] = []
+        self.killed_ns: int | None = None
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._readers = [
+            threading.Thread(target=self._read_events, daemon=True),
+            threading.Thread(target=self._read_log, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The partitions it has, by its own word; none once it has ended."""
+        owned: frozenset[int] = frozenset()
+        for event in list(self.events):
+            if event.event == "assigned":
+                owned |= frozenset(event.what)
+            elif event.event in ("revoked", "lost"):
+                owned -= frozenset(event.what)
+        return owned if self._process.poll() is None else frozenset()
+
+    @property
+    def read(self) -> list[tuple[int, int]]:
+        """Partition and offset of every record it was handed."""
+        return [
+            (partition, offset)
+            for event in list(self.events)
+            if event.event == "read"
+            for partition, offset in event.what
+        ]
+
+    def last(self, event: str) -> Event | None:
+        """The latest of its lines of this kind."""
+        return next((each for each in reversed(self.events) if each.event == event), None)
+
+    def until(self, event: str) -> Event:
+        """Wait for a line of this kind."""
+
+        def found() -> Event | None:
+            line = self.last(event)
+            assert line is not None or self._process.poll() is None, (
+                f"{self.name} ended without {event!r}\n{self.story()}"
+            )
+            return line
+
+        return wait(f"{self.name}: {event}", found, self.story)
+
+    def until_round(self, **expected: object) -> None:
+        """Wait until its last rebalance was like this: leader, assignor, generation."""
+
+        def found() -> bool:
+            last = self.last("round")
+            return last is not None and expected.items() <= last.more.items()
+
+        wait(f"{self.name} to be in a round with {expected}", found, self.story)
+
+    def stop(self) -> None:
+        """Let it close its consumer and end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        assert self.last("ended"), f"{self.name} has not ended well\n{self.story()}"
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+            self.killed_ns = time.monotonic_ns()
+
+    def story(self) -> str:
+        """Its last words."""
+        events = [
+            f"  {self.name} {event.at_ns / 1e9:.3f} {event.event} {str(event.what)[:100]} {event.more}"
+            for event in self.events
+        ]
+        return "\n".join([*events[-15:], *(f"  {self.name} | {line}" for line in self.log[-15:])])
+
+    def _read_events(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            self.events.append(Event(said.pop("at_ns"), said.pop("event"), said.pop("what"), said))
+
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.log.append(line.rstrip("\n"))
+
+
+@dataclass
+class Group:
+    """A topic, the group that reads it, and all members that it has had."""
+
+    broker: Broker
+    name: str
+    partitions: int
+    members: list[Member]
+    written: int = 0
+
+    # ------------------------------------------------------------------------------------------ members
+
+    def ours(self, name: str, *assignors: str) -> Member:
+        """A ``GroupConsumer``."""
+        made = {
+            "bootstrap": self.broker.bootstrap,
+            "group": self.name,
+            "assignors": list(assignors),
+            "session_timeout_ms": SESSION_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "auto_offset_reset": "earliest",
+            "auto_commit_interval_ms": 500,
+            "client_id": name,
+        }
+        return self._add(Member(name, [*PYTHON, "ours", self.name, json.dumps(made)]))
+
+    def java(self, name: str, *assignors: str) -> Member:
+        """Kafka's own consumer."""
+        made = {
+            "bootstrap.servers": self.broker.bootstrap,
+            "group.id": self.name,
+            "partition.assignment.strategy": ",".join(JAVA_ASSIGNORS.get(each, each) for each in assignors),
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 500,
+            "client.id": name,
+        }
+        return self._add(
+            Member(name, [*self.broker.java_member, self.name, *(f"{key}={value}" for key, value in made.items())])
+        )
+
+    def librdkafka(self, name: str, *assignors: str) -> Member:
+        """confluent-kafka's consumer; without an assignor of its own it speaks the protocol of KIP-848."""
+        classic = {
+            "partition.assignment.strategy": ",".join(assignors),
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
+        made = {
+            "bootstrap.servers": self.broker.bootstrap,
+            "group.id": self.name,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 500,
+            "client.id": name,
+            **(classic if assignors else {"group.protocol": "consumer"}),
+        }
+        return self._add(Member(name, [*PYTHON, "librdkafka", self.name, json.dumps(made)]))
+
+    def _add(self, member: Member) -> Member:
+        self.members.append(member)
+        return member
+
+    # ------------------------------------------------------------------------------------------ records
+
+    def write(self, count: int) -> None:
+        """Write records, to all partitions in turn."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1})
+        for number in range(self.written, self.written + count):
+            producer.produce(self.name, str(number).encode(), partition=number % self.partitions)
+        assert producer.flush(PATIENCE_S) == 0
+        self.written += count
+
+    def everything(self) -> set[tuple[int, int]]:
+        """Partition and offset of every record written."""
+        return {(number % self.partitions, number // self.partitions) for number in range(self.written)}
+
+    def wait_until_read(self) -> None:
+        """Until every record has been handed to somebody."""
+
+        def missing() -> set[tuple[int, int]]:
+            return self.everything() - {record for member in self.members for record in member.read}
+
+        wait(
+            "every record to be read",
+            lambda: not missing(),
+            lambda: f"missing {sorted(missing())[:20]}\n{self.story()}",
+        )
+
+    def read_more_than_once(self) -> list[tuple[int, int]]:
+        """The records that were handed out twice: partition and offset, sorted."""
+        counts = Counter(record for member in self.members for record in member.read)
+        return sorted(record for record, count in counts.items() if count > 1)
+
+    # ------------------------------------------------------------------------------------------ who has what
+
+    def wait_for_rest(self, *members: Member) -> None:
+        """Until these members have each partition once, and about as many each."""
+
+        def at_rest() -> bool:
+            shares = [member.owned for member in members]
+            sizes = [len(share) for share in shares]
+            whole = sorted(each for share in shares for each in share) == list(range(self.partitions))
+            return whole and max(sizes) - min(sizes) <= 1
+
+        wait(f"{', '.join(member.name for member in members)} to share the partitions", at_rest, self.story)
+
+    def never_two_owners(self, *, but: Sequence[Member] = ()) -> None:
+        """No partition was one member's before it had ceased to be another's, by their own word.
+
+        Args:
+            but: members whose word does not count, because they were stopped and could not know.
+        """
+        spans: dict[int, list[tuple[int, float, str]]] = {}
+        for member in self.members:
+            if member in but:
+                continue
+            begun: dict[int, int] = {}
+            for at_ns, event, what, _ in member.events:
+                if event == "assigned":
+                    begun |= dict.fromkeys(what, at_ns)
+                elif event in ("revoked", "lost"):
+                    for partition in what:
+                        spans.setdefault(partition, []).append((begun.pop(partition), at_ns, member.name))
+            for partition, at_ns in begun.items():
+                spans.setdefault(partition, []).append((at_ns, member.killed_ns or float("inf"), member.name))
+        assert spans
+        for partition, of_it in sorted(spans.items()):
+            of_it.sort()
+            for (_, end, one), (begin, _, other) in pairwise(of_it):
+                assert end <= begin, f"partition {partition}: {other} was given it while {one} had it\n{self.story()}"
+
+    def wait_until(self, until: Callable[[], object], what: str) -> None:
+        """Until something holds; a failure tells the group's story."""
+        wait(what, until, self.story)
+
+    def add_partitions(self, total: int) -> None:
+        """Make the topic larger."""
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(self.name, total)])[self.name].result(PATIENCE_S)
+        self.partitions = total
+
+    def add_topic(self, name: str, partitions: int) -> None:
+        """Make a topic that nobody writes to."""
+        admin = self.admin()  # it must live until it has answered
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap})
+
+    def story(self) -> str:
+        """What all members told last."""
+        return "\n".join(member.story() for member in self.members)
+
+
+@contextlib.contextmanager
+def group_on(broker: Broker, name: str, *, partitions: int) -> Iterator[Group]:
+    """A new topic and group of this name; all members that were made are gone when the block is left."""
+    group = Group(
+        broker=broker,
+        name=f"{name.replace(' ', '-')}-{os.getpid()}-{time.monotonic_ns()}",
+        partitions=partitions,
+        members=[],
+    )
+    group.add_topic(group.name, partitions)
+    try:
+        yield group
+    finally:
+        for member in group.members:
+            member.kill()

@@ -1,0 +1,144 @@
+"""Two members of groups as programs of their own: ours, and librdkafka's. Run by ``members``; not a test.
+
+Each tells on its standard output what it is given, what it gives up and what it reads, one JSON object a line, and ends
+when its standard input does. Arguments: which, the topic, and its settings as a JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+import time
+from typing import Any
+
+from assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignor import (
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+    PartitionMemberAssignment,
+    Partitions,
+    TopicPartition,
+)
+from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
+from connectgroup.errors import ConnectGroupError
+
+
+def tell(event: str, what: object = (), **more: object) -> None:
+    """One line. The clock is the machine's, so lines of several programs can be compared."""
+    # In one write: a line must not be torn where several threads tell.
+    sys.stdout.write(json.dumps({"event": event, "at_ns": time.monotonic_ns(), "what": what, **more}) + "\n")
+    sys.stdout.flush()
+
+
+class Favouring(PartitionAssignor):
+    """An assignor of this file's own, by a name that Java's consumers know: partition 0 is Java's, the rest ours."""
+
+    name = "range"
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        names = sorted(member.member_id for member in group.members)
+        favoured = next((name for name in names if not name.startswith("java")), names[0])
+        java = next((name for name in names if name.startswith("java")), favoured)
+        shares: dict[str, set[TopicPartition]] = {name: set() for name in names}
+        for partition in group.partitions:
+            shares[java if partition.partition == 0 else favoured].add(partition)
+        return PartitionAssignment(
+            members=[
+                PartitionMemberAssignment(member_id=name, partitions=frozenset(share)) for name, share in shares.items()
+            ]
+        )
+
+
+class FailsAtThree(CooperativeStickyAssignor):
+    """Works until there are three members."""
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        if len(group.members) > 2:
+            raise ValueError("two is\ncompany")
+        return super().assign(group)
+
+
+ASSIGNORS: dict[str, type[PartitionAssignor]] = {"Favouring": Favouring, "FailsAtThree": FailsAtThree}
+
+
+class Telling(ConsumerRebalanceListener):
+    """Tells what the consumer is given and gives up."""
+
+    def on_assigned(self, partitions: Partitions, generation: int) -> None:
+        tell("assigned", numbers(partitions), generation=generation)
+
+    def on_revoked(self, partitions: Partitions, generation: int) -> None:
+        tell("revoked", numbers(partitions), generation=generation)
+
+    def on_lost(self, partitions: Partitions, generation: int) -> None:
+        tell("lost", numbers(partitions), generation=generation)
+
+
+def numbers(partitions: Partitions) -> list[int]:
+    return sorted(each.partition for each in partitions)
+
+
+async def ours(topic: str, settings: dict[str, Any]) -> None:
+    """A ``GroupConsumer``; its assignors may be those of this file."""
+    assignors = [ASSIGNORS[name]() if name in ASSIGNORS else name for name in settings.pop("assignors")]
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_at_end_of_input, args=(loop, stopping), daemon=True).start()
+    led = None
+    try:
+        async with GroupConsumer(topics=[topic], assignors=assignors, listener=Telling(), **settings) as consumer:
+            tell("started")
+            while not stopping.is_set():
+                records = await consumer.poll(0.2)
+                if records:
+                    tell("read", [(record.partition, record.offset) for record in records])
+                if led != (led := (consumer.generation, consumer.is_leader, consumer.assignor)):
+                    tell("round", [], generation=led[0], leader=led[1], assignor=led[2])
+    except ConnectGroupError as error:
+        tell("failed", [], error=str(error), kind=type(error).__name__)
+    tell("ended")
+
+
+def librdkafka(topic: str, settings: dict[str, Any]) -> None:
+    """confluent-kafka's consumer, subscribed."""
+    from confluent_kafka import Consumer, TopicPartition as Theirs
+
+    stopping = threading.Event()
+    threading.Thread(target=_at_end_of_input, args=(None, stopping), daemon=True).start()
+    consumer = Consumer(settings)
+
+    def teller(event: str) -> Any:
+        def called(_: Consumer, partitions: list[Theirs]) -> None:
+            tell(event, sorted(each.partition for each in partitions))
+
+        return called
+
+    consumer.subscribe([topic], on_assign=teller("assigned"), on_revoke=teller("revoked"), on_lost=teller("lost"))
+    tell("started")
+    while not stopping.is_set():
+        messages = [message for message in consumer.consume(500, 0.2) if message.error() is None]
+        if messages:
+            tell("read", [(message.partition(), message.offset()) for message in messages])
+    consumer.close()
+    tell("ended")
+
+
+def _at_end_of_input(loop: asyncio.AbstractEventLoop | None, stopping: asyncio.Event | threading.Event) -> None:
+    sys.stdin.read()
+    if loop is None:
+        stopping.set()
+    else:
+        loop.call_soon_threadsafe(stopping.set)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    which, its_topic, its_settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    if which == "ours":
+        asyncio.run(ours(its_topic, its_settings))
+    else:
+        librdkafka(its_topic, its_settings)

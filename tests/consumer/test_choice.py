@@ -1,0 +1,125 @@
+"""Which rebalance protocol, which assignors, which leader (KIP-429)."""
+
+from __future__ import annotations
+
+import pytest
+
+from assignors.cooperative_sticky import CooperativeStickyAssignor
+from assignors.range import RangeAssignor
+from assignors.roundrobin import RoundRobinAssignor
+from assignors.sticky import StickyAssignor
+from connectgroup.assignor import PartitionAssignor, RebalanceProtocol
+from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers, protocols_of
+from connectgroup.consumer.embedded import Subscription, decode_subscription
+from connectgroup.errors import ConfigError, PluginError, WireError
+from tests.assignors.partition_tables import partitions
+
+from .assignors import COOPERATIVE, EAGER, Careful, Hasty, Odd, Planned
+
+
+def test_the_protocols_are_numbered_as_kafka_numbers_them() -> None:
+    """KIP-429, "RebalanceProtocol": EAGER (0), COOPERATIVE (1)."""
+    assert [(each.name, each.value) for each in RebalanceProtocol] == [("EAGER", 0), ("COOPERATIVE", 1)]
+
+
+@pytest.mark.parametrize(
+    ("assignor", "protocols"),
+    [
+        (RangeAssignor(), {EAGER}),
+        (RoundRobinAssignor(), {EAGER}),
+        (StickyAssignor(), {EAGER}),
+        (CooperativeStickyAssignor(), {EAGER, COOPERATIVE}),
+        (Planned(), {EAGER}),  # an author who says nothing
+    ],
+    ids=lambda value: value.name if isinstance(value, PartitionAssignor) else "",
+)
+def test_the_built_in_assignors_have_the_protocols_of_kafkas(
+    assignor: PartitionAssignor, protocols: set[RebalanceProtocol]
+) -> None:
+    """The table of KIP-429, "Compatibility and Upgrade Path"; EAGER is what an assignor has that does not say."""
+    assert protocols_of(assignor) == protocols
+
+
+@pytest.mark.parametrize(
+    ("assignors", "chosen"),
+    [
+        ([RangeAssignor()], EAGER),
+        ([CooperativeStickyAssignor()], COOPERATIVE),
+        ([Hasty()], COOPERATIVE),
+        ([CooperativeStickyAssignor(), Careful()], COOPERATIVE),
+        ([RangeAssignor(), CooperativeStickyAssignor()], EAGER),
+        ([CooperativeStickyAssignor(), RangeAssignor()], EAGER),
+        ([CooperativeStickyAssignor(), Hasty(), Careful()], COOPERATIVE),
+    ],
+)
+def test_the_highest_protocol_that_all_assignors_have_is_chosen(
+    assignors: list[PartitionAssignor], chosen: RebalanceProtocol
+) -> None:
+    assert choose_protocol(assignors) is chosen
+
+
+@pytest.mark.parametrize(
+    ("assignors", "says"),
+    [
+        ([], "assignors: got 'none'; allowed: one or more, in order of preference"),
+        (
+            [RangeAssignor(), CooperativeStickyAssignor(), Hasty()],
+            "assignors: got 'range, cooperative-sticky, hasty'; "
+            "allowed: assignors with a rebalance protocol in common; "
+            "range has EAGER; cooperative-sticky has EAGER, COOPERATIVE; hasty has COOPERATIVE",
+        ),
+        ([RangeAssignor(), RangeAssignor()], "assignors: got 'range, range'; allowed: each name once"),
+    ],
+)
+def test_assignors_that_cannot_be_used_together_are_refused_at_start_up(
+    assignors: list[PartitionAssignor], says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        choose_protocol(assignors)
+    assert str(refused.value) == says
+
+
+def test_an_assignor_that_lists_no_protocols_or_odd_ones_is_named() -> None:
+    says = r"assignor 'odd': rebalance_protocols: got \(1,\); allowed: one or more of EAGER \(0\), COOPERATIVE \(1\)"
+    with pytest.raises(PluginError, match=says):
+        choose_protocol([Odd()])
+    for listed in ((), [EAGER], None):
+        odd = Odd()
+        odd.rebalance_protocols = listed  # type: ignore[misc, assignment]
+        with pytest.raises(PluginError, match="rebalance_protocols: got"):
+            choose_protocol([odd])
+
+
+def test_a_member_says_the_same_to_each_of_its_assignors_but_for_their_own_bytes() -> None:
+    owned = partitions("t{1}")
+    offers = join_offers(
+        [Planned(), RangeAssignor()], subscribed=frozenset({"t", "u"}), owned=owned, generation=4, rack="r"
+    )
+    assert [name for name, _ in offers] == ["planned", "range"]
+    planned, ranged = (decode_subscription(data) for _, data in offers)
+    told = {"topics": frozenset({"t", "u"}), "owned": owned, "generation": 4, "rack": "r"}
+    assert planned == Subscription(user_data=b"plan", **told)  # type: ignore[arg-type]
+    assert ranged == Subscription(user_data=None, **told)  # type: ignore[arg-type]
+
+
+def test_an_assignor_that_fails_to_say_anything_is_named() -> None:
+    class Failing(Planned):
+        def metadata(self) -> None:  # type: ignore[override]
+            raise KeyError("rack")
+
+    with pytest.raises(PluginError, match=r"planned.*metadata raised KeyError"):
+        join_offers([Failing()], subscribed=frozenset(), owned=frozenset(), generation=-1)
+
+
+def test_the_assignor_is_the_one_that_the_coordinator_chose() -> None:
+    chosen = CooperativeStickyAssignor()
+    assert assignor_named([RangeAssignor(), chosen], "cooperative-sticky") is chosen
+    with pytest.raises(WireError, match="JoinGroup answer: protocol_name: got 'sticky'; allowed: range"):
+        assignor_named([RangeAssignor()], "sticky")
+
+
+def test_the_leader_is_the_first_of_those_with_the_highest_assignor_version() -> None:
+    """KIP-429, "Looking into the Future: Assignor Version"."""
+    assert choose_leader([("a", 1), ("b", 3), ("c", 3)]) == "b"
+    assert choose_leader([("b", 0), ("a", 0)]) == "b"  # not by name
+    assert choose_leader([("a", -1)]) == "a"

@@ -1,0 +1,229 @@
+"""Whole classic groups: never two owners, all owned at rest, few rebalances; whatever mixture, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from connectgroup.consumer.embedded import HIGHEST_VERSION
+
+from .assignors import COOPERATIVE, EAGER
+from .classic_group import Phase, Process, World
+
+RANGE, BOTH, STICKY = ("range",), ("range", "cooperative-sticky"), ("cooperative-sticky",)
+
+
+def group(*configured: Sequence[str], **topics: int) -> World:
+    """A group at rest with a process of each configuration."""
+    world = World(**(topics or {"t": 6, "u": 3}))
+    for names in configured:
+        world.start(*names)
+    world.settle()
+    world.check_rest()
+    return world
+
+
+def held(world: World) -> list[int]:
+    return sorted(len(each.holds) for each in world.running)
+
+
+def test_sk_07_a_newcomer_to_a_cooperative_group_gets_what_others_have_given_up_in_a_second_rebalance() -> None:
+    """SK-07 as it goes in a whole group: what stays is not interrupted, what moves is given up, then given on."""
+    world = group(STICKY, STICKY, t=4, u=2)
+    before = [each.holds for each in world.processes]
+    newcomer = world.start(*STICKY)
+    assert world.settle() == 2
+    assert held(world) == [2, 2, 2]
+    kept = [each.holds for each in world.processes[:2]]
+    assert all(now < then for now, then in zip(kept, before, strict=True))
+    assert newcomer.holds == frozenset[object]().union(*before) - frozenset[object]().union(*kept)
+    assert world.revoked == {"p1": 1, "p2": 1}
+
+
+def test_an_eager_group_needs_one_rebalance_and_everybody_stops_for_it() -> None:
+    world = group(RANGE, RANGE, t=4, u=2)
+    world.start(*RANGE)
+    assert world.settle() == 1
+    assert world.revoked == {"p1": 3, "p2": 3}
+
+
+def test_members_of_both_kinds_share_one_group() -> None:
+    """KIP-429: an eager member has given up everything; a cooperative one goes on with what stays its own."""
+    world = group(STICKY, BOTH, STICKY)
+    assert [each.protocol for each in world.processes] == [COOPERATIVE, EAGER, COOPERATIVE]
+    assert held(world) == [3, 3, 3]
+    world.revoked.clear()
+    world.start(*STICKY)
+    assert world.settle() <= 2
+    assert held(world) == [2, 2, 2, 3]
+    # The eager one gave up all of its three in each of the rebalances, the others only what had to go.
+    assert world.revoked["p2"] >= 3
+    assert world.revoked.get("p1", 0) + world.revoked.get("p3", 0) <= 2
+
+
+def bounce(world: World, process: Process, configured: Sequence[str]) -> int:
+    """Ends a process and starts another in its place; how many rebalances until all is at rest again."""
+    world.stop(process)
+    world.start(*configured)
+    rebalances = world.settle()
+    world.check_rest()
+    return rebalances
+
+
+def test_sk_27_members_too_old_to_say_their_generation_are_believed() -> None:
+    """SK-27 in a whole group: subscriptions of version 1 (KIP-429 alone) beside newer ones; nobody is interrupted."""
+    world = World(t=6, u=3)
+    for speaks in (1, 1, 2):
+        world.start(*STICKY, speaks=speaks)
+    world.settle()
+    world.revoked.clear()
+    world.stop(world.running[0])
+    assert world.settle() == 1
+    world.check_rest()
+    assert held(world) == [4, 5]
+    assert world.revoked == {}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_group_is_changed_over_to_cooperative_and_back_process_by_process(size: int) -> None:
+    """KIP-429, "Compatibility and Upgrade Path": two rolling bounces there, and the same two back."""
+    world = group(*[RANGE] * size)
+    for configured in (BOTH, STICKY, BOTH, RANGE):
+        for process in world.running:
+            assert bounce(world, process, configured) <= 3
+            assert len(world.running) == size
+        protocols = {each.protocol for each in world.running}
+        assert protocols == {COOPERATIVE if configured is STICKY else EAGER}
+        # While anybody is left who lists range alone, or once all have both, the vote decides.
+        assert world.coordinator.assignor == ("cooperative-sticky" if configured is STICKY else "range")
+
+
+def test_a_process_that_skips_a_bounce_is_refused_and_nobody_else_is_disturbed() -> None:
+    """KIP-429, "Edge Cases": from range straight to cooperative-sticky. Nobody owns anything twice for it."""
+    world = group(RANGE, RANGE)
+    before = [each.holds for each in world.processes]
+    hasty = world.start(*STICKY)
+    assert world.settle() == 0
+    assert hasty.phase is Phase.REFUSED
+    assert [each.holds for each in world.running] == before
+
+
+def test_a_member_that_missed_its_share_asks_again_and_is_given_the_same_one() -> None:
+    world = group(STICKY, STICKY)
+    newcomer = world.start(*STICKY)
+    for _ in range(40):
+        newcomer.loses = newcomer.loses or newcomer.phase is Phase.WAIT
+        world.round()
+        if any("misses" in line for line in world.story):
+            break
+    world.settle()
+    world.check_rest()
+    assert any("misses its share" in line for line in world.story)
+    assert held(world) == [3, 3, 3]
+
+
+def test_sk_20_a_stale_claim_is_ignored_where_another_owns_the_partition_by_now() -> None:
+    """SK-20 in a whole group (KIP-792): a process was away, does not know it, and says what it owned then.
+
+    By now that is three others'. They give up what the newcomer is due, not all that it claims.
+    """
+    world = group(STICKY, STICKY)
+    away, other = world.processes
+    away.frozen = away.stubborn = True
+    world.session_over(away)
+    running = [other, world.start(*STICKY), world.start(*STICKY)]
+    for _ in range(200):
+        world.round()
+    assert [len(each.holds) for each in running] == [3, 3, 3]
+    stale = away.holds
+    assert len(stale) >= 4  # it has not been told
+    world.revoked.clear()
+    world.settle()
+    world.check_rest()
+    assert held(world) == [2, 2, 2, 3]
+    assert world.revoked[away.name] >= len(stale) - len(away.holds)
+    assert sum(world.revoked.get(each.name, 0) for each in running) == 2
+
+
+# --------------------------------------------------------------------------------------------------
+# Whatever happens
+
+ALWAYS_COMPATIBLE = [
+    [STICKY, BOTH, ("reversed", "cooperative-sticky"), ("cooperative-sticky", "roundrobin")],
+    [STICKY],
+    [
+        ("reversed", "cooperative-sticky"),
+        ("cooperative-sticky", "reversed"),
+        ("reversed", "range", "cooperative-sticky"),
+    ],
+    [RANGE, BOTH, ("roundrobin", "range")],
+]
+"""Each a list of configurations of which all share one assignor: what KIP-429 allows to be in a group at one time."""
+
+EVENTS = (
+    *("step", "step", "step", "step", "round", "round", "round", "round", "round", "start", "start", "stop", "kill"),
+    *("freeze", "thaw", "thaw", "over", "over", "want", "grow", "lose", "lose", "return"),
+)
+events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 9), st.integers(0, 9)), min_size=5, max_size=60)
+TOPICS = (("t", "u"), ("t",), ("u",), ("t", "u", "v"))
+
+
+def happens(world: World, event: str, number: int, choice: int, configurations: Sequence[Sequence[str]]) -> None:
+    """One event of a run, to the process that ``number`` picks."""
+    configured = configurations[choice % len(configurations)]
+    if event == "start" or not world.running:
+        if len(world.running) < 6:
+            world.start(*configured, topics=TOPICS[number % len(TOPICS)], speaks=1 + choice % HIGHEST_VERSION)
+        return
+    process = world.running[number % len(world.running)]
+    match event:
+        case "step":
+            for _ in range(1 + choice % 3):
+                world.step(process)
+        case "round":
+            world.round()
+        case "stop":
+            world.stop(process)
+        case "kill":
+            world.kill(process)
+        case "freeze":
+            process.frozen = True
+        case "thaw":
+            process.frozen = False
+        case "over":
+            silent = [each for each in world.processes if each.frozen or not each.alive]
+            if silent:
+                world.session_over(silent[number % len(silent)])
+        case "want":
+            process.subscribed = frozenset(TOPICS[choice % len(TOPICS)])
+        case "grow":
+            world.topics["tuv"[choice % 3]] += 1
+        case "lose":
+            process.loses = True
+        case "return":
+            process.frozen = process.stubborn = True
+            world.session_over(process)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(ALWAYS_COMPATIBLE), st.integers(1, 4), st.integers(0, 1 << 16), events)
+def test_never_two_owners_all_owned_at_rest_and_few_rebalances(
+    configurations: Sequence[Sequence[str]], size: int, seed: int, events: Sequence[tuple[str, int, int]]
+) -> None:
+    """Members of both protocols come, go, die, stand still, miss shares, return with stale claims."""
+    world = World(seed=seed, t=4, u=3, v=1)
+    for number in range(size):
+        world.start(*configurations[number % len(configurations)])
+    for event, number, choice in events:
+        happens(world, event, number, choice, configurations)
+    if not world.running:
+        world.start(*configurations[0])
+    # The one under way, one for what it has missed, and the one in which is given what was given up in that. Whoever is
+    # still on its way into the group comes when it comes: one more for it, and one that follows.
+    on_their_way = sum(each.member_id not in world.coordinator.members for each in world.running)
+    rebalances = world.settle()
+    assert rebalances <= 3 + 2 * on_their_way, world.told(f"{rebalances} rebalances, {on_their_way} on their way")
+    world.check_rest()
+    assert world.settle() == 0

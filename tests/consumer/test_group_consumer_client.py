@@ -1,0 +1,165 @@
+"""Finding the coordinator and finding it again: brokers that answer by a script do what a real one does by chance."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from connectgroup.consumer.client import GroupClient
+from connectgroup.consumer.errors import BrokerError, Code
+from connectgroup.errors import TransportError
+from connectgroup.messages import ApiVersion, ApiVersionsResponse, FindCoordinatorResponse, FoundCoordinator
+from connectgroup.wire.framing import FrameReader, frame
+from connectgroup.wire.kafka_apis import BROKER_APIS
+from connectgroup.wire.kafka_messages import GroupHeartbeatRequest, GroupHeartbeatResponse
+
+HEARTBEAT = GroupHeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+API_OF_KEY = {api.key: api for api in BROKER_APIS.values()}
+SILENCE = object()
+HANGUP = object()
+STRANGER = object()
+"""An answer that belongs to another request."""
+
+
+class ScriptedBroker:
+    """Answers heartbeats by a list, and says of any group that it is coordinated where it was told.
+
+    Attributes:
+        port: where it listens.
+        coordinators: the answers to FindCoordinator: port and error code; the last one stays.
+        heartbeats: the answers to Heartbeat: an error code, or what it does instead; the last one stays.
+        asked: how many heartbeats came.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.coordinators: list[tuple[int, int]] = []
+        self.heartbeats: list[object] = [0]
+        self.asked = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        while data := await reader.read(4096):
+            for request in frames.feed(data):
+                key, version, correlation_id = struct.unpack_from(">hhi", request)
+                answer = self._answer(key)
+                if answer is HANGUP:
+                    writer.close()
+                    return
+                if answer is SILENCE:
+                    continue
+                if answer is STRANGER:
+                    answer, correlation_id = GroupHeartbeatResponse(error_code=0), correlation_id + 1
+                body = API_OF_KEY[key].responses[version].encode(answer)
+                tags = b"" if key == 18 else b"\0"
+                writer.write(frame(struct.pack(">i", correlation_id) + tags + body))
+        writer.close()
+
+    def _answer(self, key: int) -> Any:
+        match API_OF_KEY[key].name:
+            case "ApiVersions":
+                served = [ApiVersion(api_key=each, min_version=0, max_version=99) for each in API_OF_KEY]
+                return ApiVersionsResponse(api_keys=tuple(served))
+            case "FindCoordinator":
+                port, code = self.coordinators.pop(0) if len(self.coordinators) > 1 else self.coordinators[0]
+                found = FoundCoordinator(key="g", node_id=1, host="127.0.0.1", port=port, error_code=code)
+                return FindCoordinatorResponse(coordinators=(found,))
+            case _:
+                self.asked += 1
+                said = self.heartbeats.pop(0) if len(self.heartbeats) > 1 else self.heartbeats[0]
+                return GroupHeartbeatResponse(error_code=said) if isinstance(said, int) else said
+
+
+@asynccontextmanager
+async def brokers(count: int) -> AsyncIterator[list[ScriptedBroker]]:
+    scripted = [ScriptedBroker() for _ in range(count)]
+    servers = [await asyncio.start_server(each.serve, "127.0.0.1", 0) for each in scripted]
+    for each, server in zip(scripted, servers, strict=True):
+        each.port = server.sockets[0].getsockname()[1]
+        each.coordinators = [(each.port, 0)]
+    try:
+        yield scripted
+    finally:
+        for server in servers:
+            server.close()
+
+
+@asynccontextmanager
+async def client_of(broker: ScriptedBroker) -> AsyncIterator[GroupClient]:
+    client = GroupClient(f"127.0.0.1:{broker.port}", "g", "c")
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("moved", [Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE])
+async def test_when_the_coordinator_has_moved_it_is_found_again(moved: Code) -> None:
+    async with brokers(2) as (old, new), client_of(old) as client:
+        old.coordinators = [(old.port, 0), (new.port, 0)]
+        old.heartbeats = [int(moved)]
+        answer = await client.ask_coordinator(HEARTBEAT)
+        assert (answer.error_code, old.asked, new.asked) == (0, 1, 1)
+        await client.ask_coordinator(HEARTBEAT)
+        assert (old.asked, new.asked) == (1, 2)
+
+
+async def test_while_it_is_loading_the_same_one_is_asked_again() -> None:
+    async with brokers(2) as (one, other), client_of(one) as client:
+        one.coordinators = [(one.port, 0), (other.port, 0)]
+        one.heartbeats = [int(Code.COORDINATOR_LOAD_IN_PROGRESS), int(Code.REBALANCE_IN_PROGRESS)]
+        answer = await client.ask_coordinator(HEARTBEAT)
+        assert (answer.error_code, one.asked, other.asked) == (Code.REBALANCE_IN_PROGRESS, 2, 0)
+
+
+@pytest.mark.parametrize("loss", [HANGUP, STRANGER], ids=["closed", "stranger"])
+async def test_when_the_connection_is_lost_the_coordinator_is_found_again(loss: object) -> None:
+    async with brokers(2) as (old, new), client_of(old) as client:
+        old.coordinators = [(old.port, 0), (new.port, 0)]
+        old.heartbeats = [loss]
+        assert (await client.ask_coordinator(HEARTBEAT)).error_code == 0
+        assert (old.asked, new.asked) == (1, 1)
+
+
+async def test_one_that_is_silent_is_given_up_for_another() -> None:
+    async with brokers(2) as (old, new), client_of(old) as client:
+        old.coordinators = [(old.port, 0), (new.port, 0)]
+        old.heartbeats = [SILENCE]
+        assert (await client.ask_coordinator(HEARTBEAT, timeout_s=60, each_s=0.1)).error_code == 0
+        assert (old.asked, new.asked) == (1, 1)
+
+
+async def test_when_time_is_up_the_last_reason_is_told() -> None:
+    async with brokers(1) as (one,), client_of(one) as client:
+        one.heartbeats = [int(Code.NOT_COORDINATOR)]
+        said = rf"^GroupHeartbeatRequest: given up after 0.5 s: 127.0.0.1:{one.port}: NOT_COORDINATOR$"
+        with pytest.raises(TransportError, match=said):
+            await client.ask_coordinator(HEARTBEAT, timeout_s=0.5)
+        assert one.asked > 1
+
+
+async def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
+    async with brokers(1) as (one,), client_of(one) as client:
+        one.coordinators = [(-1, int(Code.COORDINATOR_NOT_AVAILABLE)), (one.port, 0)]
+        assert (await client.ask_coordinator(HEARTBEAT)).error_code == 0
+
+
+async def test_a_group_one_has_no_right_to_is_refused_at_once() -> None:
+    async with brokers(1) as (one,), client_of(one) as client:
+        one.coordinators = [(-1, int(Code.GROUP_AUTHORIZATION_FAILED))]
+        with pytest.raises(
+            BrokerError, match=r"^coordinator of group 'g': GROUP_AUTHORIZATION_FAILED \(30\): no right"
+        ):
+            await client.ask_coordinator(HEARTBEAT)
+
+
+async def test_of_several_bootstrap_brokers_the_first_that_answers_is_taken() -> None:
+    async with brokers(1) as (one,):
+        client = GroupClient(f"127.0.0.1:9, 127.0.0.1:{one.port}", "g", "c")
+        assert (await client.ask_coordinator(HEARTBEAT)).error_code == 0
+        await client.close()

@@ -1,0 +1,184 @@
+"""Groups of several kinds of members on a real broker: a ``GroupConsumer`` beside Java's consumer and librdkafka's.
+
+Every member is a process of its own. What it owns and what it has read is its own word, with the machine's clock to it;
+no test looks at a status page.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .conftest import NewGroup
+
+if TYPE_CHECKING:
+    from .members import Group, Member
+
+
+def test_it_leads_a_group_of_java_and_librdkafka(new_group: NewGroup) -> None:
+    """First in, so leader: Java's and librdkafka's consumers take over what an assignor in Python has shared out."""
+    with new_group("leads", partitions=9) as group:
+        group.write(90)
+        ours = group.ours("ours", "cooperative-sticky")
+        ours.until("assigned")
+        java = group.java("java", "cooperative-sticky")
+        rdkafka = group.librdkafka("librdkafka", "cooperative-sticky")
+        group.wait_for_rest(ours, java, rdkafka)
+        ours.until_round(leader=True, assignor="cooperative-sticky")
+        group.write(900)
+        group.wait_until_read()
+
+        ours.stop()
+        group.wait_for_rest(java, rdkafka)
+        group.write(90)
+        group.wait_until_read()
+        group.never_two_owners()
+
+
+def test_it_follows_java_and_leads_when_java_is_gone(new_group: NewGroup) -> None:
+    with new_group("follows", partitions=6) as group:
+        group.write(60)
+        java = group.java("java", "cooperative-sticky")
+        java.until("assigned")
+        ours = group.ours("ours", "cooperative-sticky")
+        group.wait_for_rest(java, ours)
+        ours.until_round(leader=False)
+        group.write(600)
+        group.wait_until_read()
+
+        java.stop()
+        group.wait_for_rest(ours)
+        ours.until_round(leader=True)
+        group.write(60)
+        group.wait_until_read()
+        group.never_two_owners()
+
+
+def test_two_rolling_bounces_take_a_mixed_group_to_cooperative_and_two_take_it_back(new_group: NewGroup) -> None:
+    """KIP-429, "Compatibility and Upgrade Path": range, then both, then cooperative-sticky; and the same way back."""
+    with new_group("bounces", partitions=6) as group:
+        one, two, java = group.ours("ours-1", "range"), group.ours("ours-2", "range"), group.java("java-1", "range")
+        group.wait_for_rest(one, two, java)
+
+        def bounce(number: int, assignors: Sequence[str], *, then: str) -> None:
+            """Restart every member in turn with other assignors; what the group must use then."""
+            nonlocal one, two, java
+            java.stop()
+            java = _replaced(group, group.java(f"java-{number}", *assignors), one, two)
+            one.stop()
+            one = _replaced(group, group.ours(f"ours-{number}a", *assignors), two, java)
+            two.stop()
+            two = _replaced(group, group.ours(f"ours-{number}b", *assignors), one, java)
+            group.wait_until_read()
+            one.until_round(assignor=then)
+            two.until_round(assignor=then)
+
+        bounce(2, ["range", "cooperative-sticky"], then="range")
+        bounce(3, ["cooperative-sticky"], then="cooperative-sticky")
+        # librdkafka cannot be bounced over: it refuses a list of both kinds. In the group as it is now it is at home.
+        rdkafka = _replaced(group, group.librdkafka("librdkafka", "cooperative-sticky"), one, two, java)
+        rdkafka.stop()
+        group.wait_for_rest(one, two, java)
+        bounce(4, ["range", "cooperative-sticky"], then="range")
+        bounce(5, ["range"], then="range")
+
+        group.never_two_owners()
+        assert not group.read_more_than_once(), "everybody has left in good order, so nothing is to be read again"
+
+
+def _replaced(group: Group, member: Member, *others: Member) -> Member:
+    """Write on while a member comes in, until it has its share."""
+    group.write(30)
+    group.wait_for_rest(member, *others)
+    group.write(30)
+    return member
+
+
+def test_a_killed_member_and_a_stopped_one_are_replaced_and_the_stopped_one_has_lost_everything(
+    new_group: NewGroup,
+) -> None:
+    """kill -9 of Java, SIGSTOP of ours, for longer than the session; what they had not committed is read again."""
+    with new_group("dies", partitions=6) as group:
+        group.write(60)
+        ours, stays = group.ours("ours", "cooperative-sticky"), group.ours("stays", "cooperative-sticky")
+        java = group.java("java", "cooperative-sticky")
+        group.wait_for_rest(ours, stays, java)
+        before = ours.owned
+        group.write(60)
+        group.wait_until_read()
+        ours.signal(signal.SIGSTOP)
+        java.kill()
+        group.write(600)
+        group.wait_until(lambda: stays.owned == frozenset(range(6)), "the one that is left to have everything")
+        group.wait_until_read()
+
+        ours.signal(signal.SIGCONT)
+        lost = ours.until("lost")
+        assert frozenset(lost.what) == before
+        group.wait_for_rest(ours, stays)
+        group.write(60)
+        group.wait_until_read()
+        group.never_two_owners(but=[ours])
+
+
+def test_it_shares_a_group_with_members_of_the_new_protocol(new_group: NewGroup) -> None:
+    """KIP-848, "Consumer Group Upgrade": the coordinator assigns for a classic member as long as there are others."""
+    with new_group("new", partitions=6) as group:
+        group.write(60)
+        new = group.librdkafka("new")
+        new.until("assigned")
+        ours = group.ours("ours", "cooperative-sticky")
+        group.wait_for_rest(new, ours)
+        group.write(600)
+        group.wait_until_read()
+        new.stop()
+        group.wait_for_rest(ours)
+        ours.until_round(leader=True)
+        another = group.librdkafka("another")
+        group.wait_for_rest(ours, another)
+        group.write(60)
+        group.wait_until_read()
+        ours.stop()
+        group.wait_for_rest(another)
+        group.never_two_owners()
+        assert not group.read_more_than_once()
+
+
+def test_an_assignor_written_in_python_leads_java(new_group: NewGroup) -> None:
+    """Under a name that Java offers too; Java takes over whatever the leader has decided."""
+    with new_group("custom", partitions=5) as group:
+        group.write(50)
+        ours = group.ours("ours", "Favouring")
+        ours.until("assigned")
+        java = group.java("java", "range")
+        group.wait_until(lambda: java.owned == {0} and ours.owned == {1, 2, 3, 4}, "Java to have 0, ours the rest")
+        group.write(500)
+        group.wait_until_read()
+        group.never_two_owners()
+        assert not group.read_more_than_once()
+
+
+def test_a_leader_whose_assignor_fails_says_so_in_one_line_and_leaves_and_the_group_goes_on(
+    new_group: NewGroup,
+) -> None:
+    """Nobody is asked to give anything up by an assignor that has failed, and the leader commits before it leaves."""
+    with new_group("fails", partitions=4) as group:
+        group.write(400)
+        ours = group.ours("ours", "FailsAtThree")
+        ours.until("assigned")
+        java = group.java("java-1", "cooperative-sticky")
+        group.wait_for_rest(ours, java)
+        group.wait_until_read()
+        another = group.java("java-2", "cooperative-sticky")
+        failed = ours.until("failed").more
+        assert failed["kind"] == "PluginError"
+        assert failed["error"] == (
+            "assignor 'cooperative-sticky' (__main__.FailsAtThree): assign raised ValueError: two is\\ncompany"
+        )
+        group.wait_for_rest(java, another)
+        assert not [event for event in java.events if event.event in ("revoked", "lost") and event.what]
+        group.write(40)
+        group.wait_until_read()
+        group.never_two_owners()
+        assert not group.read_more_than_once()

@@ -1,0 +1,189 @@
+"""What is said of settings that cannot be used, and of brokers that are none: one line each. No broker is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.errors import ConfigError, TransportError
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
+from connectgroup.consumer import GroupConsumer
+from connectgroup.consumer.connection import BrokerConnection
+from connectgroup.consumer.errors import BrokerError, Code, told
+from connectgroup.wire.kafka_messages import MetadataRequest
+
+NOWHERE = "127.0.0.1:9"
+
+
+class Nothing(PartitionAssignor):
+    name = "nothing"
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        return PartitionAssignment()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bootstrap": "localhost"}, "bootstrap: got 'localhost'; allowed: host:port, port 1 to 65535"),
+        ({"bootstrap": ","}, "bootstrap: got ','; allowed: host:port, several with commas"),
+        ({"group": ""}, "group: got ''; allowed: string should have at least 1 character"),
+        ({"topics": []}, "topics: got '()'; allowed: tuple should have at least 1 item after validation, not 0"),
+        ({"topics": "orders"}, "topics: got 'orders'; allowed: input should be a valid tuple"),
+        (
+            {"topics": ["a", "or*"]},
+            "topics: got 'or*'; allowed: 1 to 249 of a-z A-Z 0-9 . _ -; names, no patterns",
+        ),
+        ({"assignors": []}, "assignors: got '[]'; allowed: a list of one or more names or PartitionAssignor objects"),
+        (
+            {"assignors": "range"},
+            "assignors: got 'range'; allowed: a list of one or more names or PartitionAssignor objects",
+        ),
+        ({"assignors": [Nothing]}, "assignors: got 'ABCMeta'; allowed: names or PartitionAssignor objects"),
+        ({"assignors": ["range", "range"]}, "assignors: got 'range, range'; allowed: each name once"),
+        (
+            {"heartbeat_interval_ms": 4_000, "session_timeout_ms": 10_000},
+            "heartbeat_interval_ms: got '4000'; allowed: at most a third of session_timeout_ms (10000)",
+        ),
+        (
+            {"max_poll_interval_ms": 0},
+            "max_poll_interval_ms: got '0'; allowed: input should be greater than or equal to 1",
+        ),
+        (
+            {"auto_offset_reset": "first"},
+            "auto_offset_reset: got 'first'; allowed: input should be 'earliest', 'latest' or 'error'",
+        ),
+        (
+            {"fetch": {"security.protocol": "SSL"}},
+            "fetch.security.protocol: got 'a value'; allowed: nothing: only PLAINTEXT is spoken, no TLS and no SASL",
+        ),
+        (
+            {"fetch": {"sasl.password": "secret"}},
+            "fetch.sasl.password: got 'a value'; allowed: nothing: only PLAINTEXT is spoken, no TLS and no SASL",
+        ),
+        (
+            {"fetch": {"group.id": "other"}},
+            "fetch.group.id: got 'other'; allowed: settings of fetching only; this one the consumer makes itself",
+        ),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_be_used_is_one_line(settings: dict[str, Any], said: str) -> None:
+    usable: dict[str, Any] = {"bootstrap": NOWHERE, "group": "g", "topics": ["t"], "assignors": ["range"]}
+    with pytest.raises(ConfigError) as caught:
+        GroupConsumer(**{**usable, **settings})
+    assert str(caught.value) == said
+
+
+def test_an_unknown_assignor_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"^assignor: got 'fair'; allowed: cooperative-sticky, .*range, .*uniform$"):
+        GroupConsumer(NOWHERE, group="g", topics=["t"], assignors=["fair"])
+
+
+def test_what_librdkafka_says_of_a_setting_is_passed_on() -> None:
+    with pytest.raises(ConfigError, match=r"^fetch: got .*No such configuration property: \"fetch.min.bite\"$"):
+        GroupConsumer(NOWHERE, group="g", topics=["t"], fetch={"fetch.min.bite": 1})
+
+
+def test_without_confluent_kafka_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['confluent_kafka'] = None\nfrom connectgroup.consumer import GroupConsumer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.endswith(
+        "ConfigError: confluent-kafka: got 'not installed'; allowed: pip install 'connectgroup[kafka]'"
+    )
+
+
+def test_the_pure_modules_come_without_the_rest() -> None:
+    code = (
+        "import sys\nfrom connectgroup.consumer import choice, embedded, rounds, validation\n"
+        "sys.exit(bool({'asyncio', 'confluent_kafka', 'pydantic'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_error_code_is_told_with_what_can_be_done() -> None:
+    assert told(12345) == "error 12345"
+    assert told(Code.REBALANCE_IN_PROGRESS) == "REBALANCE_IN_PROGRESS (27)"
+    refused = BrokerError("JoinGroup of group 'g'", 81)
+    assert str(refused) == "JoinGroup of group 'g': GROUP_MAX_SIZE_REACHED (81): the group has group.max.size members"
+
+
+# --------------------------------------------------------------------------------------------------
+# What is no broker
+
+
+@asynccontextmanager
+async def server(answer: bytes) -> AsyncIterator[int]:
+    """Answers anything with these bytes and closes; its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    running = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield running.sockets[0].getsockname()[1]
+    finally:
+        running.close()
+        await running.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "the broker closed the connection"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "an answer of 352518912 bytes; allowed: 4 to 67108864"),  # a TLS alert
+        (b"\x00\x00\x00\x04\x00\x00\x00\x63", "ApiVersionsResponse v3: "),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer of 1213486160 bytes; allowed: 4 to 67108864"),
+    ],
+    ids=["nothing", "TLS", "too short", "HTTP"],
+)
+async def test_what_is_no_broker_is_told_with_a_hint(answer: bytes, said: str) -> None:
+    async with server(answer) as port:
+        connection = BrokerConnection("127.0.0.1", port, "c")
+        with pytest.raises(TransportError) as caught:
+            await connection.call(MetadataRequest(topics=()), timeout_s=10)
+        text = str(caught.value)
+        assert text.startswith(f"127.0.0.1:{port}: MetadataRequest: {said}")
+        assert text.endswith(
+            "at ApiVersions; is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"
+        )
+        assert "\n" not in text
+
+
+async def test_a_server_that_does_not_answer_is_given_up_after_a_while() -> None:
+    held = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await held.wait()
+        writer.close()
+
+    running = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = running.sockets[0].getsockname()[1]
+    connection = BrokerConnection("127.0.0.1", port, "c")
+    with pytest.raises(TransportError, match=rf"^127.0.0.1:{port}: no answer to MetadataRequest within 0.2 s$"):
+        await connection.call(MetadataRequest(topics=()), timeout_s=0.2)
+    held.set()
+    running.close()
+
+
+async def test_where_no_broker_listens_the_consumer_says_so_and_goes_on_trying(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="connectgroup.consumer"):
+        async with GroupConsumer(NOWHERE, group="g", topics=["t"]) as consumer:
+            assert await consumer.poll(0.5) == []
+    assert "group g: 127.0.0.1:9: FindCoordinatorRequest: Connection refused; trying again" in caplog.messages

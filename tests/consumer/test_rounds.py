@@ -1,0 +1,200 @@
+"""What a member gives up and takes, and what a leader may give (KIP-429, KIP-792), on the smallest groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from assignors.cooperative_sticky import CooperativeStickyAssignor
+from assignors.range import RangeAssignor
+from connectgroup.assignor import PartitionAssignment, PartitionGroup, RebalanceProtocol, TopicPartition, TopicSpec
+from connectgroup.assignor_guard import run_assignor
+from connectgroup.consumer.embedded import Subscription, decode_assignment
+from connectgroup.consumer.rounds import (
+    AfterSync,
+    BeforeJoining,
+    Joined,
+    after_sync,
+    before_joining,
+    question,
+    settle,
+    shares_to_send,
+)
+from connectgroup.errors import PluginError, WireError
+from connectgroup.partitions import claimants
+from tests.assignors import partition_tables as tables
+from tests.assignors.partition_questions import questions
+from tests.assignors.partition_tables import partitions, table
+
+from .assignors import COOPERATIVE, EAGER, Careful, Hasty, Planned, Reversed
+
+T, T_AND_U = frozenset({"t"}), frozenset({"t", "u"})
+some = st.frozensets(st.sampled_from(sorted(partitions("t{0,1,2,3} u{0,1,2}"))))
+
+
+# --------------------------------------------------------------------------------------------------
+# A member
+
+
+def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
+    before = before_joining(EAGER, owned=partitions("t{0} u{1}"), subscribed=T_AND_U, in_group=True)
+    assert before == BeforeJoining(revoked=partitions("t{0} u{1}"))
+
+
+def test_a_cooperative_member_gives_up_only_what_it_no_longer_wants_before_it_joins() -> None:
+    owned = partitions("t{0} u{1}")
+    assert before_joining(COOPERATIVE, owned=owned, subscribed=T_AND_U, in_group=True) == BeforeJoining(kept=owned)
+    assert before_joining(COOPERATIVE, owned=owned, subscribed=T, in_group=True) == BeforeJoining(
+        revoked=partitions("u{1}"), kept=partitions("t{0}")
+    )
+
+
+@pytest.mark.parametrize("protocol", RebalanceProtocol)
+def test_a_member_that_is_no_longer_in_the_group_has_lost_what_it_held(protocol: RebalanceProtocol) -> None:
+    """It revokes nothing: what it held may be somebody else's by now, so it must not commit for it either."""
+    before = before_joining(protocol, owned=partitions("t{0}"), subscribed=T, in_group=False)
+    assert before == BeforeJoining(lost=partitions("t{0}"))
+
+
+def test_a_cooperative_member_gives_up_what_is_gone_from_its_share_and_joins_again() -> None:
+    assert after_sync(owned=partitions("t{0,1}"), assigned=partitions("t{1,2}"), subscribed=T) == AfterSync(
+        revoked=partitions("t{0}"), added=partitions("t{2}"), holds=partitions("t{1,2}"), rejoin=True
+    )
+
+
+@pytest.mark.parametrize("owned", ["", "t{0}"])
+def test_a_member_that_gives_up_nothing_does_not_join_again(owned: str) -> None:
+    """An eager member comes here owning nothing."""
+    after = after_sync(owned=partitions(owned), assigned=partitions("t{0,1}"), subscribed=T)
+    assert (after.revoked, after.rejoin) == (frozenset(), False)
+    assert after.added == partitions("t{0,1}") - partitions(owned)
+
+
+def test_a_share_made_for_an_earlier_subscription_is_not_taken_over() -> None:
+    """Kafka's ``onJoinComplete``: the member joins again with what it wants now, and holds what it held."""
+    after = after_sync(owned=partitions("t{0}"), assigned=partitions("t{1} u{0}"), subscribed=T)
+    assert after == AfterSync(holds=partitions("t{0}"), rejoin=True)
+
+
+@given(some, some)
+def test_what_a_member_holds_is_what_it_held_less_revoked_and_with_added(owned: object, assigned: object) -> None:
+    after = after_sync(owned=owned, assigned=assigned, subscribed=T_AND_U)  # type: ignore[arg-type]
+    assert after.holds == assigned
+    assert (owned - after.revoked) | after.added == after.holds  # type: ignore[operator]
+    assert not after.added & owned  # type: ignore[operator]
+    assert not after.revoked & after.holds
+    assert after.rejoin == bool(after.revoked)
+
+
+# --------------------------------------------------------------------------------------------------
+# The leader
+
+
+def test_the_question_is_what_everybody_said() -> None:
+    said = Subscription(topics=T, user_data=b"x", owned=partitions("t{0}"), generation=6, rack="r")
+    joined = [
+        Joined(member_id="m1", instance_id="i1", subscription=said),
+        Joined(member_id="m2", subscription=Subscription(topics=T_AND_U)),
+    ]
+    group = question(joined, [TopicSpec(name="t", num_partitions=2)], RangeAssignor())
+    first, second = group.members
+    assert (first.member_id, first.instance_id, first.metadata, first.rack) == ("m1", "i1", b"x", "r")
+    assert (first.subscribed, first.owned, first.generation) == (T, partitions("t{0}"), 6)
+    assert (second.member_id, second.instance_id, second.metadata, second.generation) == ("m2", None, b"", -1)
+    assert group.topics == (TopicSpec(name="t", num_partitions=2),)
+
+
+def test_the_question_is_in_a_version_that_the_assignor_reads() -> None:
+    class Newer(Planned):
+        minimum_version, maximum_version = 3, 5
+
+    group = question([Joined(member_id="m", subscription=Subscription(topics=T))], [], Newer())
+    assert run_assignor(Newer(), group).members[0].partitions == frozenset()
+    assert group.members[0].version == 5
+
+
+OWNED = tables.question({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{0,1}", "m2": "t{2}"})
+SWAPPED = {"m1": partitions("t{1,2}"), "m2": partitions("t{0}")}
+
+
+def given_to(answer: PartitionAssignment) -> dict[str, object]:
+    return {share.member_id: share.partitions for share in answer.members}
+
+
+def test_an_assignor_that_breaks_the_rule_it_lists_is_refused() -> None:
+    """Kafka's ``validateCooperativeAssignment``: what, to whom, whose it is."""
+    hasty = Hasty(**SWAPPED)
+    with pytest.raises(PluginError) as refused:
+        settle(hasty, OWNED, run_assignor(hasty, OWNED))
+    assert str(refused.value) == (
+        "assignor 'hasty' lists COOPERATIVE, but t-0 is given to m2 while owned by m1 (and 1 more); "
+        "allowed: to leave it out of this round"
+    )
+
+
+def test_an_assignor_that_does_not_list_cooperative_gives_what_is_still_owned_a_round_later() -> None:
+    """Its members have given up everything before; one that has not all the same is not robbed."""
+    planned = Planned(**SWAPPED)
+    answer = settle(planned, OWNED, run_assignor(planned, OWNED))
+    assert given_to(answer) == table(m1="t{1}", m2="")
+    assert answer.withheld == partitions("t{0,2}")
+
+    given_up = replace(OWNED, members=[replace(member, owned=frozenset()) for member in OWNED.members])
+    free = run_assignor(planned, given_up)
+    assert settle(planned, given_up, free) is free
+
+
+def test_a_plan_becomes_a_cooperative_one_by_a_single_call() -> None:
+    careful = Careful(**SWAPPED)
+    answer = settle(careful, OWNED, run_assignor(careful, OWNED))
+    assert given_to(answer) == table(m1="t{1}", m2="")
+    assert answer.withheld == partitions("t{0,2}")
+
+    revoked = tables.question({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{1}"})
+    answer = settle(careful, revoked, run_assignor(careful, revoked))
+    assert given_to(answer) == SWAPPED
+    assert answer.withheld == frozenset()
+
+
+def test_what_an_assignor_calls_an_error_is_one() -> None:
+    failed = PartitionAssignment(error=7, message="no\nluck")
+    with pytest.raises(PluginError, match=r"assignor 'range': error 7: no\\nluck"):
+        settle(RangeAssignor(), OWNED, failed)
+
+
+def test_everybody_is_sent_a_share_even_if_it_is_nothing() -> None:
+    answer = Planned(m1=partitions("t{0,1,2}")).assign(OWNED)
+    sent = shares_to_send(OWNED, replace(answer, members=answer.members[:1]))
+    assert {member_id: decode_assignment(data).partitions for member_id, data in sent.items()} == table(
+        m1="t{0,1,2}", m2=""
+    )
+    told = [replace(share, metadata=b"word") for share in answer.members]
+    sent = shares_to_send(OWNED, replace(answer, members=told))
+    assert [decode_assignment(data).user_data for data in sent.values()] == [b"word", b"word"]
+    assert decode_assignment(shares_to_send(OWNED, answer)["m2"]).user_data is None
+
+
+def test_a_share_that_cannot_be_sent_is_named() -> None:
+    group = tables.question({"x" * 40000: 1}, {"m1": "*"})
+    with pytest.raises(WireError, match="Assignment v3: partitions: got a value out of range"):
+        shares_to_send(group, run_assignor(RangeAssignor(), group))
+
+
+@settings(max_examples=200, deadline=None)
+@given(questions(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
+def test_nothing_is_sent_that_another_owns_and_nothing_is_forgotten(group: PartitionGroup, make: type) -> None:
+    """Whatever the assignor: by the owners' own word, in the latest generation."""
+    assignor = make()
+    answer = settle(assignor, group, run_assignor(assignor, group))
+    owners = claimants(group.members)
+    seen: list[TopicPartition] = []
+    for share in answer.members:
+        seen += share.partitions
+        for partition in share.partitions:
+            assert owners.get(partition, (share.member_id,)) == (share.member_id,)
+    assert len(seen) == len(set(seen))
+    assert set(seen) | answer.withheld == set(group.partitions)
+    assert answer.withheld.isdisjoint(seen)
+    assert all(owners[partition] for partition in answer.withheld)

@@ -1,0 +1,109 @@
+"""Who owns what, in words, and what is given away too early (KIP-792)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from assignors.range import RangeAssignor
+from connectgroup import partitions as public
+from connectgroup.assignor import PartitionAssignment, PartitionGroup, PartitionMemberAssignment, TopicPartition
+from connectgroup.assignor_guard import run_assignor
+from connectgroup.consumer.validation import Early, given_too_early, require_no_overlap, told, validate_subscription
+from connectgroup.partitions import claimants
+from tests.assignors.partition_questions import questions
+from tests.assignors.partition_tables import partitions, question
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def group(owned: dict[str, str], **generations: int) -> PartitionGroup:
+    return question({"t": 4}, dict.fromkeys(owned, "*"), owned=dict(owned), generations=generations)
+
+
+def answer(**shares: str) -> PartitionAssignment:
+    return PartitionAssignment(
+        members=[PartitionMemberAssignment(member_id=each, partitions=partitions(its)) for each, its in shares.items()]
+    )
+
+
+def test_there_is_one_rule_of_overlaps_for_customised_assignors_and_the_leader() -> None:
+    assert validate_subscription is public.validate_subscription
+
+
+def test_overlapping_owners_are_told_in_words_and_raised_only_when_asked() -> None:
+    members = group({"c1": "t{0,1}", "c2": "t{1}", "c3": "t{1}", "c4": "t{0}"}, c1=5, c2=5, c3=4, c4=5).members
+    overlaps = validate_subscription(members)
+    assert overlaps == {T0: ("c1", "c4"), T1: ("c1", "c2")}  # c3's claim is stale
+    assert told(overlaps) == "t-0 is owned by c1 and c4; t-1 is owned by c1 and c2"
+    assert told(overlaps, most=1) == "t-0 is owned by c1 and c4; and 1 more"
+    assert told({}) == ""
+    assert told({T0: ("a", "b", "c", "d\n", "e")}) == "t-0 is owned by a, b, c and 2 more"
+    with pytest.raises(ValueError, match="t-0 is owned by c1 and c4; t-1"):
+        require_no_overlap(members)
+
+
+def test_owners_that_do_not_overlap_are_none_of_its_business() -> None:
+    require_no_overlap(group({"c1": "t{0,1}", "c2": "t{1}"}, c1=4, c2=5).members)
+    require_no_overlap([])
+
+
+def test_a_partition_is_given_too_early_while_another_owns_it() -> None:
+    members = group({"c1": "t{0}", "c2": "t{1}", "c3": ""}).members
+    assert given_too_early(members, answer(c1="t{0}", c2="t{1}", c3="t{2}")) == ()
+    early = given_too_early(members, answer(c1="t{1}", c2="", c3="t{0}"))
+    assert early == (
+        Early(partition=T0, to="c3", owners=("c1",)),
+        Early(partition=T1, to="c1", owners=("c2",)),
+    )
+    assert str(early[0]) == "t-0 is given to c3 while owned by c1"
+
+
+def test_a_partition_that_two_own_is_too_early_for_either() -> None:
+    members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=3, c2=3).members
+    assert given_too_early(members, answer(c1="t{0}")) == (Early(partition=T0, to="c1", owners=("c2",)),)
+    assert given_too_early(members, answer(c3="t{0}")) == (Early(partition=T0, to="c3", owners=("c1", "c2")),)
+    assert given_too_early(members, answer(c1="", c2="")) == ()
+
+
+@pytest.mark.parametrize("stale", [3, -1])
+def test_sk_20_sk_21_a_stale_claim_keeps_nobody_from_what_is_its_own(stale: int) -> None:
+    """KIP-792; -1 is unknown and older than any. Kafka's check of answers does not look at generations."""
+    members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=stale, c2=4).members
+    assert given_too_early(members, answer(c2="t{0}")) == ()
+    assert given_too_early(members, answer(c1="t{0}")) == (Early(partition=T0, to="c1", owners=("c2",)),)
+    assert given_too_early(members, answer(c3="t{0}")) == (Early(partition=T0, to="c3", owners=("c2",)),)
+
+
+@pytest.mark.parametrize("generation", [-1, 3])
+def test_a_claim_that_nobody_disputes_counts_however_old(generation: int) -> None:
+    members = group({"c1": "t{0}", "c2": "t{1}"}, c1=generation, c2=9).members
+    assert given_too_early(members, answer(c2="t{0}")) == (Early(partition=T0, to="c2", owners=("c1",)),)
+
+
+def test_a_share_of_somebody_unknown_is_held_against_the_owners_too() -> None:
+    members = group({"c1": "t{0}"}).members
+    assert given_too_early(members, answer(who="t{0,1}")) == (Early(partition=T0, to="who", owners=("c1",)),)
+
+
+@settings(max_examples=200, deadline=None)
+@given(questions(), st.data())
+def test_every_partition_that_another_owns_is_found_and_no_other(group: PartitionGroup, data: st.DataObject) -> None:
+    """Only doubtful ones are looked at closely; looking at all of them finds the same."""
+    if data.draw(st.booleans()):
+        plan = run_assignor(RangeAssignor(), group)
+    else:
+        plan = PartitionAssignment(
+            members=[
+                PartitionMemberAssignment(member_id=member.member_id, partitions=member.owned)
+                for member in group.members
+            ]
+        )
+    owners = claimants(group.members)
+    expected = {
+        (partition, share.member_id)
+        for share in plan.members
+        for partition in share.partitions
+        if set(owners.get(partition, ())) - {share.member_id}
+    }
+    assert {(early.partition, early.to) for early in given_too_early(group.members, plan)} == expected

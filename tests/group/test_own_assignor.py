@@ -1,0 +1,60 @@
+"""The coordinator's own assignor: what it is shown of a connector's wishes, and what it may ask for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import InvalidRequest
+from connectgroup.group.describe import describe
+from connectgroup.group.settings import ServerAnswer
+from connectgroup.messages import ConnectorChange, InstalledMember, PrepareResponse, entries, grouped, units_of
+
+from .builders import Scene, round_robin, settings, tasks
+
+FOO = tasks(foo=[-1, 0, 1])
+BAR = tasks(bar=[-1, 0])
+
+
+def test_where_tasks_shall_run_says_nothing_about_what_they_are() -> None:
+    """They are placed anew; none is interrupted where it may stay."""
+    asked: list[PrepareResponse] = []
+
+    def watched(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        asked.append(question)
+        return round_robin(question)
+
+    own = settings(server_assignor="watched", server_assignors={"watched": watched})
+    scene = Scene.at_rest(own, epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    config = entries({"name": "foo", "assignment.weight": "3", "assignment.task.weight": "5,1"})
+    assert scene.update(ConnectorChange(connector="foo", config=config)).error_code == 0
+    [shown] = asked[-1].connectors
+    assert (shown.num_tasks, shown.weight, shown.task_weights) == (2, 3, (5, 1))
+    assert {entry.name for entry in shown.placement} == {"assignment.weight", "assignment.task.weight"}
+    scene.heartbeat("m1", 10)
+    kept = {unit: epoch for unit, epoch in scene.current("m1").assigned.items() if unit.task >= 0}
+    assert kept == dict.fromkeys(tasks(foo=[0, 1]), 10)
+
+
+def test_a_placement_that_nobody_could_read_is_refused_when_it_is_written() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    config = entries({"name": "foo", "assignment.wait": "3"})
+    refused = scene.update(ConnectorChange(connector="foo", config=config))
+    assert refused.error_code == InvalidRequest.code
+    assert refused.error_message is not None
+    assert "assignment.weight (did you mean that?)" in refused.error_message
+    assert scene.group.epoch == 10
+
+
+@pytest.mark.parametrize("delay_ms", [5_000, 5_001])
+def test_it_may_ask_for_a_delay_but_for_no_longer_one_than_a_member_may(delay_ms: int) -> None:
+    answer = ServerAnswer(
+        members=(InstalledMember(member_id="m1", units=grouped(FOO)),), held_back=grouped(BAR), delay_ms=delay_ms
+    )
+    own = settings(server_assignor="own", server_assignors={"own": lambda _: answer}, longest_delay_ms=5_000)
+    scene = Scene.at_rest(own, epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO})
+    scene.join("m2")
+    taken = delay_ms <= 5_000
+    shown = describe(scene.group, scene.now_ms)
+    assert (scene.group.target_epoch == scene.group.epoch) == taken
+    assert [units_of(work.units) for work in shown.held_back] == ([BAR] if taken else [])
+    assert ("server-side assignor own" in shown.assignor_error) != taken

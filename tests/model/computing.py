@@ -1,0 +1,224 @@
+"""How the model comes to a new target: who is asked, what it is shown, and when its answer is taken.
+
+Sources: "Connect on the new protocol", sections "Assignment" and "Worker Selection"; design 3.6 and 3.8; CN-01..CN-08,
+TO-06..TO-08, TA-01, TA-02, HB-13, HB-18; connectgroup/DESIGN.md for rounds, draining and an assignor's own delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from connectgroup.errors import (
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    InvalidAssignment,
+    InvalidRequest,
+    StaleGroupEpoch,
+    UnknownMemberId,
+)
+from connectgroup.messages import InstallRequest, PrepareRequest, units_of
+from connectgroup.names import Unit
+
+from .paper import Paper
+from .words import COORDINATOR, Answer, Asked, Delay, NotAllowed, Proposal, Share, preferred
+
+LEAST_DELAY_MS = 1_000
+"""An assignor that asks for less is given this: it must not keep the group busy with nothing else (L2)."""
+
+
+class Computing(Paper):
+    """A group whose epoch can be raised, and whose target is computed for it."""
+
+    def bump(self, *, same_target: bool = False) -> None:
+        """A new group epoch; a new target is asked for, unless the one there is goes on as it is."""
+        if self.epoch == 0:
+            made_ms = self.choice.made_ms
+            if self.made_ms and made_ms // 1000 <= self.made_ms // 1000:
+                # A token is the second in which the group was made above the owner epoch, and tokens grow (X1).
+                raise NotAllowed(f"made at {made_ms} ms, the group before it at {self.made_ms} ms")
+            self.made_ms = made_ms
+        self.epoch += 1
+        self.rebalancing = True
+        if not self.members:
+            self.target_epoch, self.target_ms, self.computed_by, self.assignor = self.epoch, 0, COORDINATOR, ""
+            self.asked, self.deferred = None, 0
+            self.delays.pop("", None)  # nobody is left to be asked again
+        elif same_target:
+            self.target_epoch = self.epoch
+        else:
+            self.asked = None
+            self.begin()
+
+    # ---- who is asked
+
+    def begin(self, *, waited: bool = False) -> None:
+        """Have the newest target computed, if nobody is at it and the last is old enough (TO-06 to TO-08)."""
+        stale = bool(self.members) and self.epoch > self.target_epoch
+        if stale and self.asked is None and (waited or not self.rest_ms()):
+            self.ask(Asked())
+
+    def reconsider(self) -> None:
+        """Somebody went away or is back: whoever was asked may not be the one to ask any more."""
+        if self.asked is None:
+            return
+        able = set().union(*self.able().values())
+        spent = self.asked.failures >= self.limits.failures_before_fallback
+        if self.asked.who not in able if self.asked.who else able and not spent:
+            self.ask(self.asked)
+
+    def ask(self, asked: Asked) -> None:
+        """Somebody is asked for the target, or the coordinator computes it at once."""
+        self.asked = asked
+        asked.who, asked.prepared = "", False
+        may = self.may_compute()
+        if not self.choice.answers:
+            asked.who = self.chosen("asked to compute", self.choice.computer, may)
+            return
+        assignor, question, proposal = self.choice.answers.pop(0)
+        self.chosen("computed", COORDINATOR, may)
+        if question != (should := self.question(assignor)):
+            raise NotAllowed(f"the coordinator asked its assignor {question}, should have asked {should}")
+        if proposal is not None and self.legal(proposal) and self.readable(proposal, assignor):
+            self.assignor = assignor
+            self.take(proposal, COORDINATOR)
+
+    def chosen(self, what: str, choice: str | None, may: set[str]) -> str:
+        """The product's choice, which must be one of the allowed; nobody's choice is the first of them."""
+        if choice is None:
+            return min(may)
+        if choice not in may:
+            raise NotAllowed(f"{what}: {choice!r}; allowed: {sorted(may)}")
+        return choice
+
+    def failed(self, asked: Asked) -> None:
+        """One attempt less."""
+        asked.failures += 1
+        asked.failed.add(asked.who)
+        self.ask(asked)
+
+    def expire_computation(self) -> None:
+        """Nobody has computed in time: another is asked, and the silent one is not fenced (CN-06)."""
+        if self.asked is None:
+            self.begin(waited=True)
+        elif self.asked.who:
+            self.failed(self.asked)
+        else:
+            self.ask(self.asked)  # the coordinator's own failed: it tries again
+
+    def rest(self) -> None:
+        """All have arrived: the next round begins, if moves were left for it or somebody who goes still has work."""
+        state, takers = self.state(), self.asked_for()
+        self.rebalancing = self.rebalancing and state not in ("Stable", "Empty")
+        going = any(self.share(who).units for who in self.members if who not in takers)
+        if state == "Stable" and (self.deferred or going):
+            self.bump()
+
+    # ---- what it asks, and answers
+
+    def prepare(self, said: PrepareRequest) -> Answer:
+        """ "Returns the group state of the group" to the member chosen, and to nobody else (CN-04)."""
+        refused = self.not_the_chosen(said)
+        if refused or self.asked is None:
+            return Answer(code=refused)
+        self.asked.prepared = True
+        assignor = self.chosen("assignor", self.choice.assignor, preferred(self.members.values()))
+        self.asked.assignor = assignor
+        return Answer(epoch=self.epoch, question=self.question(assignor))
+
+    def not_the_chosen(self, said: PrepareRequest | InstallRequest) -> int:
+        """The error for whoever may not compute."""
+        member = self.members.get(said.member_id)
+        if not said.group_id or not said.member_id or said.member_epoch < 0:
+            return InvalidRequest.code
+        if self.epoch == 0:
+            return GroupIdNotFound.code
+        if member is None:
+            return UnknownMemberId.code
+        if said.member_epoch not in (member.epoch, member.previous):
+            return FencedMemberEpoch.code
+        return 0 if self.asked is not None and self.asked.who == said.member_id else UnknownMemberId.code
+
+    def install(self, said: InstallRequest) -> Answer:
+        """The target, taken whole or not at all (S13)."""
+        refused = self.not_the_chosen(said)
+        if said.group_epoch < 0 or said.delay_ms < 0 or (said.held_back and not said.delay_ms):
+            return Answer(code=InvalidRequest.code)
+        if not refused or (refused == UnknownMemberId.code and said.member_id in self.members):
+            if said.group_epoch == self.target_epoch and self.computed_by == said.member_id:
+                if self.installed is None:
+                    return Answer(code=None)
+                if replace(self.installed, member_epoch=said.member_epoch) == said:
+                    return Answer()  # the same once more (CN-08)
+            if said.group_epoch != self.epoch:
+                return Answer(code=StaleGroupEpoch.code)
+        if refused or self.asked is None:
+            return Answer(code=refused)
+        if said.error:
+            self.failed(self.asked)
+            return Answer()
+        proposal = Proposal(members=said.members, left_out=units_of(said.held_back), delay_ms=said.delay_ms)
+        may = preferred(self.members.values())
+        if not self.legal(proposal) or not self.readable(proposal, self.asked.assignor or min(may)):
+            self.failed(self.asked)
+            return Answer(code=InvalidAssignment.code)
+        self.assignor = self.chosen("assignor", self.choice.assignor, may)
+        self.take(proposal, said.member_id)
+        self.installed = said
+        return Answer()
+
+    def take(self, said: Proposal, by: str) -> None:
+        """The target is installed, whole, but for what waits and what would be one move too many."""
+        self.end_delays(said)
+        waits, words = self.lost(), {share.member_id: share for share in said.members}
+        shares = self.one_round({who: units_of(share.units) - waits for who, share in words.items()})
+        # What is left out until its holder has let go of it need not wait for longer than that (KIP-415's first round).
+        self.deferred += sum(self.holder(unit) is not None for unit in said.left_out - waits)
+        # What a member that is in nobody's answer was told before still holds for what it keeps.
+        told = {who: words.get(who) or self.share(who) for who in shares}
+        self.target = {
+            who: Share(units=units, error=told[who].error, version=told[who].version, metadata=told[who].metadata)
+            for who, units in shares.items()
+        }
+        for who, member in self.members.items():
+            if member.away:
+                # Nothing runs there: what it is to give up is free at once.
+                member.assigned = {unit: 0 for unit in member.assigned if unit in self.share(who).units}
+        # One that named nobody is no reason to let the next change wait.
+        self.target_ms = self.now_ms if words else 0
+        self.target_epoch, self.computed_by, self.asked = self.epoch, by, None
+
+    def end_delays(self, said: Proposal) -> None:
+        """Who is back is in the new target; and the assignor's own delay is the one it asks for now, if it does.
+
+        "Neither restarted": one that asks again for the same units keeps the deadline it had (S15).
+        """
+        before = self.delays.pop("", None)
+        self.delays = {who: delay for who, delay in self.delays.items() if not self.is_back(who)}
+        if not said.delay_ms:
+            return
+        left_out, delay_ms = said.left_out - self.lost(), max(said.delay_ms, LEAST_DELAY_MS)
+        deadline_ms = self.now_ms + delay_ms
+        if before is not None and left_out and left_out <= before.share.units:
+            deadline_ms = min(deadline_ms, before.deadline_ms)
+        self.delays[""] = Delay(
+            share=Share(units=left_out), delay_ms=delay_ms, deadline_ms=deadline_ms, epoch=self.epoch
+        )
+
+    def one_round(self, shares: Mapping[str, frozenset[Unit]]) -> dict[str, frozenset[Unit]]:
+        """The moves of one round: what is over stays where it runs until all have arrived (``most_moves``)."""
+        moves = {
+            unit: holder
+            for who, units in shares.items()
+            for unit in units
+            if (holder := self.holder(unit)) is not None
+            and holder != who
+            and not self.members[holder].away
+            and unit in self.share(holder).units  # else it is on its way already
+        }
+        late = sorted(moves)[self.limits.most_moves or len(moves) :]
+        self.deferred = len(late)
+        after = {who: units.difference(late) for who, units in shares.items()}
+        for unit in late:
+            after[moves[unit]] = after.get(moves[unit], frozenset()) | {unit}
+        return after

@@ -1,0 +1,392 @@
+"""Any input at any time, honest or not: a group of the product driven by small numbers, with the model beside it.
+
+An act is a handful of small numbers, so that hypothesis can draw and shorten them. Most inputs are what an honest
+worker, operator or timer would send just then; the others are wrong in one way each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from connectgroup.errors import PluginError
+from connectgroup.group.handle import GroupRequest
+from connectgroup.group.settings import GroupSettings, ServerAnswer
+from connectgroup.group.state import Group
+from connectgroup.group.timing import TimerKey, TimerKind
+from connectgroup.messages import (
+    AssignorInfo,
+    ConnectorChange,
+    DeleteRequest,
+    DescribeRequest,
+    HeartbeatRequest,
+    InstalledMember,
+    InstallRequest,
+    PrepareRequest,
+    PrepareResponse,
+    TaskConfig,
+    TaskStatus,
+    UpdateConnectorsRequest,
+    entries,
+    grouped,
+    units_of,
+)
+from connectgroup.names import NO_UNITS, Unit, Units
+from connectgroup.records import (
+    ConnectorRecord,
+    CurrentRecord,
+    GroupRecord,
+    MemberRecord,
+    Record,
+    TargetMemberRecord,
+    TargetRecord,
+    TaskEntry,
+    held,
+)
+from tests.group.invariants import compacted
+
+from .replay import Replay
+
+GROUP = "workers"
+MEMBERS = ("a", "b", "c", "d", "e")
+INSTANCES = (None, None, None, "i", "j")
+CONNECTORS = ("files", "orders")
+
+Act = tuple[int, int, int, int]
+
+
+def info(name: str, low: int, high: int, version: int, reason: int = 0) -> AssignorInfo:
+    return AssignorInfo(name=name, minimum_version=low, maximum_version=high, version=version, reason=reason)
+
+
+LISTS: tuple[tuple[AssignorInfo, ...], ...] = (
+    (info("x", 0, 2, 1),),
+    (info("x", 1, 3, 2), info("y", 0, 0, 0)),
+    (info("y", 0, 1, 1), info("x", 1, 2, 1)),
+    (info("x", 0, 2, 1, reason=1),),
+    (info("x", 3, 4, 3),),
+)
+
+
+@dataclass(kw_only=True)
+class Shuffle:
+    """An assignor that deals units out anew each time, fails now and then, and is not always legal."""
+
+    random: Random
+
+    def __call__(self, question: PrepareResponse) -> ServerAnswer:
+        luck = self.random.random()
+        if luck < 0.1:
+            raise PluginError("assignor shuffle: not today")
+        units = [Unit(each.connector, task) for each in question.connectors for task in range(-1, each.num_tasks)]
+        names = [member.member_id for member in question.members]
+        keep = {unit: member.member_id for member in question.members for unit in units_of(member.units)}
+        shares: dict[str, set[Unit]] = {name: set() for name in names}
+        for unit in units:
+            stays = self.random.random() < 0.6
+            shares[keep.get(unit) or self.random.choice(names) if stays else self.random.choice(names)].add(unit)
+        if luck < 0.15 and units:
+            shares[names[0]].discard(units[0])
+        versions = {member.member_id: member.assignor.version for member in question.members}
+        if luck > 0.95:
+            versions[names[-1]] += 2
+        left_out: set[Unit] = set()
+        if 0.2 < luck < 0.35:
+            before = [units_of(each.units) for each in question.held_back if not each.member_id]
+            left_out = shares[names[0]].union(*before)
+        return ServerAnswer(
+            members=tuple(
+                InstalledMember(
+                    member_id=name,
+                    units=grouped(share - left_out),
+                    version=versions[name],
+                    metadata=bytes([len(share)]),
+                )
+                for name, share in shares.items()
+            ),
+            held_back=grouped(left_out),
+            delay_ms=(500, 2_000, 4_000_000)[int(luck * 1000) % 3] if left_out else 0,
+        )
+
+
+@dataclass(kw_only=True)
+class Driver:
+    """One group, driven."""
+
+    settings: GroupSettings
+    shuffle: Shuffle
+    replay: Replay = field(default_factory=Replay)
+    group: Group = field(default_factory=lambda: Group(GROUP))
+    log: list[Record] = field(default_factory=list)
+    questions: dict[str, PrepareResponse] = field(default_factory=dict)
+    said: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)
+    installed: InstallRequest | None = None
+    now_ms: int = 1_000_000
+
+    @classmethod
+    def drawn(cls, seed: int) -> Driver:
+        """Settings and luck of a seed."""
+        random = Random(seed)
+        shuffle = Shuffle(random=random)
+        settings = GroupSettings(
+            server_assignor="shuffle",
+            server_assignors={"shuffle": shuffle, "other": shuffle},
+            most_members=4,
+            most_moves=random.choice([0, 0, 1, 2]),
+            scheduled_delay_ms=random.choice([0, 0, 8_000]),
+            assignment_interval_ms=random.choice([0, 0, 3_000]),
+        )
+        driver = cls(settings=settings, shuffle=shuffle)
+        if random.random() < 0.7:
+            driver.set_the_stage(random)
+        return driver
+
+    def set_the_stage(self, random: Random) -> None:
+        """A group that has been at work for a while: so most short sequences come to where something moves."""
+        units = [Unit(name, task) for name in CONNECTORS for task in range(-1, random.randrange(5))]
+        counts = {name: sum(unit.connector == name for unit in units) - 1 for name in CONNECTORS}
+        lists, epoch = random.choice([LISTS[0], LISTS[1], ()]), 20
+        self.put(
+            GroupRecord(group_id=GROUP, epoch=epoch, created_ms=self.now_ms - 60_000),
+            *(
+                ConnectorRecord(
+                    group_id=GROUP,
+                    connector=name,
+                    version=2,
+                    config=entries({"name": name, "n": "0", "tasks.max": "0"}),
+                    tasks=tuple(TaskEntry(config=entries({"n": str(n), "v": "0"})) for n in range(counts[name])),
+                )
+                for name in CONNECTORS
+            ),
+        )
+        shares: dict[str, Units] = {who: frozenset(units[turn::3]) for turn, who in enumerate(MEMBERS[:3])}
+        for turn, (who, share) in enumerate(shares.items()):
+            instance = INSTANCES[turn + 2]
+            self.put(
+                MemberRecord(
+                    group_id=GROUP, member_id=who, instance_id=instance, rebalance_timeout_ms=10_000, assignors=lists
+                ),
+                TargetMemberRecord(group_id=GROUP, member_id=who, units=grouped(share)),
+                CurrentRecord(
+                    group_id=GROUP,
+                    member_id=who,
+                    epoch=epoch,
+                    previous_epoch=epoch - 1,
+                    assigned=held({unit: random.randrange(10, 21) for unit in share}),
+                ),
+            )
+        self.put(TargetRecord(group_id=GROUP, epoch=epoch, assignor="shuffle", computed_by="coordinator"))
+        self.replay.follow(self.group, self.settings)
+
+    def put(self, *records: Record) -> None:
+        """Records without a step."""
+        for record in records:
+            self.group.apply(record)
+            self.log.append(record)
+
+    def send(self, what: GroupRequest | TimerKey) -> object:
+        """One input to both."""
+        self.group.news.clear()
+        outcome = self.replay.step(self.group, what, self.now_ms, self.settings)
+        self.log += outcome.records
+        if isinstance(what, HeartbeatRequest):
+            self.said.setdefault(what.member_id, []).append(what)
+        return outcome.response
+
+    def play(self, acts: Sequence[Act]) -> None:
+        """Act by act, until the two differ."""
+        kinds = (
+            self.join, self.join, self.beat, self.everybody, self.everybody, self.everybody, self.everybody,
+            self.everybody, self.compute, self.compute, self.compute, self.operate, self.list_tasks, self.leave,
+            self.timer, self.timer, self.timer, self.again, self.odd,
+        )  # fmt: skip
+        for kind, *numbers in acts:
+            kinds[kind % len(kinds)](*numbers)
+            self.now_ms += 500
+            if self.replay.findings:
+                return
+
+    # ---- what an honest worker does
+
+    def join(self, who: int, how: int, lists: int) -> None:
+        """A process that starts, under a new name or one that is known."""
+        assignors = LISTS[max(0, lists % 9 - 4)] if how % 3 else None
+        self.send(
+            HeartbeatRequest(
+                group_id=GROUP,
+                member_id=MEMBERS[who % 5],
+                member_epoch=0,
+                instance_id=INSTANCES[how % 5],
+                rebalance_timeout_ms=10_000 + how,
+                client_assignors=assignors,
+                server_assignor=("other", "unheard of")[lists % 2] if assignors is None and lists > 5 else None,
+                owned=(),
+                draining=how % 6 == 5,
+            )
+        )
+
+    def everybody(self, *numbers: int) -> None:
+        """All members beat, and do at once what they were told."""
+        for who in sorted(self.group.members):
+            self.honest(who)
+
+    def honest(self, who: str) -> None:
+        """Says what it runs if that has changed; has stopped what it was to stop."""
+        if who in self.group.members and not (current := self.group.current(who)).away:
+            self.send(
+                HeartbeatRequest(
+                    group_id=GROUP,
+                    member_id=who,
+                    member_epoch=current.epoch,
+                    owned=grouped(current.assigned) if current.epoch else (),
+                    rebalance_timeout_ms=10_000 if not current.epoch else -1,
+                    client_assignors=self.group.members[who].assignors or None if not current.epoch else None,
+                    server_assignor=self.group.members[who].server_assignor if not current.epoch else None,
+                    instance_id=self.group.members[who].instance_id,
+                    draining=self.group.members[who].draining,
+                    statuses=tuple(
+                        TaskStatus(connector=unit.connector, task=unit.task, owner_epoch=epoch - late, state=1 + late)
+                        for late, (unit, epoch) in enumerate(sorted(current.held.items())[:2])
+                    ),
+                )
+            )
+
+    def compute(self, how: int, which: int, delay: int) -> None:
+        """Whoever is asked prepares and installs; or somebody installs what is old, wrong or not its to install."""
+        asked = self.group.computation.member_id if self.group.computation is not None else ""
+        who = asked or MEMBERS[which % 5]
+        epoch = self.group.current(who).epoch
+        if how % 4 == 0 or who not in self.questions:
+            response = self.send(PrepareRequest(group_id=GROUP, member_id=who, member_epoch=epoch))
+            assert isinstance(response, PrepareResponse)
+            if response.error_code:
+                return
+            self.questions[who] = response
+        if how % 4 == 1 and self.installed is not None:
+            self.send(self.installed)
+            return
+        question = self.questions.pop(who)
+        try:
+            answer = self.shuffle(question)
+        except PluginError:
+            answer = ServerAnswer()
+        more = (InstalledMember(member_id="nobody"),) if how % 7 == 6 and answer.members else ()
+        self.installed = InstallRequest(
+            group_id=GROUP,
+            member_id=who,
+            member_epoch=epoch,
+            group_epoch=question.group_epoch,
+            error=0 if answer.members else 1,
+            members=answer.members + more,
+            held_back=answer.held_back,
+            delay_ms=0 if delay % 9 == 8 else answer.delay_ms or (delay % 5 == 4) * 2_000,
+        )
+        self.send(self.installed)
+
+    def list_tasks(self, which: int, count: int, version: int) -> None:
+        """The owner of a connector writes its task list; sometimes with an old grant, or it is not the owner."""
+        unit = Unit(CONNECTORS[which % 2])
+        holder, epoch = self.group.holders.get(unit, (MEMBERS[which % 5], 3))
+        tasks = tuple(TaskConfig(config=entries({"n": str(n), "v": str(version % 2)})) for n in range(count % 5))
+        change = ConnectorChange(connector=unit.connector, task_configs=tasks, owner_epoch=epoch - (version % 5 == 4))
+        self.send(UpdateConnectorsRequest(group_id=GROUP, member_id=holder, changes=(change,)))
+
+    # ---- operators and time
+
+    def operate(self, which: int, how: int, value: int) -> None:
+        """An operator makes, changes, pauses, stops, resumes or deletes a connector."""
+        name = CONNECTORS[which % 2]
+        config = entries({"name": name, "n": str(value % 3), "tasks.max": str(how % 2)})
+        version = (-1, -1, -1, 0, 1, 2)[value // 6 % 6]
+        match how % 6:
+            case 0 | 1 | 2 if value % 3:
+                change = ConnectorChange(connector=name, expected_version=version, config=config)
+            case 3:
+                change = ConnectorChange(connector=name, expected_version=version, wanted_state=value % 3 + 1)
+            case 4:
+                change = ConnectorChange(connector=name, expected_version=version, wanted_state=1, config=config)
+            case 5 if value % 2:
+                change = ConnectorChange(connector=name, expected_version=version, delete=True)
+            case _:
+                config = entries({"name": name, "n": "0", "tasks.max": str(value % 2)})
+                change = ConnectorChange(connector=name, expected_version=version, config=config)
+        more = (ConnectorChange(connector=CONNECTORS[1], wanted_state=1),) if value % 7 == 6 else ()
+        self.send(UpdateConnectorsRequest(group_id=GROUP, changes=(change, *more)))
+
+    def timer(self, which: int, who: int, pause: int) -> None:
+        """A timer fires; or one that should have been forgotten."""
+        self.now_ms += 1_000 * (pause % 10)
+        armed = self.replay.armed(self.group)
+        if armed and pause % 3:
+            kind, name = armed[who % len(armed)]
+            self.send(TimerKey(TimerKind(kind), GROUP, name))
+            return
+        kind = tuple(TimerKind)[which % 4]
+        name = MEMBERS[who % 5] if kind is not TimerKind.COMPUTE else ""
+        if kind is TimerKind.DELAY and self.group.delays:
+            name = sorted(self.group.delays)[who % len(self.group.delays)]
+        self.send(TimerKey(kind, GROUP, name))
+
+    def leave(self, who: int, how: int, _: int) -> None:
+        """Somebody leaves, for good or for a while."""
+        member_id = MEMBERS[who % 5]
+        member = self.group.members.get(member_id)
+        instance = member.instance_id if member is not None and how % 4 else INSTANCES[how % 5]
+        epoch = -2 if (instance is not None and how % 3) or how % 7 == 6 else -1
+        self.send(HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch, instance_id=instance))
+
+    # ---- what no honest worker does
+
+    def beat(self, who: int, how: int, what: int) -> None:
+        """A heartbeat with any epoch and any report."""
+        member_id = MEMBERS[who % 5]
+        current = self.group.current(member_id)
+        epoch = (current.epoch, current.epoch, current.previous_epoch, current.epoch + 1, current.epoch - 1)[how % 5]
+        reports: tuple[Units | None, ...] = (
+            None,
+            frozenset(current.assigned),
+            frozenset(current.held),
+            NO_UNITS,
+            frozenset(sorted(current.assigned)[1:]),
+            frozenset(sorted(current.pending)[:1]),
+            frozenset(self.group.runnable),
+        )
+        owned = reports[what % 7]
+        full = how % 2 == 0
+        member = self.group.members.get(member_id)
+        self.send(
+            HeartbeatRequest(
+                group_id=GROUP,
+                member_id=member_id,
+                member_epoch=epoch,
+                owned=None if owned is None else grouped(owned),
+                rebalance_timeout_ms=(4_000_000 if what % 13 == 12 else 12_000) if full else -1,
+                client_assignors=LISTS[what % 5] if full and what % 2 else None,
+                instance_id=member.instance_id if member is not None and how % 3 else INSTANCES[what % 5],
+                draining=what % 9 == 8,
+            )
+        )
+
+    def again(self, who: int, how: int, which: int) -> None:
+        """What a member said before comes again, late; or it has had no answer, and says everything."""
+        member_id = MEMBERS[who % 5]
+        for said in self.said.get(member_id, [])[-1 - which % 3 :][:1]:
+            current = self.group.current(member_id)
+            owned = (said.owned or (), grouped(current.assigned), grouped(current.held))[how % 3]
+            twice = (*owned, *owned) if how % 7 == 6 else owned
+            self.send(said if how % 4 == 3 else replace(said, owned=twice, rebalance_timeout_ms=10_000))
+
+    def odd(self, which: int, how: int, _: int) -> None:
+        """Rare things: a new coordinator, a description, the group deleted."""
+        match which % 4:
+            case 0 | 1:
+                self.log = compacted(self.log, tombstones=how % 3 == 0) if how % 2 else self.log
+                self.group = self.replay.read(self.group.group_id, self.log, self.now_ms, self.settings)
+            case 2:
+                self.send(DescribeRequest(group_ids=(GROUP,)))
+            case _:
+                for member_id in sorted(self.group.members) if how % 2 else ():
+                    self.send(HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=-1))
+                self.send(DeleteRequest(group_ids=(GROUP,)))
+                self.now_ms -= 1_000 * (how % 9) ** 2  # a clock may go back

@@ -1,0 +1,159 @@
+"""The product's group in the model's words, and what is compared of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from connectgroup.group.settings import GroupSettings, ServerAnswer
+from connectgroup.group.state import Group
+from connectgroup.messages import InstalledMember, PrepareResponse, config_of, units_of
+
+from .model import Model
+from .words import Asked, Connector, Delay, Limits, Member, Proposal, Question, Share
+
+Picture = dict[str, Any]
+Difference = tuple[str, object, object]
+"""What of, the product's, the model's."""
+
+
+def picture(model: Model) -> Picture:
+    """All that is compared of a group."""
+    asked = model.asked
+    return {
+        "made at": model.made_ms,
+        "epoch": model.epoch,
+        "target epoch": model.target_epoch,
+        "target at": model.target_ms,
+        "computed by": model.computed_by,
+        "assignor": model.assignor,
+        "deferred": model.deferred,
+        # Nobody waits for those that are away.
+        "rebalancing": model.rebalancing and not all(member.away for member in model.members.values()),
+        # Whether the coordinator has come for its own question says nothing.
+        "asked": asked and (asked.who, bool(asked.who) and asked.prepared, asked.failures, frozenset(asked.failed)),
+        "members": {who: dict(vars(member)) for who, member in model.members.items()},
+        "target": {who: share for who, share in model.target.items() if share != Share()},
+        "delays": {who: dict(vars(delay)) for who, delay in model.delays.items()},
+        "connectors": {name: dict(vars(connector)) for name, connector in model.connectors.items()},
+        "statuses": dict(model.statuses),
+    }
+
+
+def picture_of(group: Group) -> Picture:
+    """The same of a product's group."""
+    return picture(model_of(group, NO_LIMITS))
+
+
+def model_of(group: Group, limits: Limits) -> Model:
+    """The model of a product's group as it stands."""
+    model = Model(limits)
+    model.made_ms, model.epoch = group.created_ms, group.epoch
+    model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
+    model.assignor, model.deferred = group.target_assignor, group.deferred
+    last = group.latest_rebalance
+    model.rebalancing = last is not None and last.finished_ms < 0
+    for who, said in group.members.items():
+        current = group.current(who)
+        model.members[who] = Member(
+            instance=said.instance_id,
+            timeout_ms=said.rebalance_timeout_ms,
+            server_assignor=said.server_assignor,
+            assignors=said.assignors,
+            draining=said.draining,
+            epoch=current.epoch,
+            previous=current.previous_epoch,
+            state=current.state.name,
+            assigned=dict(current.assigned),
+            pending=dict(current.pending),
+        )
+    model.target = {
+        who: Share(units=each.units, error=each.error, version=each.version, metadata=each.metadata)
+        for who, each in group.targets.items()
+    }
+    for name, record in group.connectors.items():
+        model.connectors[name] = Connector(
+            version=record.version,
+            wanted=int(record.wanted_state),
+            config=config_of(record.config),
+            since=record.since_epoch,
+            tasks=[(config_of(task.config), task.since_epoch) for task in record.tasks],
+        )
+    for who, delay in group.delays.items():
+        model.delays[who] = Delay(
+            share=Share(units=units_of(delay.units), error=delay.error, version=delay.version, metadata=delay.metadata),
+            said=delay.said,
+            instance=delay.instance_id,
+            delay_ms=delay.delay_ms,
+            deadline_ms=delay.deadline_ms,
+            epoch=delay.epoch,
+        )
+    for unit, status in group.statuses.items():
+        model.statuses[unit] = status.member_id, status.owner_epoch, int(status.state), status.message
+    asked = group.computation
+    if asked is not None and group.members and asked.epoch == group.epoch > group.target_epoch:
+        model.asked = Asked(
+            who=asked.member_id, prepared=asked.prepared, failures=asked.failures, failed=set(asked.failed_members)
+        )
+    return model
+
+
+def limits_of(settings: GroupSettings) -> Limits:
+    """The settings, as the model knows them."""
+    return Limits(
+        server_assignors=frozenset(settings.server_assignors),
+        session_timeout_ms=settings.session_timeout_ms,
+        longest_rebalance_timeout_ms=settings.longest_rebalance_timeout_ms,
+        failures_before_fallback=settings.failures_before_fallback,
+        most_members=settings.most_members,
+        most_moves=settings.most_moves,
+        assignment_interval_ms=settings.assignment_interval_ms,
+        scheduled_delay_ms=settings.scheduled_delay_ms,
+        longest_delay_ms=settings.longest_delay_ms,
+    )
+
+
+NO_LIMITS = limits_of(GroupSettings())
+
+
+def question_of(response: PrepareResponse) -> Question:
+    """What an assignor is asked, as the model knows it."""
+    return Question(
+        members={
+            member.member_id: (
+                member.member_epoch,
+                member.instance_id,
+                units_of(member.units),
+                (member.assignor.version, member.assignor.reason, member.assignor.metadata),
+                member.told if member.units else b"",
+            )
+            for member in response.members
+        },
+        connectors={each.connector: (each.num_tasks, config_of(each.placement)) for each in response.connectors},
+        held_back={each.member_id: units_of(each.units) for each in response.held_back},
+    )
+
+
+def proposal_of(answer: tuple[InstalledMember, ...] | ServerAnswer) -> Proposal:
+    """What an assignor of the coordinator's own answered, as the model knows it."""
+    if isinstance(answer, tuple):
+        return Proposal(members=answer)
+    return Proposal(members=answer.members, left_out=units_of(answer.held_back), delay_ms=answer.delay_ms)
+
+
+def unequal(name: str, product: object, model: object) -> Iterator[Difference]:
+    """Nothing, or that they are not the same."""
+    if product != model:
+        yield name, product, model
+
+
+def pictures_differ(product: Picture, model: Picture, where: str = "") -> Iterator[Difference]:
+    """Where two pictures differ."""
+    if product == model:
+        return
+    for key in sorted({*product, *model}, key=str):
+        ours, theirs = product.get(key), model.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            yield from pictures_differ(ours, theirs, f"{where}{key}: ")
+        else:
+            yield from unequal(f"{where}{key}", ours, theirs)

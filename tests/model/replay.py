@@ -1,0 +1,243 @@
+"""The model beside the product: every input goes to both, and what they make of it is compared.
+
+``Replay.step`` stands where ``connectgroup.group.handle.step`` stands. It lets the product decide, tells the model
+what the product chose where it may choose, and compares the answer, the state, the records and the timers.
+``Replay.on_load`` stands where the runtime asks for the timers of a group it has read from the log: that group must be
+one that was decided once, and the model goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from connectgroup.group import handle, timing
+from connectgroup.group.handle import GroupRequest
+from connectgroup.group.outcome import Outcome
+from connectgroup.group.settings import GroupSettings, ServerAnswer, ServerAssign
+from connectgroup.group.state import Group, replay
+from connectgroup.group.timing import Timer, TimerKey, TimerKind
+from connectgroup.messages import (
+    DeleteRequest,
+    HeartbeatRequest,
+    InstalledMember,
+    InstallRequest,
+    PrepareRequest,
+    PrepareResponse,
+    Response,
+    UpdateConnectorsRequest,
+)
+from connectgroup.records import Record
+
+from .compare import answers_differ, news, records_differ, timers_differ, woken_differ
+from .model import Model
+from .pictures import (
+    Difference,
+    Picture,
+    limits_of,
+    model_of,
+    picture,
+    picture_of,
+    pictures_differ,
+    proposal_of,
+    question_of,
+)
+from .words import Answer, Choice, NotAllowed, Proposal, Question
+
+LONGEST_LINE = 1_000
+"""Of a finding: a group of a hundred tasks fills pages."""
+
+Overheard = list[tuple[str, Question, Proposal | None]]
+
+
+@dataclass(slots=True)
+class Followed:
+    """A product's group and its model.
+
+    Attributes:
+        shown: how the model looked after the last input.
+        armed: the timers that were set for it.
+        hear: whom an empty heartbeat would have brought something then.
+        settings: the product's, whose assignors are overheard; ``heard`` is what was heard of them just now.
+    """
+
+    group: Group
+    model: Model
+    shown: Picture
+    armed: set[tuple[str, str]]
+    hear: set[str]
+    settings: GroupSettings
+    heard: Overheard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One input on which the two do not agree."""
+
+    what: object
+    now_ms: int
+    differences: tuple[Difference, ...]
+    before: Picture
+
+    def __str__(self) -> str:
+        lines = [f"input at {self.now_ms} ms: {self.what}"]
+        for name, product, model in self.differences:
+            lines += [f"  {name}", f"    product: {product}", f"    model:   {model}"]
+        lines += ["  the group before it:", *(f"    {name}: {value}" for name, value in self.before.items())]
+        return "\n".join(line[:LONGEST_LINE] for line in lines)
+
+
+class Replay:
+    """Follows every group of every coordinator of one run.
+
+    Attributes:
+        findings: on what the two did not agree.
+        inputs: how many there were.
+    """
+
+    def __init__(self, rules: Callable[..., Outcome[Response | None]] = handle.step) -> None:
+        """``rules``: the product's, which are looked at."""
+        self.findings: list[Finding] = []
+        self.inputs = 0
+        self._rules = rules
+        self._followed: dict[int, Followed] = {}
+        self._decided: list[Picture] = []
+        self._durable: list[Picture] = []
+
+    def step(
+        self,
+        group: Group,
+        what: GroupRequest | TimerKey,
+        now_ms: int,
+        settings: GroupSettings,
+        *,
+        client_host: str = "",
+    ) -> Outcome[Response | None]:
+        """One input, to both."""
+        self.inputs += 1
+        followed = self._followed.get(id(group)) or self.follow(group, settings)
+        before, model, heard = followed.shown, followed.model, followed.heard
+        heard.clear()
+        outcome = self._rules(group, what, now_ms, followed.settings, client_host=client_host)
+        response, asked = outcome.response, group.computation
+        model.now_ms = now_ms
+        model.choice = Choice(
+            computer=asked.member_id if asked is not None else "",
+            assignor=response.assignor_name if isinstance(response, PrepareResponse) else group.target_assignor,
+            made_ms=group.created_ms,
+            answers=heard,
+        )
+        found: list[Difference] = []
+        try:
+            expected = decide(model, what)
+            model.rest()
+        except NotAllowed as error:
+            found.append(("choice", "as in the input", error))
+        else:
+            followed.shown = picture(model)
+            # Records are the only way in which a product's group changes.
+            product = picture_of(group) if outcome.records else before
+            found += answers_differ(model, what, response, expected)
+            found += pictures_differ(product, followed.shown)
+            found += timers_differ(model, followed.armed, what, outcome.timers, before, expected)
+            found += records_differ(what, before, followed.shown, outcome.records)
+            if heard:
+                found.append(("assignor asked without need", heard, None))
+            if outcome.parks and (told := news(what, response)):
+                found.append(("parked", told, "nothing to say"))
+            if outcome.records:
+                hear = model.hear() | (before["members"].keys() - model.members.keys())
+                found += woken_differ(what, followed.hear, hear, group.news)
+                followed.hear = hear
+                found += [("promise", "kept", broken) for broken in model.broken()]
+                self._decided.append(followed.shown)
+        if found:
+            self._find(what, now_ms, found, before)
+            self.follow(group, settings)
+        return outcome
+
+    def on_load(self, group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, ...]:
+        """A group was read from the log."""
+        timers = timing.on_load(group, now_ms, settings)
+        shown = picture_of(group)
+        known = not group.created_ms or _is_among(shown, self._durable or self._decided)
+        followed = self.follow(group, settings)
+        followed.model.now_ms = now_ms
+        followed.armed.clear()
+        found = list(timers_differ(followed.model, followed.armed, None, timers, {}, None))
+        if not known:
+            found.append(("loaded", shown, "no group that was ever decided, and is on the disk"))
+        if found:
+            self._find("read from the log", now_ms, found, {})
+        return timers
+
+    def on_durable(self, group: Group) -> None:
+        """A batch is safe on the disk, and has made this of the group: what was decided once, whole (D2, D3)."""
+        shown = picture_of(group)
+        self._durable.append(shown)
+        if not _is_among(shown, self._decided):
+            self._find("a batch is safe", 0, [("durable", shown, "no group that was ever decided")], {})
+
+    def read(self, group_id: str, log: Iterable[Record], now_ms: int, settings: GroupSettings) -> Group:
+        """The group that a new coordinator makes of a log."""
+        group = replay(group_id, log)
+        self.on_load(group, now_ms, settings)
+        return group
+
+    def armed(self, group: Group) -> list[tuple[str, str]]:
+        """The timers that are set for a group."""
+        return sorted(self._followed[id(group)].armed) if id(group) in self._followed else []
+
+    def follow(self, group: Group, settings: GroupSettings) -> Followed:
+        """From now on, or anew, from where the product stands."""
+        model, heard = model_of(group, limits_of(settings)), Overheard()
+        listening = {name: partial(_listen, name, call, heard) for name, call in settings.server_assignors.items()}
+        followed = self._followed[id(group)] = Followed(
+            group=group,
+            model=model,
+            shown=picture(model),
+            armed=set(model.timers()),
+            hear=model.hear(),
+            settings=replace(settings, server_assignors=listening),
+            heard=heard,
+        )
+        self._decided.append(followed.shown)
+        return followed
+
+    def _find(self, what: object, now_ms: int, found: list[Difference], before: Picture) -> None:
+        self.findings.append(Finding(what=what, now_ms=now_ms, differences=tuple(found), before=before))
+
+
+def decide(model: Model, what: GroupRequest | TimerKey) -> Answer | None:
+    """The input, as the model has it."""
+    inputs: dict[Any, Callable[[Any], Answer | None]] = {
+        HeartbeatRequest: model.heartbeat,
+        PrepareRequest: model.prepare,
+        InstallRequest: model.install,
+        UpdateConnectorsRequest: model.update_connectors,
+        DeleteRequest: lambda _: model.delete(),
+        TimerKind.SESSION: lambda key: model.expire_session(key.member_id),
+        TimerKind.REBALANCE: lambda key: model.expire_rebalance(key.member_id),
+        TimerKind.COMPUTE: lambda _: model.expire_computation(),
+        TimerKind.DELAY: lambda key: model.expire_delay(key.member_id),
+    }
+    decided = inputs.get(what.kind if isinstance(what, TimerKey) else type(what))
+    return decided(what) if decided else None  # a description changes nothing
+
+
+def _is_among(shown: Picture, pictures: Sequence[Picture]) -> bool:
+    """Mostly one of the last; two that are not the same have different epochs as a rule, so this is quick."""
+    return any(shown == each for each in reversed(pictures))
+
+
+def _listen(
+    name: str, assign: ServerAssign, heard: Overheard, asked: PrepareResponse
+) -> tuple[InstalledMember, ...] | ServerAnswer:
+    """An assignor of the coordinator's own, overheard."""
+    question = question_of(asked)
+    heard.append((name, question, None))
+    answer = assign(asked)
+    heard[-1] = name, question, proposal_of(answer)
+    return answer

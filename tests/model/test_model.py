@@ -1,0 +1,143 @@
+"""The model beside the product: under simulated faults, under inputs of any kind; and both broken on purpose.
+
+A difference is a mistake in one of the two. Which one, the sources say; the model was written from them alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tests.group import builders, workers
+from tests.simulation import breakages as simulated_breakages
+from tests.simulation.run import play
+from tests.simulation.suite import show
+
+from .beside import DecidedAsTheModelDecides, beside
+from .breakages import BREAKAGES
+from .driver import Act, Driver
+from .replay import Finding, Replay
+
+MORE = 5 if os.environ.get("CI") == "true" else 1
+"""So many times more of everything."""
+
+SEEDS = range(501, 531 + 30 * (MORE - 1))
+"""Not those that tests.simulation plays."""
+
+MODEL = ("words", "paper", "connectors", "computing", "model")
+SHARED = {"connectgroup.errors", "connectgroup.messages", "connectgroup.names", "connectgroup.records"}
+
+NUMBERS = st.integers(0, 63)
+ACTS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), min_size=5, max_size=40)
+
+
+@pytest.mark.parametrize("first", SEEDS[::10])
+def test_every_decision_of_a_simulated_cluster_is_the_models_decision(first: int) -> None:
+    """Coordinators that crash, are fenced, fail to write and read again are followed (D1 to D3, D6)."""
+    for seed in range(first, first + 10):
+        with beside():
+            result = play(seed)
+        assert DecidedAsTheModelDecides.newest.replay.inputs > 100
+        assert not result.violations, show(result.violations[0])
+
+
+@settings(max_examples=200 * MORE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 200), drawn=ACTS)
+def test_any_sequence_of_inputs_honest_or_not_is_decided_as_the_model_decides_it(seed: int, drawn: list[Act]) -> None:
+    """S1 to S16 hold of the product as far as they hold of the model; answers, state, records and timers are equal."""
+    driver = Driver.drawn(seed)
+    driver.play(drawn)
+    assert not driver.replay.findings, f"luck {seed}: {driver.replay.findings[0]}"
+
+
+@pytest.mark.parametrize("first", range(0, 200 * MORE, 100))
+def test_long_sequences_reach_what_short_ones_do_not(first: int) -> None:
+    """Delays, rounds and rejoins take many steps to meet."""
+    for seed in range(first, first + 100):
+        finding = found_with(seed)
+        assert finding is None, f"luck {seed}: {finding}"
+
+
+@pytest.mark.parametrize("seed", range(16 * MORE))
+def test_a_storm_of_slow_and_unlucky_workers_is_decided_as_the_model_decides_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same storms that tests.group plays, honest workers only."""
+    replay = Replay()
+    monkeypatch.setattr(builders, "step", replay.step)
+    storm = workers.Storm(seed)
+    storm.scene.check_replay = False
+    storm.play(80)
+    storm.calm()
+    assert not replay.findings, f"storm {seed}: {replay.findings[0]}"
+
+
+def test_the_model_knows_nothing_of_the_rules() -> None:
+    """What both took from the same place would be wrong in both."""
+    here = Path(__file__).parent
+    for name in MODEL:
+        for node in ast.walk(ast.parse((here / f"{name}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.module in MODEL, f"{name} imports {node.module}"
+            elif isinstance(node, ast.ImportFrom | ast.Import):
+                modules = (
+                    [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+                )
+                ours = {module for module in modules if module.startswith(("connectgroup", "tests", "assignors"))}
+                assert ours <= SHARED, f"{name} imports {sorted(ours - SHARED)}"
+
+
+@pytest.mark.parametrize("broken", BREAKAGES)
+def test_a_rule_that_is_broken_on_purpose_is_found(broken: str) -> None:
+    """A comparison that cannot fail proves nothing."""
+    with BREAKAGES[broken]():
+        assert any(found_with(seed) for seed in range(200)), "nobody noticed"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        simulated_breakages.does_not_wait_for_the_release,
+        simulated_breakages.keeps_a_failed_append_in_memory,
+        simulated_breakages.leaves_the_assignment_out,
+        simulated_breakages.gives_what_shall_not_run_yet,
+    ],
+    ids=lambda broken: str(broken.__name__),
+)
+def test_what_is_broken_under_a_simulated_cluster_is_found_beside_it(
+    broken: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """The model's word is one violation among the others."""
+    with broken(), beside():
+        results = (play(seed) for seed in range(1, 16))
+        said = next(
+            (names for each in results if (names := {one.invariant.split()[0] for one in each.violations})), set()
+        )
+    assert "M1" in said, f"only {sorted(said)}"
+
+
+def test_a_difference_says_what_was_asked_and_what_both_made_of_it() -> None:
+    with BREAKAGES["every epoch is let in"]():
+        text = str(next(finding for seed in range(200) if (finding := found_with(seed))))
+    for part in ("input at", "HeartbeatRequest", "product:", "model:", "the group before it:"):
+        assert part in text
+
+
+def acts(seed: int, count: int = 50) -> list[Act]:
+    """So many acts, drawn from a seed."""
+    random = Random(seed)
+    return [tuple(random.choices(range(64), k=4)) for _ in range(count)]  # type: ignore[misc]
+
+
+def found_with(seed: int) -> Finding | None:
+    """The first difference under this seed."""
+    driver = Driver.drawn(seed)
+    driver.play(acts(seed))
+    return next(iter(driver.replay.findings), None)

@@ -1,0 +1,50 @@
+"""Lines with anything in them: rows, as many as there are lines, or an error that names the line.
+
+One decoder, of which the two forms share the inputs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from connectgroup.spark.columns import from_ddl
+from connectgroup.spark.errors import BadLine
+from connectgroup.spark.lines import Format, read_range
+from connectgroup.spark.offsets import Range
+from tests.fuzzing import attack, folder_in_memory, inputs_each
+
+COLUMNS: Final = from_ddl("s STRING, i INT, d DOUBLE, at TIMESTAMP")
+HEADER: Final = b"s,i,d,at\n"
+VALID: Final[dict[Format, list[bytes]]] = {
+    "csv": [
+        b'"a, ""b"" \xc3\xa9",7,1e300,2020-01-01T00:00:00.123456+02:00\n',
+        b"x,-1,0.5,\r\n",
+        b",,,\n",
+        b'"",2147483647,nan,\r\n\r\n\n,,,2020-02-29T00:00:00Z\n',
+    ],
+    "jsonl": [
+        b'{"i": 7, "d": 1e300, "s": "a\\u00e9\xc3\xa9", "at": "2020-01-01T00:00:00Z"}\n',
+        b'{"i": null, "more": [1, {"b": "x"}]}\r\n',
+        b'{"d": 1, "s": ""}\n',
+        b'{}\n\n{"s": "{}"}\r\n',
+    ],
+}
+
+
+@pytest.mark.timeout(900)  # a minute, and several where other things run beside it
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_any_lines_make_rows_or_name_the_bad_one(form: Format) -> None:
+    with folder_in_memory() as folder:
+        attack(lambda data: read(folder, data, form), None, VALID[form], inputs_each(len(VALID)), BadLine)
+
+
+def read(folder: Path, data: bytes, form: Format) -> None:
+    """Whole lines, as a range always has: what comes after the last line feed is not there yet."""
+    whole = data[: data.rfind(b"\n") + 1] or b"\n"
+    header = HEADER if form == "csv" else b""
+    (folder / "x").write_bytes(header + whole)
+    rows = read_range(folder, Range(slice="x", start=len(header), end=len(header + whole)), COLUMNS, form)
+    assert rows.num_rows == sum(1 for line in whole.split(b"\n") if line.strip(b"\r"))

@@ -1,0 +1,116 @@
+"""The rules, the worker's state machine and the wire are run by their own tests: 95 of 100 lines, and of branches.
+
+Only tests of their own folders count: what is run by chance in an integration test, nobody has looked at.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGES: Final = ("group", "member", "wire")
+LEAST_PERCENT: Final = 95.0
+
+ASKED_FOR: Final = os.environ.get("CI") == "true" or os.environ.get("COVERAGE") == "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """How much of a file, or of all files of a package, was run."""
+
+    lines: int
+    lines_run: int
+    branches: int
+    branches_run: int
+
+    @property
+    def percent(self) -> float:
+        """The lower one of lines and branches."""
+        return min(
+            100 * run / of if of else 100.0
+            for run, of in ((self.lines_run, self.lines), (self.branches_run, self.branches))
+        )
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not ASKED_FOR, reason="takes a minute or two; runs where CI=true or COVERAGE=true")
+def test_the_pure_packages_are_run_whole_by_their_own_tests(tmp_path: Path) -> None:
+    if importlib.util.find_spec("coverage") is None:
+        pytest.skip("coverage is not installed; allowed: pip install coverage")
+    files = measured(tmp_path)
+    for package in PACKAGES:
+        if covered(files, package).percent < LEAST_PERCENT:
+            pytest.fail(told(files, package), pytrace=False)
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Coverage's report of each file, by its path below the repository; runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE"))}
+    environment = {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "COVERAGE_FILE": str(folder / "data"),
+        # The lines are run by the first few; the other 199,000 are for ``tests/wire/test_fuzz.py`` itself.
+        "FUZZ_INPUTS": "300",
+    }
+    coverage = (sys.executable, "-m", "coverage")
+    sources = ",".join(f"connectgroup.{package}" for package in PACKAGES)
+    tests = [f"tests/{package}" for package in PACKAGES]
+    pytest_options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", str(folder / "t"))
+    for command in (
+        (*coverage, "run", "--branch", f"--source={sources}", "-m", "pytest", *pytest_options, *tests),
+        (*coverage, "json", "-q", "-o", str(folder / "report.json")),
+    ):
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1700)
+        assert ran.returncode == 0, f"{' '.join(command)}\n{ran.stdout[-4000:]}{ran.stderr[-2000:]}"
+    files: dict[str, Any] = json.loads((folder / "report.json").read_text())["files"]
+    there = {path.relative_to(ROOT).as_posix() for p in PACKAGES for path in (ROOT / "connectgroup" / p).rglob("*.py")}
+    # A file that is not imported would else count as none.
+    assert there == set(files), f"not the files of the tree: {sorted(there ^ set(files))}"
+    return files
+
+
+def covered(files: dict[str, Any], part: str) -> Covered:
+    """All files of a package, or a file, together."""
+    of = [file["summary"] for path, file in files.items() if f"{path}/".startswith(f"connectgroup/{part}/")]
+    return Covered(
+        lines=sum(each["num_statements"] for each in of),
+        lines_run=sum(each["covered_lines"] for each in of),
+        branches=sum(each["num_branches"] for each in of),
+        branches_run=sum(each["covered_branches"] for each in of),
+    )
+
+
+def told(files: dict[str, Any], package: str) -> str:
+    """A package's percentages and, the worst first, what of its files was not run."""
+    whole = covered(files, package)
+    lines = [
+        f"connectgroup/{package}: {whole.lines_run} of {whole.lines} lines, {whole.branches_run} of {whole.branches}"
+        f" branches; allowed: {LEAST_PERCENT:g} % of each"
+    ]
+    names = [path for path in files if path.startswith(f"connectgroup/{package}/")]
+    for path in sorted(names, key=lambda path: covered(files, path.removeprefix("connectgroup/")).percent)[:8]:
+        missed = files[path]["missing_lines"]
+        branches = [f"{begin}->{end}" for begin, end in files[path]["missing_branches"] if begin not in missed]
+        lines.append(f"{path}: lines {_ranges(missed) or 'all run'}; branches {', '.join(branches) or 'all taken'}")
+    return "\n".join(lines)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``3-5, 9`` for 3, 4, 5, 9."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(str(begin) if begin == end else f"{begin}-{end}" for begin, end in ranges)

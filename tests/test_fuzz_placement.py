@@ -1,0 +1,39 @@
+"""What workers and operators say of where tasks shall run: read, or refused with one line."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from connectgroup.errors import ConfigError
+from connectgroup.placement import Placement, WorkerTraits, placement_of, traits_of
+
+from .fuzzing import INPUTS, attack
+
+TRAITS: Final = [
+    WorkerTraits(capacity=10, labels=(("gpu", "true"), ("zone", "a")), rack="r1", host="größe").encode(),
+    WorkerTraits(capacity=1_000_000_000).encode(),
+    b'{"labels":{},"rack":"\\ud800","capacity":0}',
+    b"",
+]
+SETTINGS: Final = [
+    b'{"assignment.weight": "3", "assignment.task.weight": "5,1,1", "assignment.labels": "gpu=true, zone=a"}',
+    b'{"assignment.most.per.worker": "1", "assignment.most.per.rack": "100000", "x": "y"}',
+    b'{"assignment.exclusive": "port:8080", "assignment.beside": "a,b", "assignment.apart.from": "c"}',
+]
+
+
+def test_any_bytes_make_traits_or_a_config_error() -> None:
+    attack(traits_of, WorkerTraits.encode, TRAITS, INPUTS, ConfigError)
+
+
+def test_any_settings_make_a_placement_or_a_config_error() -> None:
+    def decode(data: bytes) -> Placement:
+        try:
+            said = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError("none", "no JSON", "a test's own words") from error
+        words = said.items() if isinstance(said, dict) else ()
+        return placement_of({key: value for key, value in words if isinstance(value, str)})
+
+    attack(decode, None, SETTINGS, INPUTS, ConfigError)

@@ -1,0 +1,60 @@
+"""Whatever a broker answers makes a message or a ``WireError``; see ``tests.fuzzing`` and ``test_fuzz``."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import WireError
+from connectgroup.wire.kafka_apis import BROKER_APIS, BrokerApi, decode_answer
+from tests.fuzzing import LENGTHS, SEED, attack, blown_up, cut_after, inputs_each, most_memory
+
+from .every_message import made_up
+from .test_kafka_oracle import CASES, Spoken
+
+ANSWERS = [
+    (api, case) for api in BROKER_APIS.values() for case in CASES if case.definition.name == f"{api.name}Response"
+]
+
+
+def valid(case: Spoken) -> list[bytes]:
+    """Answers with a header in front; the first has everything set."""
+    header = struct.pack(">ib", 5, 0)
+    body = case.definition.body
+    return [header + case.codec.encode(made_up(body, case.version, random.Random(n), full=n == 0)) for n in range(8)]
+
+
+@pytest.mark.parametrize("name", sorted({api.name for api, _ in ANSWERS}))
+def test_any_bytes_of_a_broker_make_an_answer_or_a_wire_error(name: str) -> None:
+    versions = [(api, case) for api, case in ANSWERS if api.name == name]
+    for api, case in versions:
+
+        def decode(data: bytes, api: BrokerApi = api, case: Spoken = case) -> Any:
+            return decode_answer(data, to=api.request_class, version=case.version)
+
+        def encode(decoded: Any, case: Spoken = case) -> bytes:
+            correlation_id, answer = decoded
+            return struct.pack(">ib", correlation_id, 0) + case.codec.encode(answer)
+
+        attack(decode, encode, valid(case), inputs_each(len(versions)), WireError)
+
+
+@pytest.mark.parametrize(("api", "case"), ANSWERS, ids=[str(case) for _, case in ANSWERS])
+def test_a_length_in_an_answer_is_held_against_what_came_before_anything_is_allocated(
+    api: BrokerApi, case: Spoken
+) -> None:
+    whole = valid(case)[0]
+    inputs = [whole[:5] + length for length in LENGTHS] + blown_up(whole) + cut_after(whole)
+    tracemalloc.start()
+    try:
+        for data in random.Random(SEED).sample(inputs, min(3000, len(inputs))):
+            held = most_memory(
+                lambda data: decode_answer(data, to=api.request_class, version=case.version), data, WireError
+            )
+            assert held <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,128 @@
+"""What a consumer says to a broker is, byte for byte, what kafka-python says, by its own copies of the definitions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, strategies as st
+from kafka.protocol import consumer, metadata
+
+from connectgroup.errors import WireError
+from connectgroup.messages import FindCoordinatorRequest, FindCoordinatorResponse, FoundCoordinator
+from connectgroup.wire import kafka_apis, kafka_messages as words
+from connectgroup.wire.apis import encode_response
+from connectgroup.wire.codec import Codec
+from connectgroup.wire.definition import Message, load
+
+from .every_message import made_up
+from .test_oracles import in_kafka_words
+
+SEEDS = 40
+
+
+class Spoken(NamedTuple):
+    """One message in one version, and kafka-python's class of it."""
+
+    definition: Message
+    version: int
+    codec: Codec
+    theirs: Any
+
+    def __str__(self) -> str:
+        return f"{self.definition.name}-v{self.version}"
+
+    @property
+    def listed(self) -> list[dict[str, Any]]:
+        """The fields as our definition file has them."""
+        file = resources.files("connectgroup.wire").joinpath("kafka", f"{self.definition.name}.json")
+        fields: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["fields"]
+        return fields
+
+
+def _spoken() -> Iterator[Spoken]:
+    for api in kafka_apis.BROKER_APIS.values():
+        if api.name in ("ApiVersions", "FindCoordinator"):
+            continue  # they are in test_oracles
+        for end, cls, codecs in (
+            ("Request", api.request_class, api.requests),
+            ("Response", api.response_class, api.responses),
+        ):
+            definition = load(api.name + end, cls, folder="kafka")
+            theirs = getattr(metadata if api.name == "Metadata" else consumer, api.name + end)
+            assert api.key == theirs.API_KEY
+            yield from (Spoken(definition, version, codec, theirs) for version, codec in codecs.items())
+
+
+CASES = list(_spoken())
+
+
+def with_sets(said: Any) -> Any:
+    """Authorized operations are 32 bits; kafka-python has them as a set of places, under a name of its own."""
+    if isinstance(said, list):
+        return [with_sets(each) for each in said]
+    if not isinstance(said, dict):
+        return said
+    ours = {name: with_sets(value) for name, value in said.items()}
+    for name in ("topic_authorized_operations", "cluster_authorized_operations"):
+        if name in ours:
+            bits = ours.pop(name)
+            ours["authorized_operations"] = {bit for bit in range(32) if bits >> bit & 1}
+    return ours
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kafka_python_writes_the_same_bytes(case: Spoken) -> None:
+    for seed in range(SEEDS):
+        message = made_up(case.definition.body, case.version, random.Random(seed), full=seed == 0)
+        said = with_sets(in_kafka_words(message, case.definition.body, case.listed, case.version))
+        theirs = case.theirs._struct.encode(said, version=case.version, compact=True, tagged=True)
+        assert theirs == case.codec.encode(message), f"seed {seed}: {message}"
+        assert case.codec.decode(theirs, 0) == message
+
+
+def test_every_definition_file_is_spoken() -> None:
+    files = {file.name for file in resources.files("connectgroup.wire").joinpath("kafka").iterdir()}
+    assert files == {f"{case.definition.name}.json" for case in CASES}
+
+
+def test_a_request_with_its_header_is_what_kafka_python_sends_and_its_answer_is_read() -> None:
+    """Request header v2 and response header v1, as all flexible versions have."""
+    theirs = consumer.HeartbeatRequest[4](group_id="g", generation_id=3, member_id="m", group_instance_id=None)
+    theirs.with_header(correlation_id=77, client_id="c")
+    ours = words.GroupHeartbeatRequest(group_id="g", generation_id=3, member_id="m")
+    sent = kafka_apis.encode_call(ours, version=4, correlation_id=77, client_id="c")
+    assert sent == theirs.encode(header=True)
+
+    answer = consumer.HeartbeatResponse[4](throttle_time_ms=5, error_code=27)
+    answer.with_header(correlation_id=77)
+    read = kafka_apis.decode_answer(answer.encode(header=True), to=words.GroupHeartbeatRequest, version=4)
+    assert read == (77, words.GroupHeartbeatResponse(throttle_time_ms=5, error_code=27))
+
+
+def test_finding_the_coordinator_is_said_as_it_is_served_here() -> None:
+    found = FoundCoordinator(key="g", node_id=1, host="h", port=9)
+    answer = encode_response(FindCoordinatorResponse(coordinators=(found,)), api_key=10, version=4, correlation_id=5)
+    read = kafka_apis.decode_answer(answer, to=FindCoordinatorRequest, version=4)
+    assert read == (5, FindCoordinatorResponse(coordinators=(found,)))
+
+
+def test_a_version_that_is_not_known_here_is_refused_by_name() -> None:
+    request = words.GroupHeartbeatRequest(group_id="g", generation_id=3, member_id="m")
+    with pytest.raises(WireError, match=r"^Heartbeat: got v3; allowed: v4 to v4$"):
+        kafka_apis.encode_call(request, version=3, correlation_id=1, client_id="c")
+    with pytest.raises(WireError, match=r"^Heartbeat: got v0; allowed: v4 to v4$"):
+        kafka_apis.decode_answer(b"\0\0\0\1\0\0\0", to=words.GroupHeartbeatRequest, version=0)
+
+
+@given(data=st.binary(max_size=200), case=st.sampled_from(CASES))
+def test_any_bytes_are_an_answer_or_a_wire_error(data: bytes, case: Spoken) -> None:
+    for api in kafka_apis.BROKER_APIS.values():
+        if api.name + "Response" == case.definition.name:
+            with contextlib.suppress(WireError):
+                kafka_apis.decode_answer(data, to=api.request_class, version=case.version)

@@ -1,0 +1,104 @@
+"""The built-in assignors on real workers: what they ask of the group beyond a plain answer is done."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from assignors.incremental_cooperative import IncrementalCooperativeAssignor
+from assignors.weighted import WeightedAssignor
+from connectgroup.assignor_guard import introduce
+from connectgroup.names import Unit
+from connectgroup.placement import WorkerTraits
+
+from .builders import Actor, World, settings
+
+
+def on_worker(capacity: int = 0, *labels: tuple[str, str]) -> WeightedAssignor:
+    """``weighted`` on a worker that offers so much."""
+    assignor = WeightedAssignor()
+    introduce(assignor, WorkerTraits(capacity=capacity, labels=labels, host="h"))
+    return assignor
+
+
+def tasks(actor: Actor) -> int:
+    """How many tasks it runs."""
+    return sum(not unit.is_connector for unit in actor.units)
+
+
+async def test_what_is_revoked_in_one_round_is_given_out_as_soon_as_it_has_stopped(tmp_path: Path) -> None:
+    """IC-01, KIP-415: no timer is waited for between the two rounds, and what stays is not stopped."""
+    async with World(tmp_path) as world:
+        await world.add("c", 7)
+        a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
+        await world.settled()
+        before = a.units
+        b = world.start("b", assignors=[IncrementalCooperativeAssignor()])
+        await world.settled(within=3)
+        assert sorted(tasks(actor) for actor in (a, b)) == [3, 4]
+        assert a.units < before
+        group = await world.describe()
+        assert [len(rebalance.causes) for rebalance in group.rebalances[-2:]] == [1, 1]
+        assert "left to move in this round" in group.rebalances[-1].causes[0]
+        assert group.held_back == ()
+
+
+async def test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row(tmp_path: Path) -> None:
+    """KAFKA-12495: the third comes while the second's tasks are moving, and waits for the back-off."""
+    async with World(tmp_path) as world:
+        await world.add("c", 11)
+        a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
+        await world.settled()
+        gate = world.gate()
+        world.hook["a stop c-10"] = gate.wait
+        b = world.start("b", assignors=[IncrementalCooperativeAssignor()])
+        await world.until(lambda: gate.entered)
+        c = world.start("c", assignors=[IncrementalCooperativeAssignor()])
+        await world.until(lambda: c.worker.member.epoch > 0)
+        gate.open()
+        await world.until(lambda: sorted(tasks(actor) for actor in (a, b, c)) == [3, 4, 4])
+        causes = [cause for rebalance in (await world.describe()).rebalances for cause in rebalance.causes]
+        assert "the delay that the assignor asked for is over" in causes
+
+
+async def test_a_connector_runs_where_its_labels_are_and_describe_says_why_it_runs_nowhere(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.add("plain", 2)
+        a = world.start("a", assignors=[on_worker()])
+        await world.settled()
+        b = world.start("b", assignors=[on_worker(9, ("gpu", "true"))])
+        await world.settled()
+        await world.add("c", 2, **{"assignment.labels": "gpu=true", "assignment.task.weight": "2"})
+        wanted = {Unit("c"), Unit("c", 0), Unit("c", 1)}
+        await world.until(lambda: wanted <= b.units)
+        assert not wanted & a.units
+        b.worker.stop()
+        assert b.task is not None
+        await b.task
+        for _ in range(100):
+            group = await world.describe()
+            if group.state == "Stable":
+                break
+            await asyncio.sleep(0.05)
+        assert {Unit("plain"), Unit("plain", 0), Unit("plain", 1)} <= a.units
+        assert group.assignor_error == "c, c-0, c-1: needs label gpu=true; 0 of 1 workers have it"
+        assert not wanted & a.units
+        world.start("b2", assignors=[on_worker(0, ("gpu", "true"))])
+        await world.until(lambda: wanted <= world.actors["b2"].units)
+        assert (await world.describe()).assignor_error == ""
+
+
+async def test_an_answer_that_needs_another_round_survives_a_new_coordinator(tmp_path: Path) -> None:
+    """IC-08, CN-11: what a leader of Kafka's would have in its memory is in the group's log."""
+    async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
+        await world.add("c", 8)
+        a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
+        await world.settled()
+        gate = world.gate()
+        world.hook["a stop c-7"] = gate.wait
+        b = world.start("b", assignors=[IncrementalCooperativeAssignor()])
+        await world.until(lambda: gate.entered)
+        await world.restart()
+        gate.open()
+        await world.settled(within=30)
+        assert sorted(tasks(actor) for actor in (a, b)) == [4, 4]

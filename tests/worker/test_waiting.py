@@ -1,0 +1,48 @@
+"""Waiting, by itself: a bell, and how long to wait after failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+from connectgroup.worker.waiting import Bell, backoff_s
+
+
+async def test_a_bell_may_be_rung_many_times_before_its_listener_has_a_turn() -> None:
+    """Two things to say in one turn of the event loop are the usual case."""
+    bell = Bell()
+    listening = asyncio.create_task(bell.wait(60))
+    await asyncio.sleep(0)
+    bell.ring()
+    bell.ring()
+    await listening
+    bell.clear()
+    again = asyncio.create_task(bell.wait(60))
+    await asyncio.sleep(1)
+    assert not again.done()
+    bell.ring()
+    await again
+
+
+async def test_a_bell_is_listened_to_as_long_as_was_said_and_no_longer() -> None:
+    loop = asyncio.get_running_loop()
+    bell = Bell()
+    began = loop.time()
+    await bell.wait(5)
+    assert loop.time() - began == 5
+    bell.ring()
+    await bell.wait(5)
+    assert loop.time() - began == 5
+
+
+def test_however_many_failures_there_were_the_wait_is_one_and_has_its_limit() -> None:
+    """A coordinator may be away for a night; 2 ** 1,100 is no float any more."""
+    for failures in (1, 10, 1_100, 100_000):
+        assert 0 <= backoff_s(failures, 0.1, 5.0) <= 5.0
+    assert backoff_s(1, 0.1, 5.0) <= 0.1
+
+
+def test_those_who_have_failed_equally_often_do_not_come_back_together() -> None:
+    """KAFKA-19813: of a thousand workers none comes back for a while, and then all of them at once."""
+    waits = [backoff_s(10, 0.1, 5.0) for _ in range(200)]
+    assert min(waits) < 1.0
+    assert max(waits) > 4.0
