@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.partition_columns import NOBODY, PartitionColumns
+from connectgroup.partition_columns import NOBODY, PartitionColumns, order_of
 
 Integers = NDArray[np.int64]
 Stays = Callable[[PartitionColumns, Integers], Integers]
@@ -274,9 +274,12 @@ def lowest_of_each_topic(columns: PartitionColumns, rows: Integers) -> Integers:
 
 def emptiest_first(need: Integers, load: Integers, rank: Integers) -> Integers:
     """``Deal``: each partition to the member that has the fewest by then."""
-    takers = np.repeat(np.arange(len(need)), need)
-    level = load[takers] + _place_in_run(takers)
-    return takers[np.lexsort((rank[takers], level))]
+    by_rank = np.argsort(rank)
+    needed = need[by_rank]
+    takers = np.repeat(by_rank, needed)
+    # What a taker will have had before each of those it takes: one more each time.
+    level = np.arange(len(takers)) + np.repeat(load[by_rank] - (np.cumsum(needed) - needed), needed)
+    return takers[order_of(level)]
 
 
 def _place_in_run(ascending: Integers) -> Integers:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
         ConnectAssignor as ConnectAssignor,
         ConnectGroup as ConnectGroup,
         ConnectMemberAssignment as ConnectMemberAssignment,
+        PartitionAssignment as PartitionAssignment,
         PartitionAssignor as PartitionAssignor,
+        PartitionGroup as PartitionGroup,
+        PartitionMemberAssignment as PartitionMemberAssignment,
+        RebalanceProtocol as RebalanceProtocol,
     )
     from .config import (
         ConnectorFile as ConnectorFile,
@@ -48,7 +52,11 @@ _HOME = {
         "ConnectAssignor",
         "ConnectGroup",
         "ConnectMemberAssignment",
+        "PartitionAssignment",
         "PartitionAssignor",
+        "PartitionGroup",
+        "PartitionMemberAssignment",
+        "RebalanceProtocol",
     ),
     "config": ("ConnectorFile", "CoordinatorConfig", "WorkerConfig"),
     "connector": ("Connector", "Task", "TaskContext"),

@@ -360,6 +360,11 @@ class PartitionGroup(Group):
     members: Sequence[PartitionMember] = ()
     topics: Sequence[TopicSpec] = ()
 
+    def __post_init__(self) -> None:
+        # An assignor must not be able to change the question its answer is held against.
+        object.__setattr__(self, "members", tuple(self.members))
+        object.__setattr__(self, "topics", tuple(self.topics))
+
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Every partition of a topic that somebody is subscribed to, once, sorted."""

@@ -139,9 +139,7 @@ def shares_of(columns: PartitionColumns, owner: Integers) -> list[PartitionMembe
     A member that keeps just what it owns is given the very same set: at a million partitions most do.
     """
     members = len(columns.member_ids)
-    # Narrow numbers sort in one pass; their order in a share is of no account.
-    narrow = np.int16 if members <= np.iinfo(np.int16).max else np.int32
-    order = np.argsort(owner.astype(narrow), kind="stable")
+    order = order_of(owner)
     sizes = np.bincount(owner + 1, minlength=members + 1)
     bounds = np.cumsum(sizes).tolist()
     kept = np.bincount(owner[(owner >= 0) & (owner == columns.partition_owner)], minlength=members).tolist()
@@ -159,6 +157,13 @@ def shares_of(columns: PartitionColumns, owner: Integers) -> list[PartitionMembe
                 partitions = frozenset(map(TopicPartition, names, numbers[begin:end].tolist()))
             shares.append(PartitionMemberAssignment(member_id=member_id, version=version, partitions=partitions))
     return shares
+
+
+def order_of(numbers: Integers) -> NDArray[np.int64]:
+    """A stable order of small integers, many times quicker where 16 bits are enough (numpy sorts those by counting)."""
+    small = np.iinfo(np.int16)
+    narrow = len(numbers) > 0 and small.min <= numbers.min() and numbers.max() <= small.max
+    return np.argsort(numbers.astype(np.int16) if narrow else numbers, kind="stable")
 
 
 @contextmanager

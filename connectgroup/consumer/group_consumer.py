@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 NOTHING: Partitions = frozenset()
 RETRY_S = 0.1
+CLOSE_PATIENCE_S = 5.0
 
 
 class GroupConsumer:
@@ -275,6 +276,9 @@ class GroupConsumer:
                 if (error := self._keeping.exception()) is not None:
                     logger.warning("group %s: %s", self._settings.group, error)
             if membership.round is not None:
+                if self._owned and membership.generation != self._taken_over:
+                    # Between JoinGroup and SyncGroup a group takes no commits; that is over in a moment.
+                    await asyncio.wait({membership.round}, timeout=CLOSE_PATIENCE_S)
                 membership.round.cancel()
                 await asyncio.wait({membership.round})
             if membership.lease_is_over():

@@ -67,7 +67,10 @@ COORDINATOR = "coordinator"
 
 
 def _info(member: MemberRecord, assignor: str) -> AssignorInfo | None:
-    return next((info for info in member.assignors if info.name == assignor), None)
+    for info in member.assignors:
+        if info.name == assignor:
+            return info
+    return None
 
 
 def select_assignor(members: Sequence[MemberRecord]) -> str | None:

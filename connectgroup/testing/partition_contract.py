@@ -15,10 +15,12 @@ from ..assignor import (
     PartitionGroup,
     PartitionMember,
     Partitions,
+    RebalanceProtocol,
     TopicPartition,
     TopicSpec,
 )
 from ..assignor_guard import run_assignor
+from ..consumer.validation import given_too_early
 from ..errors import PluginError
 from .assignor_contract import AssignorContract
 
@@ -94,6 +96,14 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         else:
             shares = self.shares(group, run_assignor(self.assignor(), group))
             assert shares == {"m1": frozenset(group.partitions), "m2": frozenset()}
+
+    def test_who_lists_cooperative_gives_nothing_to_one_while_another_owns_it(self) -> None:
+        """KIP-429; the leader of a classic group refuses such an answer."""
+        if RebalanceProtocol.COOPERATIVE not in self.assignor().rebalance_protocols:
+            return
+        for name, group in self.groups().items():
+            early = given_too_early(group.members, run_assignor(self.assignor(), group))
+            assert not early, f"{name}: {early[0]}"
 
 
 def sample_groups() -> dict[str, PartitionGroup]:

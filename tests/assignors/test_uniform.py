@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
-import numpy as np
 import pytest
 
 from assignors.uniform import UniformAssignor
-from connectgroup.assignor import PartitionGroup
-from connectgroup.assignor_guard import run_assignor
 from connectgroup.errors import PluginError
 from connectgroup.testing import AssignorContract
 
-from .partition_tables import asked, question, shares, table, transfers
+from .partition_tables import question, shares, table, transfers
 
 AB = dict.fromkeys("AB", "*")
 ABC = dict.fromkeys("ABC", "*")
@@ -56,16 +51,6 @@ def test_uh_07_a_hundred_topics_on_forty_nine_members() -> None:
     assert sorted({len(its) for its in answer.values()}) == [6, 7]
 
 
-@pytest.mark.parametrize("order", list(permutations("ABC")))
-def test_uh_08_its_own_answer_comes_back_the_very_same_in_whatever_order_it_is_asked(order: tuple[str, ...]) -> None:
-    """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled because iteration order decided."""
-    topics = {"T1": 2, "T2": 5, "T3": 7}
-    first = shares(UniformAssignor(), question(topics, ABC))
-    second = shares(UniformAssignor(), question(topics, dict.fromkeys(order, "*"), owned=first))
-    assert second == first
-    assert all(second[member_id] is first[member_id] for member_id in order)
-
-
 def test_ux_01_whoever_has_less_to_choose_from_goes_first() -> None:
     group = question({"T1": 3, "T3": 6}, {"A": "T1 T3", "B": "T3"})
     assert shares(UniformAssignor(), group) == table(A="T1{0,1,2} T3{4}", B="T3{0,1,2,3,5}")
@@ -85,22 +70,3 @@ def test_ux_04_a_member_subscribed_to_nothing_gets_nothing() -> None:
 def test_rgs_09_a_topic_that_does_not_exist_is_refused() -> None:
     with pytest.raises(PluginError, match="A is subscribed to 'T3'; allowed: T1"):
         shares(UniformAssignor(), question({"T1": 3}, {"A": "T3", "B": "T2"}))
-
-
-def test_sk_30_a_million_partitions_on_two_thousand_members() -> None:
-    """Assigned, and assigned again; Java's bar is 30 s, and no bar is tested here but that it is done."""
-    topics = {f"topic{number:03}": 2000 for number in range(500)}
-    members = {f"member{number:04}": "*" for number in range(2000)}
-    first = asked(UniformAssignor(), question(topics, members))
-    assert {len(member.partitions) for member in first.members} == {500}
-    owned = {member.member_id: member.partitions for member in first.members}
-    again = question(topics, members, owned=owned)
-    assert all(
-        member.partitions is owned[member.member_id] for member in run_assignor(UniformAssignor(), again).members
-    )
-    left = PartitionGroup(members=again.members[1:], topics=again.topics)
-    answer = asked(UniformAssignor(), left)
-    assert answer.by_column is not None
-    columns, owner = answer.by_column
-    assert {*np.bincount(owner).tolist()} == {500, 501}
-    assert (owner != columns.partition_owner).sum() == 500

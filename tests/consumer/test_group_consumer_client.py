@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,15 +42,22 @@ class ScriptedBroker:
         self.coordinators: list[tuple[int, int]] = []
         self.heartbeats: list[object] = [0]
         self.asked = 0
+        self.open: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open.add(writer)
+        with contextlib.suppress(ConnectionError):
+            await self._converse(reader, writer)
+        writer.close()
+        self.open.discard(writer)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader()
         while data := await reader.read(4096):
             for request in frames.feed(data):
                 key, version, correlation_id = struct.unpack_from(">hhi", request)
                 answer = self._answer(key)
                 if answer is HANGUP:
-                    writer.close()
                     return
                 if answer is SILENCE:
                     continue
@@ -58,7 +66,6 @@ class ScriptedBroker:
                 body = API_OF_KEY[key].responses[version].encode(answer)
                 tags = b"" if key == 18 else b"\0"
                 writer.write(frame(struct.pack(">i", correlation_id) + tags + body))
-        writer.close()
 
     def _answer(self, key: int) -> Any:
         match API_OF_KEY[key].name:
@@ -87,6 +94,11 @@ async def brokers(count: int) -> AsyncIterator[list[ScriptedBroker]]:
     finally:
         for server in servers:
             server.close()
+        while any(each.open for each in scripted):
+            for each in scripted:
+                for writer in each.open:
+                    writer.close()
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -108,11 +108,11 @@ class Computing(Paper):
 
     def rest(self) -> None:
         """All have arrived: the next round begins, if moves were left for it or somebody who goes still has work."""
-        state, takers = self.state(), self.asked_for()
-        self.rebalancing = self.rebalancing and state not in ("Stable", "Empty")
+        takers = self.asked_for()
         going = any(self.share(who).units for who in self.members if who not in takers)
-        if state == "Stable" and (self.deferred or going):
+        if self.state() == "Stable" and (self.deferred or going):
             self.bump()
+        self.rebalancing = self.rebalancing and self.state() not in ("Stable", "Empty")
 
     # ---- what it asks, and answers
 

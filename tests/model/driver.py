@@ -30,7 +30,6 @@ from connectgroup.messages import (
     UpdateConnectorsRequest,
     entries,
     grouped,
-    units_of,
 )
 from connectgroup.names import NO_UNITS, Unit, Units
 from connectgroup.records import (
@@ -47,6 +46,7 @@ from connectgroup.records import (
 from tests.group.invariants import compacted
 
 from .replay import Replay
+from .shuffle import Shuffle
 
 GROUP = "workers"
 MEMBERS = ("a", "b", "c", "d", "e")
@@ -67,47 +67,6 @@ LISTS: tuple[tuple[AssignorInfo, ...], ...] = (
     (info("x", 0, 2, 1, reason=1),),
     (info("x", 3, 4, 3),),
 )
-
-
-@dataclass(kw_only=True)
-class Shuffle:
-    """An assignor that deals units out anew each time, fails now and then, and is not always legal."""
-
-    random: Random
-
-    def __call__(self, question: PrepareResponse) -> ServerAnswer:
-        luck = self.random.random()
-        if luck < 0.1:
-            raise PluginError("assignor shuffle: not today")
-        units = [Unit(each.connector, task) for each in question.connectors for task in range(-1, each.num_tasks)]
-        names = [member.member_id for member in question.members]
-        keep = {unit: member.member_id for member in question.members for unit in units_of(member.units)}
-        shares: dict[str, set[Unit]] = {name: set() for name in names}
-        for unit in units:
-            stays = self.random.random() < 0.6
-            shares[keep.get(unit) or self.random.choice(names) if stays else self.random.choice(names)].add(unit)
-        if luck < 0.15 and units:
-            shares[names[0]].discard(units[0])
-        versions = {member.member_id: member.assignor.version for member in question.members}
-        if luck > 0.95:
-            versions[names[-1]] += 2
-        left_out: set[Unit] = set()
-        if 0.2 < luck < 0.35:
-            before = [units_of(each.units) for each in question.held_back if not each.member_id]
-            left_out = shares[names[0]].union(*before)
-        return ServerAnswer(
-            members=tuple(
-                InstalledMember(
-                    member_id=name,
-                    units=grouped(share - left_out),
-                    version=versions[name],
-                    metadata=bytes([len(share)]),
-                )
-                for name, share in shares.items()
-            ),
-            held_back=grouped(left_out),
-            delay_ms=(500, 2_000, 4_000_000)[int(luck * 1000) % 3] if left_out else 0,
-        )
 
 
 @dataclass(kw_only=True)
@@ -133,6 +92,7 @@ class Driver:
             server_assignor="shuffle",
             server_assignors={"shuffle": shuffle, "other": shuffle},
             most_members=4,
+            most_units=random.choice([9, 200_000]),
             most_moves=random.choice([0, 0, 1, 2]),
             scheduled_delay_ms=random.choice([0, 0, 8_000]),
             assignment_interval_ms=random.choice([0, 0, 3_000]),
@@ -199,7 +159,7 @@ class Driver:
         kinds = (
             self.join, self.join, self.beat, self.everybody, self.everybody, self.everybody, self.everybody,
             self.everybody, self.compute, self.compute, self.compute, self.operate, self.list_tasks, self.leave,
-            self.timer, self.timer, self.timer, self.again, self.odd,
+            self.timer, self.timer, self.timer, self.again, self.unheard, self.unheard, self.odd,
         )  # fmt: skip
         for kind, *numbers in acts:
             kinds[kind % len(kinds)](*numbers)
@@ -376,6 +336,25 @@ class Driver:
             owned = (said.owned or (), grouped(current.assigned), grouped(current.held))[how % 3]
             twice = (*owned, *owned) if how % 7 == 6 else owned
             self.send(said if how % 4 == 3 else replace(said, owned=twice, rebalance_timeout_ms=10_000))
+
+    def unheard(self, who: int, how: int, which: int) -> None:
+        """An answer is lost, connectors change, and the member says once more, in full, what it said before it."""
+        member_id = sorted(self.group.members)[who % len(self.group.members)] if self.group.members else ""
+        before = self.group.current(member_id)
+        if before.epoch <= 0:
+            return
+        said = HeartbeatRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=before.epoch,
+            owned=grouped(before.assigned),
+            rebalance_timeout_ms=10_000,
+        )
+        self.send(said)
+        for turn in range(how % 3):
+            self.operate(which + turn, which // 2, how + 3)
+        self.send(said)
+        self.send(said if which % 2 else replace(said, owned=grouped(before.held)))
 
     def odd(self, which: int, how: int, _: int) -> None:
         """Rare things: a new coordinator, a description, the group deleted."""

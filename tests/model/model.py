@@ -268,6 +268,8 @@ class Model(Computing):
             code = change(after, each, speaker.assigned if speaker else None, self.epoch + 1)
             if code:
                 return Answer(code=code)
+        if sum(1 + len(each.tasks) for each in after.values()) > self.limits.most_units:
+            return Answer(code=InvalidRequest.code)
         changed, self.connectors = after != self.connectors, after
         self.statuses = {unit: status for unit, status in self.statuses.items() if unit in self.to_run()}
         if changed or self.epoch == 0:

@@ -55,13 +55,16 @@ class Paper:
         self.asked: Asked | None = None
         self.delays: dict[str, Delay] = {}
         self.statuses: dict[Unit, tuple[str, int, int, str]] = {}
+        self._run: tuple[dict[str, Connector] | None, Grants] = None, {}
         self.installed: InstallRequest | None = None  # the last, where it is known
 
     # ---- who has what
 
     def to_run(self) -> Grants:
         """What somebody shall run, with the epoch its configuration is of."""
-        return to_run(self.connectors)
+        if self._run[0] is not self.connectors:
+            self._run = self.connectors, to_run(self.connectors)  # asked for at every step, and seldom another
+        return self._run[1]
 
     def share(self, who: str) -> Share:
         """A member's part of the target."""
@@ -194,19 +197,17 @@ class Paper:
             for who, member in self.members.items()
             for info in member.assignors
         }
-        has = {who: (self.share(who).units | self.returned(who)) & units for who in self.asked_for()}
-        told = {who: self.share(who).metadata for who in has if has[who] and self.assignor == assignor}
         nothing = 0, 0, b""
         return Question(
             members={
                 who: (
                     self.members[who].epoch,
                     self.members[who].instance,
-                    has[who],
+                    (self.share(who).units | self.returned(who)) & units,
                     said.get((who, assignor), nothing),
-                    told.get(who, b""),
+                    self.share(who).metadata if self.assignor == assignor else b"",
                 )
-                for who in has
+                for who in self.asked_for()
             },
             connectors={
                 name: (len(each.tasks) if each.wanted == RUNNING else 0, places(each.config))

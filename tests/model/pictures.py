@@ -28,8 +28,7 @@ def picture(model: Model) -> Picture:
         "computed by": model.computed_by,
         "assignor": model.assignor,
         "deferred": model.deferred,
-        # Nobody waits for those that are away.
-        "rebalancing": model.rebalancing and not all(member.away for member in model.members.values()),
+        "rebalancing": model.rebalancing,
         # Whether the coordinator has come for its own question says nothing.
         "asked": asked and (asked.who, bool(asked.who) and asked.prepared, asked.failures, frozenset(asked.failed)),
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
@@ -106,6 +105,7 @@ def limits_of(settings: GroupSettings) -> Limits:
         longest_rebalance_timeout_ms=settings.longest_rebalance_timeout_ms,
         failures_before_fallback=settings.failures_before_fallback,
         most_members=settings.most_members,
+        most_units=settings.most_units,
         most_moves=settings.most_moves,
         assignment_interval_ms=settings.assignment_interval_ms,
         scheduled_delay_ms=settings.scheduled_delay_ms,
@@ -125,7 +125,7 @@ def question_of(response: PrepareResponse) -> Question:
                 member.instance_id,
                 units_of(member.units),
                 (member.assignor.version, member.assignor.reason, member.assignor.metadata),
-                member.told if member.units else b"",
+                member.told,
             )
             for member in response.members
         },

@@ -33,6 +33,7 @@ LIMITS = Limits(
     longest_rebalance_timeout_ms=3_600_000,
     failures_before_fallback=3,
     most_members=1_000,
+    most_units=200_000,
     most_moves=0,
     assignment_interval_ms=0,
     scheduled_delay_ms=0,

@@ -34,6 +34,7 @@ class Limits:
     longest_rebalance_timeout_ms: int
     failures_before_fallback: int
     most_members: int
+    most_units: int
     most_moves: int
     assignment_interval_ms: int
     scheduled_delay_ms: int

@@ -7,6 +7,7 @@ lines in the other order. What nobody outside could ever notice is no breakage a
 from __future__ import annotations
 
 from .assigning import ASSIGNING
+from .consumer import CONSUMER
 from .coordinator import COORDINATOR
 from .ending import ENDING
 from .heartbeats import HEARTBEATS
@@ -35,4 +36,5 @@ ALL: tuple[Mutant, ...] = (
     *WIRE,
     *TRANSPORT,
     *SINK,
+    *CONSUMER,
 )

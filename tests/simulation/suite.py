@@ -118,5 +118,4 @@ def table(suite: Suite) -> str:
     lines += [f"{kind:60}{suite.armed[kind]:8}{suite.hits[kind]:8}" for kind in sorted(suite.armed | suite.hits)]
     lines += ["", f"{'sometimes':68}{'seen':>8}"]
     lines += [f"{state:68}{suite.reached[state]:8}" for state in sometimes.STATES]
-    lines += ["", f"{'gate':60}{'asked':>12}{'there':>12}", *map(str, suite.gates)]
     return "\n".join(lines)

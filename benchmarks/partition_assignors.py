@@ -1,0 +1,152 @@
+"""How long the partition assignors take, beside Kafka's own: ``python benchmarks/partition_assignors.py``.
+
+Thread-CPU milliseconds, the median of several calls. A question is put three times: to a fresh group, when one member
+has left, and when one has come. Three things are timed apart:
+
+- *read*: friendly objects to columns, mostly looking at what each member says it owns;
+- *assign*: columns to an array, what the assignor itself does;
+- *make*: the array to friendly objects, mostly making a ``TopicPartition`` for each that moved.
+
+Java's figure is its ``assign`` alone, on a question that has been made already and gives Java's own friendly objects:
+compare it with *assign*, and with *assign* and *make* together. ``--java RUN.SH`` runs a script that times Kafka's
+assignors and prints rows ``| server Uniform | full | 10×100 | wall | least wall | thread-CPU | n |``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+from connectgroup.assignor import PartitionGroup, PartitionMember, Partitions, TopicSpec
+from connectgroup.plugins import available, load_partition_assignor
+
+SIZES = ("10x100", "100x10000", "1000x100000")
+CASES = ("full", "1 leaves", "1 joins")
+JAVA = {
+    "uniform": "server Uniform",
+    "server-range": "server Range",
+    "cooperative-sticky": "client CooperativeSticky",
+    "sticky": "client Sticky",
+    "range": "client Range",
+}
+"""What each is called there; Kafka's round robin is not among those timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Thread-CPU milliseconds of one case."""
+
+    read_ms: float
+    assign_ms: float
+    make_ms: float
+
+
+def question(members: int, partitions: int, held: Mapping[str, Partitions], case: str) -> PartitionGroup:
+    """All are subscribed to all topics, of 100 partitions each (10 where there are few); ``held`` is empty at first."""
+    each = 10 if partitions <= 1000 else 100
+    topics = [TopicSpec(name=f"topic-{number}", num_partitions=each) for number in range(partitions // each)]
+    names = frozenset(spec.name for spec in topics)
+    first, end = {"full": (0, members), "1 leaves": (1, members), "1 joins": (0, members + 1)}[case]
+    there = [f"m{number}" for number in range(first, end)]
+    return PartitionGroup(
+        members=[
+            PartitionMember(member_id=name, subscribed=names, owned=held.get(name, frozenset()), generation=1)
+            for name in there
+        ],
+        topics=topics,
+    )
+
+
+def measured(name: str, members: int, partitions: int, rounds: int) -> dict[str, Times]:
+    """All cases of one assignor."""
+    assignor = load_partition_assignor(name)
+    held: dict[str, Partitions] = {}
+    found: dict[str, Times] = {}
+    for case in CASES:
+        group = question(members, partitions, held, case)
+        # A copy has no columns yet.
+        read_ms = _median_ms(lambda fresh: fresh.columns(), lambda: replace(group), rounds)  # noqa: B023
+        group.columns()
+        assign_ms = _median_ms(assignor.assign, lambda: group, rounds)  # noqa: B023
+        make_ms = _median_ms(lambda answer: len(answer.members), lambda: assignor.assign(group), rounds)  # noqa: B023
+        found[case] = Times(read_ms=read_ms, assign_ms=assign_ms, make_ms=make_ms)
+        if case == "full":
+            held = {share.member_id: share.partitions for share in assignor.assign(group).members}
+    return found
+
+
+def _median_ms(call: Callable[[Any], object], prepare: Callable[[], Any], rounds: int) -> float:
+    times: list[float] = []
+    for _ in range(rounds + 1):
+        given = prepare()
+        before = thread_time()
+        kept = call(given)
+        times.append((thread_time() - before) * 1000)
+        del kept
+    return statistics.median(times[1:])
+
+
+def java_times(lines: Sequence[str]) -> dict[tuple[str, str, str], float]:
+    """Thread-CPU milliseconds by assignor, case and size, from the table of a ``--java`` script."""
+    found: dict[tuple[str, str, str], float] = {}
+    for line in lines:
+        if match := re.fullmatch(
+            r"\| ([^|]+) \| ([^|]+) \| (\d+)×(\d+) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \|.*", line.strip()
+        ):
+            found[match[1], match[2], f"{match[3]}x{match[4]}"] = float(match[5])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table, a row an assignor, case and size."""
+    parser = argparse.ArgumentParser(description="Time the partition assignors.")
+    parser.add_argument("sizes", nargs="*", type=_size, default=list(SIZES), help="MEMBERSxPARTITIONS ...")
+    parser.add_argument("--rounds", type=_rounds, help="calls a cell; by default fewer where there is more to do")
+    parser.add_argument("--java", type=Path, metavar="RUN.SH", help="script that times Kafka's assignors beside ours")
+    given = parser.parse_args(arguments)
+    java: dict[tuple[str, str, str], float] = {}
+    if given.java:
+        done = subprocess.run([str(given.java.resolve()), *given.sizes], capture_output=True, text=True, check=False)
+        java = java_times(done.stdout.splitlines())
+        if not java:
+            print(f"{given.java}: ended with {done.returncode}: {done.stderr.strip()[-200:]}", file=sys.stderr)
+            return 1
+    print("| assignor | case | members x partitions | read ms | assign ms | make ms | Java ms | assign / Java |")
+    print("|---|---|---|---|---|---|---|---|")
+    for size in given.sizes:
+        members, partitions = map(int, size.split("x"))
+        rounds = given.rounds or max(3, min(30, 3_000_000 // max(partitions, 1)))
+        for name in available("partition_assignors"):
+            for case, times in measured(name, members, partitions, rounds).items():
+                theirs = java.get((JAVA.get(name, ""), case, size))
+                beside = f"{theirs:.2f} | {times.assign_ms / theirs:.2f}" if theirs else "- | -"
+                ours = f"{times.read_ms:.2f} | {times.assign_ms:.2f} | {times.make_ms:.2f}"
+                print(f"| {name} | {case} | {size} | {ours} | {beside} |", flush=True)
+    print(f"\nlargest memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
+    return 0
+
+
+def _size(text: str) -> str:
+    match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,7})", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: MEMBERSxPARTITIONS, like 100x10000")
+    return text
+
+
+def _rounds(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,3}", text):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 1 .. 9999")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Large groups. Kafka's own tests allow 30 to 90 seconds; here no time decides, only that it is done and right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from assignors.cooperative_sticky import CooperativeStickyAssignor
+from assignors.range import RangeAssignor
+from assignors.sticky import StickyAssignor
+from assignors.uniform import UniformAssignor
+from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+
+from .partition_tables import Racks, asked, question
+
+KINDS = pytest.mark.parametrize(
+    "assignor", [UniformAssignor(), StickyAssignor(), CooperativeStickyAssignor()], ids=lambda each: each.name
+)
+MEMBERS = [f"member{number:04}" for number in range(2000)]
+TOPICS = {f"topic{number:03}": 2000 for number in range(500)}
+
+
+def counts(answer: PartitionAssignment) -> set[int]:
+    return {len(member.partitions) for member in answer.members}
+
+
+def with_shares(group: PartitionGroup, answer: PartitionAssignment) -> PartitionGroup:
+    """The same question, asked when everybody has its share."""
+    owned = {member.member_id: member.partitions for member in answer.members}
+    members = [replace(member, owned=owned[member.member_id], generation=1) for member in group.members]
+    return replace(group, members=members)
+
+
+@KINDS
+def test_sk_30_a_million_partitions_on_two_thousand_members(assignor: PartitionAssignor) -> None:
+    """Assigned, assigned again, and once more when one has left: what it had moves, and nothing else."""
+    group = question(TOPICS, dict.fromkeys(MEMBERS, "*"))
+    first = asked(assignor, group)
+    assert counts(first) == {500}
+    again = with_shares(group, first)
+    for share, member in zip(asked(assignor, again).members, again.members, strict=True):
+        assert share.partitions is member.owned
+    answer = asked(assignor, replace(again, members=again.members[1:]))
+    assert answer.by_column is not None
+    columns, owner = answer.by_column
+    assert {*np.bincount(owner).tolist()} == {500, 501}
+    assert (owner != columns.partition_owner).sum() == 500
+
+
+def test_sk_30_one_member_is_subscribed_to_the_first_topic_only() -> None:
+    assignor = UniformAssignor()
+    group = question(TOPICS, {**dict.fromkeys(MEMBERS, "*"), MEMBERS[-1]: "topic000"})
+    first = asked(assignor, group)
+    assert counts(first) == {500}
+    assert {partition.topic for partition in first.members[-1].partitions} == {"topic000"}
+    again = with_shares(group, first)
+    for share, member in zip(asked(assignor, again).members, again.members, strict=True):
+        assert share.partitions is member.owned
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["cut alike", "each cut anew"])
+def test_sk_30_a_hundred_thousand_partitions_in_racks(alike: bool) -> None:
+    """The range assignor is the one that looks at racks; with room for all, everybody reads from its own."""
+    topics = {f"topic{number:02}": 2000 if alike else 2000 + number for number in range(50)}
+    racks = {member_id: f"r{index % 4}" for index, member_id in enumerate(MEMBERS)}
+    replicas = {name: [Racks({f"r{number % 4}"}) for number in range(count)] for name, count in topics.items()}
+    group = question(topics, dict.fromkeys(MEMBERS, "*"), racks=racks, replicas=replicas)
+    answer = asked(RangeAssignor(), group)
+    assert sum(len(member.partitions) for member in answer.members) == sum(topics.values())
+    far = sum(
+        racks[member.member_id] not in replicas[topic][number]
+        for member in answer.members
+        for topic, number in member.partitions
+    )
+    assert far <= sum(count % 2000 for count in topics.values())
+
+
+@KINDS
+def test_members_that_all_want_something_else_are_served_too(assignor: PartitionAssignor) -> None:
+    """Two hundred subscriptions, no two alike, and all the work with a few."""
+    names = [f"topic{number:03}" for number in range(200)]
+    subscribed = {f"m{number:03}": " ".join({names[number], names[number * 7 % 200]}) for number in range(200)}
+    owned = {f"m{number:03}": f"{names[number]}{{{','.join(map(str, range(50)))}}}" for number in range(0, 200, 2)}
+    answer = asked(assignor, question(dict.fromkeys(names, 50), subscribed, owned=owned))
+    assert sum(len(member.partitions) for member in answer.members) + len(answer.withheld) == 10_000

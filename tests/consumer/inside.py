@@ -1,0 +1,102 @@
+"""Consumers in the process of the test: making them, and waiting for what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+from connectgroup.assignor import Partitions
+from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer, Record
+
+if TYPE_CHECKING:
+    from .members import Group
+
+PATIENCE_S = 60.0
+HOUR_MS = 3_600_000
+
+
+class Heard(ConsumerRebalanceListener):
+    """Writes down what a consumer tells: event, partition numbers, generation."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, list[int], int]] = []
+
+    def on_assigned(self, partitions: Partitions, generation: int) -> None:
+        self.note("assigned", partitions, generation)
+
+    def on_revoked(self, partitions: Partitions, generation: int) -> None:
+        self.note("revoked", partitions, generation)
+
+    async def on_lost(self, partitions: Partitions, generation: int) -> None:
+        self.note("lost", partitions, generation)
+
+    def note(self, event: str, partitions: Partitions, generation: int) -> None:
+        self.events.append((event, sorted(each.partition for each in partitions), generation))
+
+    @property
+    def names(self) -> list[str]:
+        return [event for event, _, _ in self.events]
+
+
+def member(group: Group, **settings: Any) -> GroupConsumer:
+    """A consumer of the group; settings that are not given are quick ones."""
+    quick: dict[str, Any] = {
+        "assignors": ["cooperative-sticky"],
+        "session_timeout_ms": 6_000,
+        "heartbeat_interval_ms": 200,
+        "auto_offset_reset": "earliest",
+        "auto_commit_interval_ms": HOUR_MS,
+    }
+    return GroupConsumer(group.broker.bootstrap, group=group.name, topics=[group.name], **{**quick, **settings})
+
+
+def places(records: list[Record]) -> list[tuple[int, int]]:
+    return [(record.partition, record.offset) for record in records]
+
+
+async def read(consumer: GroupConsumer, count: int) -> list[Record]:
+    """Just this many records."""
+    records: list[Record] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(records) < count:
+            records += await consumer.poll(1.0, most=count - len(records))
+    return records
+
+
+async def poll_until(until: Callable[[], object], *consumers: GroupConsumer) -> list[Record]:
+    """Poll them in turn until something holds; what they gave meanwhile."""
+    records: list[Record] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not until():
+            for consumer in consumers:
+                records += await consumer.poll(0.05)
+    return records
+
+
+@contextlib.asynccontextmanager
+async def running(consumer: GroupConsumer) -> AsyncIterator[list[Record]]:
+    """Polls a consumer while the block lasts, and closes it then; what it was given."""
+    records: list[Record] = []
+    stopping = False
+
+    async def run() -> None:
+        async with consumer:
+            while not stopping:
+                records.extend(await consumer.poll(0.1))
+
+    task = asyncio.create_task(run())
+    try:
+        yield records
+    finally:
+        stopping = True
+        await task
+
+
+async def eventually(until: Callable[[], object]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not until():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.02)

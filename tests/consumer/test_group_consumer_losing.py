@@ -1,0 +1,321 @@
+"""A ``GroupConsumer`` on a real Kafka broker: what it loses and when, and other people's code that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
+from connectgroup.assignor import (
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+    Partitions,
+    TopicPartition,
+)
+from connectgroup.consumer import BrokerError, CommitRefused, GroupConsumer
+from connectgroup.consumer.client import GroupClient
+from connectgroup.consumer.errors import Code
+from connectgroup.consumer.offsets import Position, send_commit
+from connectgroup.errors import FencedInstanceId, PluginError
+from connectgroup.plugins import load_partition_assignor
+from connectgroup.wire.kafka_messages import LeaveGroupRequest, LeavingMember
+
+from .conftest import NewGroup
+from .inside import PATIENCE_S, Heard, eventually, member, places, poll_until, read, running
+
+if TYPE_CHECKING:
+    from .members import Group
+
+
+# --------------------------------------------------------------------------------------------------
+# Losing
+
+
+async def remove(group: Group, consumer: GroupConsumer) -> None:
+    """Have the coordinator remove a member behind its back, as it does when a session is over."""
+    client = GroupClient(group.broker.bootstrap, group.name, "test")
+    leaving = LeavingMember(member_id=consumer.member_id)
+    answer = await client.ask_coordinator(LeaveGroupRequest(group_id=group.name, members=(leaving,)))
+    assert [each.error_code for each in answer.members] == [0]
+    await client.close()
+
+
+async def test_a_member_that_was_removed_cannot_commit_and_has_lost_everything_and_joins_again(
+    new_group: NewGroup,
+) -> None:
+    with new_group("removed", partitions=2) as group:
+        group.write(20)
+        heard = Heard()
+        # So rare that the commit is what finds out.
+        slow: dict[str, Any] = {"heartbeat_interval_ms": 20_000, "session_timeout_ms": 60_000}
+        async with member(group, listener=heard, **slow) as consumer:
+            await read(consumer, 20)
+            first_id = consumer.member_id
+            await remove(group, consumer)
+            with pytest.raises(CommitRefused, match=r"UNKNOWN_MEMBER_ID \(25\)"):
+                await consumer.commit()
+            with pytest.raises(CommitRefused, match="no longer in it: OffsetCommit: UNKNOWN_MEMBER_ID"):
+                await consumer.commit()
+            again = await read(consumer, 20)
+            assert set(places(again)) == group.everything()
+            assert consumer.member_id not in ("", first_id)
+        assert heard.names == ["assigned", "lost", "assigned", "revoked"]
+
+
+async def test_a_heartbeat_finds_out_too(new_group: NewGroup) -> None:
+    with new_group("found out", partitions=2) as group:
+        heard = Heard()
+        async with member(group, listener=heard) as consumer:
+            await poll_until(lambda: heard.names == ["assigned"], consumer)
+            await remove(group, consumer)
+            await poll_until(lambda: heard.names == ["assigned", "lost", "assigned"], consumer)
+
+
+async def test_a_commit_in_a_generation_that_has_passed_is_refused_by_the_broker(new_group: NewGroup) -> None:
+    """What a member that slept through a rebalance would say: its own id, and the generation before."""
+    with new_group("stale", partitions=1) as group:
+        partition = TopicPartition(group.name, 0)
+        async with member(group) as consumer:
+            await poll_until(lambda: consumer.generation == 1, consumer)
+            client = GroupClient(group.broker.bootstrap, group.name, "test")
+            for generation, expected in ((0, Code.ILLEGAL_GENERATION), (1, Code.NONE), (2, Code.ILLEGAL_GENERATION)):
+                codes = await send_commit(
+                    client,
+                    {partition: Position(0)},
+                    group_id=group.name,
+                    member_id=consumer.member_id,
+                    instance_id=None,
+                    generation=generation,
+                    timeout_s=PATIENCE_S,
+                )
+                assert codes == {partition: expected}
+            await client.close()
+
+
+async def test_who_does_not_come_back_to_poll_is_out_and_comes_in_again(new_group: NewGroup) -> None:
+    """KIP-62: heartbeats show that the process lives, ``poll`` that its work goes on."""
+    with new_group("slow", partitions=2) as group:
+        heard = Heard()
+        slow, other = member(group, listener=heard, max_poll_interval_ms=1_000), member(group)
+        async with slow:
+            await poll_until(lambda: slow.assignment, slow)
+            async with running(other):
+                await eventually(lambda: len(other.assignment) == 2)  # nobody polls the slow one
+                assert heard.names == ["assigned"]
+                await poll_until(lambda: len(slow.assignment) == 1, slow)
+                assert heard.names == ["assigned", "lost", "assigned"]
+
+
+async def test_a_static_member_that_restarts_within_its_session_disturbs_nobody(new_group: NewGroup) -> None:
+    """KIP-345: same name, same share, same generation."""
+    with new_group("static", partitions=4) as group:
+        heard = Heard()
+        one, two = member(group, instance="one"), member(group, instance="two", listener=heard)
+        async with running(two):
+            async with running(one):
+                await eventually(lambda: len(one.assignment) == len(two.assignment) == 2)
+                share, generation = one.assignment, one.generation
+                told = list(heard.events)
+            one = member(group, instance="one")
+            async with running(one):
+                await eventually(lambda: one.assignment)
+                assert (one.assignment, one.generation) == (share, generation)
+            assert heard.events == told
+
+
+async def test_a_static_member_that_is_told_to_leave_is_not_waited_for(new_group: NewGroup) -> None:
+    with new_group("static leaves", partitions=2) as group:
+        one, two = member(group, instance="one", session_timeout_ms=60_000), member(group)
+        async with running(two):
+            await poll_until(lambda: len(one.assignment) == len(two.assignment) == 1, one)
+            await one.close(leave=True)
+            await eventually(lambda: len(two.assignment) == 2)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+async def test_a_static_leader_that_restarts_leaves_everything_as_it_is(new_group: NewGroup, assignor: str) -> None:
+    """KIP-814: it is told not to assign, and must all the same know that it leads and watch the topics."""
+    asked = 0
+
+    class Counting(load_partition_assignor(assignor).__class__):  # type: ignore[misc]
+        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+            nonlocal asked
+            asked += 1
+            answer: PartitionAssignment = super().assign(group)
+            return answer
+
+    with new_group("static leader", partitions=4) as group:
+        async with member(group, assignors=[Counting()], instance="one") as one:
+            await poll_until(lambda: one.assignment, one)
+        async with member(group, assignors=[Counting()], instance="one", metadata_max_age_ms=200) as one:
+            await poll_until(lambda: one.assignment, one)
+            assert (len(one.assignment), one.is_leader, one.generation, asked) == (4, True, 1, 1)
+            group.add_partitions(5)
+            await poll_until(lambda: len(one.assignment) == 5, one)
+            assert asked == 2
+
+
+async def test_of_two_members_of_one_static_name_the_first_is_at_its_end(new_group: NewGroup) -> None:
+    with new_group("twins", partitions=2) as group:
+        heard = Heard()
+        async with member(group, instance="one", listener=heard) as first:
+            await poll_until(lambda: first.assignment, first)
+            second = member(group, instance="one")
+            async with running(second):
+                await eventually(lambda: second.assignment)
+                with pytest.raises(FencedInstanceId, match="another process has joined as instance 'one'"):
+                    await poll_until(lambda: False, first)
+                assert not first.assignment
+                assert heard.names == ["assigned", "lost"]
+                with pytest.raises(FencedInstanceId):
+                    await first.poll(0)
+
+
+async def test_it_outlives_a_broker_that_is_killed_and_started_again(
+    new_group: NewGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unheard for a whole session it gives up what it has, by its own clock: nobody is there to tell it to."""
+    with new_group("outlives", partitions=2) as group:
+        group.write(20)
+        heard = Heard()
+        consumer = member(group, listener=heard, auto_commit_interval_ms=100, session_timeout_ms=2_000)
+        async with running(consumer) as records:
+            await eventually(lambda: len(records) == 20)
+            with caplog.at_level(logging.WARNING):
+                group.broker.kill()
+                await eventually(lambda: heard.names == ["assigned", "lost"])
+                assert "trying again" in caplog.text
+                assert "lost: no answer from the coordinator for session_timeout_ms" in caplog.text
+            await asyncio.to_thread(group.broker.start)
+            await asyncio.to_thread(group.write, 20)
+            await eventually(lambda: group.everything() <= set(places(records)))
+        assert heard.names == ["assigned", "lost", "assigned", "revoked"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Other people's code
+
+
+async def test_a_callback_that_raises_is_raised_from_poll_and_the_consumer_goes_on(new_group: NewGroup) -> None:
+    class Breaks(Heard):
+        def on_assigned(self, partitions: Partitions, generation: int) -> None:
+            super().on_assigned(partitions, generation)
+            raise ValueError("no room\nleft")
+
+    with new_group("breaks", partitions=1) as group:
+        group.write(3)
+        async with member(group, listener=Breaks()) as consumer:
+            text = r"^listener Breaks: on_assigned of .*-0 raised ValueError: no room\\nleft$"
+            with pytest.raises(PluginError, match=text):
+                await poll_until(lambda: consumer.assignment, consumer)
+            assert len(await read(consumer, 3)) == 3
+
+
+async def test_committing_works_inside_the_callback(new_group: NewGroup) -> None:
+    class Commits(Heard):
+        async def on_revoked(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
+            await consumer.commit()
+            self.note("committed", partitions, generation)
+
+    with new_group("commits", partitions=1) as group:
+        group.write(5)
+        heard = Commits()
+        consumer = member(group, auto_commit_interval_ms=None, listener=heard)
+        async with consumer:
+            await read(consumer, 3)
+        assert heard.names == ["assigned", "committed"]
+        async with member(group) as successor:
+            assert places(await read(successor, 2)) == [(0, 3), (0, 4)]
+
+
+class Fails(PartitionAssignor):
+    """Does not assign: says so, gives nothing to anybody, or never answers."""
+
+    name = "fails"
+
+    def __init__(self, how: str) -> None:
+        self.how, self.over = how, threading.Event()
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        if self.how == "hangs":
+            self.over.wait()
+        return PartitionAssignment(error=7 if self.how == "says so" else 0, message="not\ntoday")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("says so", r"assignor 'fails': error 7: not\ntoday"),
+        ("is incomplete", f"assignor 'fails' ({__name__}.Fails): TOPIC-0 is given to nobody"),
+        ("hangs", "assignor 'fails': no answer within 0.5 s"),
+    ],
+)
+async def test_an_assignor_that_fails_is_told_in_one_line_and_the_consumer_is_out(
+    new_group: NewGroup, how: str, said: str
+) -> None:
+    with new_group("bad assignor", partitions=1) as group:
+        assignor = Fails(how)
+        async with member(group, assignors=[assignor], max_poll_interval_ms=1_000) as consumer:
+            for _ in range(2):
+                with pytest.raises(PluginError) as caught:
+                    await poll_until(lambda: False, consumer)
+                assert str(caught.value) == said.replace("TOPIC", group.name)
+            assert consumer.member_id == ""
+        assignor.over.set()
+
+
+async def test_members_with_nothing_in_common_are_refused_in_one_line(new_group: NewGroup) -> None:
+    with new_group("in common", partitions=1) as group:
+        first, other = member(group, assignors=["range"]), member(group, assignors=["roundrobin"])
+        async with running(first), other:
+            await eventually(lambda: first.assignment)
+            with pytest.raises(BrokerError, match=r"INCONSISTENT_GROUP_PROTOCOL \(23\): .*change assignors"):
+                await poll_until(lambda: False, other)
+
+
+async def test_a_session_outside_the_brokers_bounds_is_refused_in_one_line(new_group: NewGroup) -> None:
+    with new_group("bounds", partitions=1) as group:
+        async with member(group, session_timeout_ms=600, heartbeat_interval_ms=100) as consumer:
+            with pytest.raises(BrokerError, match=r"INVALID_SESSION_TIMEOUT \(26\): session_timeout_ms is outside"):
+                await poll_until(lambda: False, consumer)
+
+
+async def test_a_poll_that_is_cancelled_leaves_no_rebalance_half_done(new_group: NewGroup) -> None:
+    class Slow(Heard):
+        async def on_assigned(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
+            self.note("begun", partitions, generation)
+            await asyncio.sleep(0.3)
+            self.note("assigned", partitions, generation)
+
+    with new_group("cancelled", partitions=2) as group:
+        group.write(10)
+        heard = Slow()
+        async with member(group, listener=heard) as consumer:
+            while not heard.events:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(consumer.poll(5), 0.05)
+            assert heard.names == ["begun"]
+            assert set(places(await read(consumer, 10))) == group.everything()
+        assert heard.names == ["begun", "assigned", "revoked"]
+
+
+async def test_poll_is_called_by_one_at_a_time_and_not_after_close(new_group: NewGroup) -> None:
+    with new_group("one at a time", partitions=1) as group:
+        consumer = member(group)
+        waiting = asyncio.create_task(consumer.poll(5))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="one at a time"):
+            await consumer.poll(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await consumer.close()
+        await consumer.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await consumer.poll(0)

@@ -1,0 +1,52 @@
+"""An assignor that an honest group may well have: it deals units out anew, fails, is wrong, or wants some held back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from connectgroup.errors import PluginError
+from connectgroup.group.settings import ServerAnswer
+from connectgroup.messages import InstalledMember, PrepareResponse, grouped, units_of
+from connectgroup.names import Unit
+
+
+@dataclass(kw_only=True)
+class Shuffle:
+    """An assignor that deals units out anew each time, fails now and then, and is not always legal."""
+
+    random: Random
+
+    def __call__(self, question: PrepareResponse) -> ServerAnswer:
+        luck = self.random.random()
+        if luck < 0.1:
+            raise PluginError("assignor shuffle: not today")
+        units = [Unit(each.connector, task) for each in question.connectors for task in range(-1, each.num_tasks)]
+        names = [member.member_id for member in question.members]
+        keep = {unit: member.member_id for member in question.members for unit in units_of(member.units)}
+        shares: dict[str, set[Unit]] = {name: set() for name in names}
+        for unit in units:
+            stays = self.random.random() < 0.6
+            shares[keep.get(unit) or self.random.choice(names) if stays else self.random.choice(names)].add(unit)
+        if luck < 0.15 and units:
+            shares[names[0]].discard(units[0])
+        versions = {member.member_id: member.assignor.version for member in question.members}
+        if luck > 0.95:
+            versions[names[-1]] += 2
+        left_out: set[Unit] = set()
+        if 0.2 < luck < 0.35:
+            before = [units_of(each.units) for each in question.held_back if not each.member_id]
+            left_out = shares[names[0]].union(*before)
+        return ServerAnswer(
+            members=tuple(
+                InstalledMember(
+                    member_id=name,
+                    units=grouped(share - left_out),
+                    version=versions[name],
+                    metadata=bytes([len(share)]),
+                )
+                for name, share in shares.items()
+            ),
+            held_back=grouped(left_out),
+            delay_ms=(500, 2_000, 4_000_000)[int(luck * 1000) % 3] if left_out else 0,
+        )
