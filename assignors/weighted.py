@@ -67,7 +67,6 @@ class WeightedAssignor(ConnectAssignor):
                 remarks.append(f"{member_id}: {error}; it counts as a worker that says nothing")
         rules = Rules(columns, group.connectors, workers)
         waiting = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
-        rules.owner[waiting] = NOBODY
         rules.let_go()
         moves = max(FEWEST_MOVES, len(columns.unit_owner) // 10)
         # Units without weight are a class of their own, each counting one, and no capacity is used up by them.

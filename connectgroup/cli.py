@@ -72,9 +72,14 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
 
 async def _up(options: argparse.Namespace) -> int:
     from .config import read_connector
+    from .plugins import load_assignor
     from .supervisor import Supervisor, explain, summary
 
     connectors = [read_connector(path) for path in options.connector]
+    assignors = options.assignor or ["balanced"]
+    for name in assignors:
+        # Said here, once, and not by every worker.
+        load_assignor(name)
     data = Path(options.data)
     config = _coordinator_config(options)
     supervisor = Supervisor(
@@ -83,6 +88,7 @@ async def _up(options: argparse.Namespace) -> int:
         scratch=data / "scratch",
         coordinator=config,
         connectors=connectors,
+        assignors=assignors,
         restart=not options.no_restart,
     )
     stopping = _stop_event()
@@ -325,6 +331,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a connector to run; may be repeated",
     )
+    up.add_argument("--assignor", action="append", help="an assignor the workers offer; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not start a worker again that died")
     _add_server(up)
     up.set_defaults(run=_up)

@@ -195,6 +195,50 @@ def test_a_topic_of_unknown_racks_keeps_those_cut_like_it_together() -> None:
     assert shares(RangeAssignor(), group) == table(c1="t1{0} t2{0}", c2="t1{1} t2{1}", c3="t1{2} t2{2}")
 
 
+def lying(text: str) -> list[Racks]:
+    """``"r1 r0+r1 -"``: the racks of each partition's replicas."""
+    return [Racks(word.split("+")) if word != "-" else Racks() for word in text.split()]
+
+
+def test_who_does_not_say_its_rack_is_near_to_everything() -> None:
+    """The answers here and in the next three are those of Kafka's client 4.3.1, which has been asked."""
+    racks = {"m03": "r1", "m10": "r2", "m13": "r2", "m16": "r1"}
+    replicas = {"t": lying("r0+r3 r1+r3 r0+r1 r3 r1+r2 r1 r2+r3 r0+r3 r0+r1")}
+    members = dict.fromkeys(["m03", "m09", "m10", "m13", "m16"], "*")
+    group = question({"t": 9}, members, instances={"m09": "i90"}, racks=racks, replicas=replicas)
+    assert shares(RangeAssignor(), group) == table(m03="t{2,4}", m09="t{0,1}", m10="t{3,6}", m13="t{7}", m16="t{5,8}")
+
+
+def test_of_topics_cut_alike_one_number_after_the_other_finds_its_taker() -> None:
+    """So who gets one more is who is first to need it; where a topic is cut by itself, who stands first."""
+    racks = {"a": "r1", "b": "r1", "c": "r0", "d": "r2", "e": "r0", "f": "r0"}
+    near = lying("r2 - r0 r2 - r0 -")
+    two = question({"t": 7, "u": 7}, dict.fromkeys(racks, "*"), racks=racks, replicas={"t": near, "u": near})
+    row = table(a="t{1}", b="t{4}", c="t{2}", d="t{0,3}", e="t{5}", f="t{6}")
+    assert {
+        each: frozenset(one for one in its if one.topic == "t") for each, its in shares(RangeAssignor(), two).items()
+    } == row
+    one = question({"t": 7}, dict.fromkeys(racks, "*"), racks=racks, replicas={"t": near})
+    row = table(a="t{1}", b="t{3}", c="t{2,5}", d="t{0}", e="t{4}", f="t{6}")
+    assert shares(RangeAssignor(), one) == row
+
+
+def test_topics_that_are_everywhere_each_for_itself_are_cut_plainly_though_together_they_are_not() -> None:
+    racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r3"}
+    group = question(
+        {"t": 1, "u": 1}, dict.fromkeys(racks, "*"), racks=racks, replicas={"t": lying("r2"), "u": lying("r2+r3")}
+    )
+    assert shares(RangeAssignor(), group) == table(a="t{0} u{0}", b="", c="", d="")
+
+
+def test_where_racks_matter_to_one_topic_topics_cut_alike_are_matched_too() -> None:
+    racks = {"a": "r0", "b": "r1", "c": "r1", "d": "r0"}
+    topics = {"t": 1, "u": 3, "v": 2, "w": 1}
+    replicas = {"t": lying("r1"), "u": lying("r1 r0 r0+r1"), "v": lying("r0+r1 r0"), "w": lying("r1")}
+    group = question(topics, dict.fromkeys(racks, "*"), racks=racks, replicas=replicas)
+    assert shares(RangeAssignor(), group) == table(a="u{1} v{0}", b="t{0} u{0} w{0}", c="u{2}", d="v{1}")
+
+
 # --------------------------------------------------------------------------------------------------
 # Kafka's assignor on the broker
 

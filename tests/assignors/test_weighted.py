@@ -99,7 +99,7 @@ def test_twice_the_capacity_takes_twice_the_load() -> None:
 
 
 def test_who_does_not_say_its_capacity_takes_part_like_the_average_and_has_no_limit() -> None:
-    after = placed(question({"m1": "2", "m2": "4", "m3": ""}, connector("a", 9)))
+    after = placed(question({"m1": "20", "m2": "40", "m3": ""}, connector("a", 9)))
     assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 4, 3]
 
 
@@ -116,6 +116,27 @@ def test_a_worker_whose_capacity_shrank_gives_the_heaviest_up() -> None:
     after = placed(question({"m1": "3", "m2": "9"}, connector("a", 1, task_weight="2"), connector("b", 2), held=held))
     assert after["m1"] < units("a-0 b-0 b-1")
     assert sum({"a": 2, "b": 1}[unit.connector] for unit in after["m1"]) <= 3
+
+
+def test_who_carries_too_much_gives_up_also_what_nobody_else_can_take() -> None:
+    held = {"m1": "a-0 a-1", "m2": "b-0"}
+    specs = connector("a", 2, task_weight="2"), connector("b", 1, task_weight="9")
+    answer = asked(question({"m1": "3", "m2": "9"}, *specs, held=held))
+    assert answer.held_back == units("a-0")
+    assert answer.message == "a-0: weighs 2; 0 of 2 workers have room for it"
+
+
+def test_heavy_units_and_those_that_few_may_have_are_placed_first() -> None:
+    heavy = connector("a", 2), connector("z", 1, task_weight="2")
+    assert placed(question({"m1": "2", "m2": "2"}, *heavy)) == {"m1": units("z-0"), "m2": units("a-0 a-1")}
+    picky = connector("a", 1), connector("z", 1, labels="gpu=true")
+    assert placed(question({"m1": "1 gpu=true", "m2": "1"}, *picky)) == {"m1": units("z-0"), "m2": units("a-0")}
+
+
+def test_what_runs_is_evened_out_by_capacity_too() -> None:
+    held = {"m1": frozenset(Unit("a", task) for task in range(8))}
+    after = placed(question({"m1": "100", "m2": "300"}, connector("a", 8), held=held))
+    assert [len(its) for its in after.values()] == [2, 6]
 
 
 def test_connectors_without_weight_are_counted() -> None:
@@ -172,6 +193,11 @@ def test_no_worker_and_no_rack_has_more_of_a_connector_than_it_may() -> None:
     assert len(placed(question(workers, connector("a", 4), busy, held=held))["m1"]) == 4
     after = placed(question(workers, connector("a", 4, most_per_worker="2"), busy, held=held))
     assert [len(after[member_id]) for member_id in workers] == [2, 1, 2, 2]  # the other rack first
+    full = {"m3": "b-1", "m4": "b-2"}
+    spec = connector("a", 4, most_per_rack="2")
+    for held in ({"m1": "a-0 a-1 a-2 a-3", **full}, {"m1": "a-0 a-1 a-2", "m2": "a-3 b-0", **full}):
+        after = placed(question(workers, spec, busy, held=held))
+        assert sum(unit.connector == "a" for unit in after["m1"] | after["m2"]) == 2
     answer = asked(question(workers, connector("a", 4, most_per_rack="1")))
     assert len(answer.held_back) == 2
     assert "at most 1 tasks of a in a rack; 0 of 4 workers are in one with fewer" in answer.message
@@ -187,6 +213,11 @@ def test_a_thing_of_a_host_is_used_by_one_task_of_all_workers_on_it() -> None:
     assert not answer.held_back
     answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:80")))
     assert answer.message == "c-0: needs port:80 of a host for itself; 0 of 4 workers are where it is free"
+
+
+def test_workers_that_do_not_name_their_host_are_on_hosts_of_their_own() -> None:
+    spec = connector("a", 3, exclusive="port:80")
+    assert [len(its) for its in placed(question(THREE, spec)).values()] == [1, 1, 1]
 
 
 def test_two_that_use_one_port_of_a_host_are_parted_and_the_first_stays() -> None:

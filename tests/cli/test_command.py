@@ -216,6 +216,10 @@ LINES = {
         ["worker", "--group", "g", "--coordinator", "{address}", "--assignor", "nosuch"],
         r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
+    "an assignor that is not installed, for all workers": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--assignor", "nosuch"],
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
     "data that is a file": (
         ["coordinator", "--port", "0", "--data", "{tmp}/bad.json"],
         r"connectgroup: --data: got '{tmp}/bad.json'; allowed: a directory that can be made \(File exists\)",

@@ -134,7 +134,7 @@ async def test_the_example_reads_and_leaves_in_good_order(new_group: NewGroup) -
     with new_group("example", partitions=2) as group:
         group.write(10)
         words = [sys.executable, str(EXAMPLE), group.broker.bootstrap, group.name, group.name]
-        process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
             lines: list[str] = []
