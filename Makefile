@@ -11,7 +11,7 @@ SEEDS ?= 100
 help:
 	@echo "make test   install everything into $(VENV), check style, types and import rules, run all tests"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
-	@echo "make bench  time rebalances of 300 idle tasks over TCP"
+	@echo "make bench  time rebalances of 300 idle tasks over TCP, and the assignors"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   an hour of that"
 	@echo "make mutants   break the code on purpose, dozens of ways; the tests must notice every one"
@@ -40,6 +40,7 @@ demo: install
 
 bench: install
 	$(BIN)/python benchmarks/rebalance.py
+	$(BIN)/python benchmarks/assignors.py
 
 simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))

@@ -109,7 +109,7 @@ class Cut:
         """int64[count]: for each partition the index of its taker."""
         share, extra = divmod(self.count, len(self.racks))
         given = Given(share=share, extra=extra, owner=[NOBODY] * self.count, taken=[0] * len(self.racks))
-        if near_first and any(self.racks):
+        if near_first:
             near = [
                 Racks.intersection(*each)
                 for each in zip(*(_filled(each, self.count) for each in self.replicas), strict=True)

@@ -1,8 +1,8 @@
 """Kafka Connect's rebalances, round for round: scenarios H, each test named by its row.
 
-Rows that speak of what is not in this protocol are not here: a configuration offset that lags (IC-24) cannot, because
-configurations travel with grants, and protocol versions (IC-25) are the assignor's versions. "The leader" is whoever is
-asked; each round here asks a new one.
+Two rows read differently in this protocol: no configuration offset can lag (IC-24), because what is to be placed is in
+the question and configurations travel with grants; protocol versions (IC-25) are the assignor's versions. "The leader"
+is whoever is asked; each round here asks a new one.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, settings, strategies as st
 
 from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup, TopicPartition
 from connectgroup.assignor_guard import run_assignor
 from connectgroup.errors import PluginError
-from connectgroup.partition_columns import NOBODY, SEVERAL, PartitionColumns
+from connectgroup.partition_columns import NOBODY, SEVERAL, PartitionColumns, collector_paused, order_of
 from connectgroup.partitions import claimants, validate_subscription
 
 from .partition_questions import questions
@@ -66,6 +67,35 @@ def test_columns_say_what_the_objects_say(group: PartitionGroup) -> None:
             *columns.topic_names
         }
     assert len({row.tobytes() for row in columns.subscribed}) == len(columns.subscribed)
+
+
+def test_a_claim_of_a_number_that_cannot_be_is_a_claim_of_nothing() -> None:
+    """Not of the neighbour's last partition, where counting on from the topic's first would end."""
+    owned = frozenset({TopicPartition("u", -1), TopicPartition("t", 2)})
+    columns = question({"t": 2, "u": 1}, {"m1": "*"}, owned={"m1": owned}).columns()
+    assert columns.partition_claim.tolist() == [NOBODY] * 3
+
+
+@given(st.lists(st.integers(-1, 3) | st.integers(0, 70_000), max_size=40))
+def test_an_order_is_stable_and_right_for_narrow_and_for_wide_numbers(numbers: list[int]) -> None:
+    order = order_of(np.array(numbers, dtype=np.int64)).tolist()
+    assert order == sorted(range(len(numbers)), key=lambda place: numbers[place])
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_garbage_collector_is_left_as_it_was_found(was_on: bool) -> None:
+    def fails_in_it() -> None:
+        with collector_paused():
+            assert not gc.isenabled()
+            raise ZeroDivisionError
+
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fails_in_it()
+        assert gc.isenabled() is was_on
+    finally:
+        gc.enable()
 
 
 # --------------------------------------------------------------------------------------------------

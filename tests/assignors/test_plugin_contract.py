@@ -30,6 +30,8 @@ from connectgroup.errors import PluginError
 from connectgroup.names import Unit
 from connectgroup.testing import AssignorContract
 
+from .partition_tables import partitions, question
+
 # --------------------------------------------------------------------------------------------------
 # A plug-in of each kind, as its author would write it
 
@@ -239,6 +241,29 @@ def test_what_an_assignor_does_not_aim_at_can_be_switched_off() -> None:
         (FewestFirst, "sticky", "test_its_own_answer_comes_back_unchanged"),
     ):
         getattr(type("Contract", (AssignorContract,), {"assignor": kind, switch: False})(), test)()
+
+
+def test_the_most_loaded_keep_the_one_more_that_somebody_must_have() -> None:
+    """Of 4, 3 and 0 two moves make 3, 2 and 2; three make 2, 2 and 3."""
+
+    class Scripted(PartitionAssignor):
+        name = "scripted"
+
+        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+            new = {"m1": "t{0,1}", "m2": "t{4,5}", "m3": "t{2,3,6}"}
+            its = [PartitionMemberAssignment(member_id=name, partitions=partitions(new[name])) for name in new]
+            return PartitionAssignment(members=its)
+
+    class About(AssignorContract):
+        __test__ = False
+        assignor = Scripted
+
+        def groups(self) -> dict[str, PartitionGroup]:
+            owned = {"m1": "t{0,1,2,3}", "m2": "t{4,5,6}"}
+            return {"a newcomer": question({"t": 7}, dict.fromkeys(["m1", "m2", "m3"], "*"), owned=owned)}
+
+    with pytest.raises(AssertionError, match="a newcomer: 3 partitions moved, 2 are enough"):
+        About().test_no_more_is_moved_than_even_counts_need()
 
 
 @pytest.mark.parametrize("given", [None, BalancedAssignor(), TopicPartition, "balanced"])

@@ -130,6 +130,7 @@ def test_rg_09_topics_cut_alike_stay_so_though_racks_would_part_them() -> None:
         (1, 3, [None, None, None]),  # members do not say
         (1, 3, ["r7", "r8", "r9"]),  # no rack in common
         (1, 3, [None, "r8", "r9"]),
+        (1, 3, ["r8", "r9", None]),
         (3, 3, ["r0", "r1", "r2"]),  # everything everywhere
         (4, 4, ["r0", "r1", "r2"]),
     ],
@@ -207,6 +208,13 @@ def test_who_does_not_say_its_rack_is_near_to_everything() -> None:
     members = dict.fromkeys(["m03", "m09", "m10", "m13", "m16"], "*")
     group = question({"t": 9}, members, instances={"m09": "i90"}, racks=racks, replicas=replicas)
     assert shares(RangeAssignor(), group) == table(m03="t{2,4}", m09="t{0,1}", m10="t{3,6}", m13="t{7}", m16="t{5,8}")
+
+
+def test_who_does_not_say_its_rack_is_near_to_topics_cut_alike_too() -> None:
+    near = lying("r1 r0 r0 r1")
+    racks = {"b": "r1", "c": "r0"}
+    group = question({"t": 4, "u": 4}, dict.fromkeys("abc", "*"), racks=racks, replicas={"t": near, "u": near})
+    assert shares(RangeAssignor(), group) == table(a="t{0,1} u{0,1}", b="t{3} u{3}", c="t{2} u{2}")
 
 
 def test_of_topics_cut_alike_one_number_after_the_other_finds_its_taker() -> None:

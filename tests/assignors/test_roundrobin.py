@@ -36,3 +36,8 @@ def test_rr_03_members_that_are_not_subscribed_are_passed_over() -> None:
 def test_a_topic_without_partitions_does_not_turn_the_circle() -> None:
     group = question({"t1": 1, "t2": 0, "t3": 1}, {"c1": "*", "c2": "*"})
     assert shares(RoundRobinAssignor(), group) == table(c1="t1{0}", c2="t3{0}")
+
+
+def test_the_circle_goes_on_where_it_stopped_though_others_sit_in_it() -> None:
+    group = question({"t1": 1, "t2": 1}, {"a": "t1 t2", "b": "t1", "c": "t1 t2"})
+    assert shares(RoundRobinAssignor(), group) == table(a="t1{0}", b="", c="t2{0}")

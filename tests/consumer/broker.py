@@ -10,6 +10,7 @@ import base64
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -60,6 +61,9 @@ org.slf4j:slf4j-simple:1.7.36
 """
 """What a broker and a consumer need to run, and nothing more: what Kafka's own list of dependencies adds is not
 used."""
+
+WITH_ITS_STARTER = ("sh", "-c", '"$@" & java=$!; cat > /dev/null; kill -9 $java', "sh")
+"""Runs a command that is gone when whoever started it is, however that ended: the pipe to it ends then."""
 
 SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 FETCH_PATIENCE_S = 280
@@ -141,8 +145,10 @@ class Broker:
         """Start it, and wait until it serves."""
         log = self._directory / "log"
         with log.open("ab") as output:
-            command = [*self._java, "kafka.Kafka", str(self._settings)]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            command = [*WITH_ITS_STARTER, *self._java, "kafka.Kafka", str(self._settings)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+            )
         self._process = process
 
         def serves() -> bool:
@@ -157,8 +163,17 @@ class Broker:
     def kill(self) -> None:
         """kill -9; what it had acknowledged is in the page cache, and so survives."""
         if self._process is not None:
-            self._process.kill()
+            assert self._process.stdin is not None
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._process.stdin.close()
+            self._process = None
+            wait("the broker to be gone", self._is_gone)
+
+    def _is_gone(self) -> bool:
+        host, _, port = self.bootstrap.partition(":")
+        with socket.socket() as asking:
+            return asking.connect_ex((host, int(port))) != 0
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -251,10 +250,19 @@ class Group:
             lambda: f"missing {sorted(missing())[:20]}\n{self.story()}",
         )
 
-    def read_more_than_once(self) -> list[tuple[int, int]]:
-        """The records that were handed out twice: partition and offset, sorted."""
-        counts = Counter(record for member in self.members for record in member.read)
-        return sorted(record for record, count in counts.items() if count > 1)
+    def read_more_than_once(self, *, first_by: str = "") -> list[tuple[int, int, list[str]]]:
+        """The records that were handed out twice: partition, offset and who was handed them, in order.
+
+        Args:
+            first_by: only those that were first handed to members whose names begin like this.
+        """
+        handed: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        for member in self.members:
+            for event in member.events:
+                for partition, offset in event.what if event.event == "read" else ():
+                    handed.setdefault((partition, offset), []).append((event.at_ns, member.name))
+        twice = ((record, [name for _, name in sorted(times)]) for record, times in handed.items() if len(times) > 1)
+        return sorted((*record, names) for record, names in twice if names[0].startswith(first_by))
 
     # ------------------------------------------------------------------------------------------ who has what
 

@@ -24,6 +24,8 @@ from connectgroup.assignor import (
     TopicPartition,
 )
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
+from connectgroup.consumer.client import GroupClient
+from connectgroup.consumer.offsets import Position, send_commit
 from connectgroup.errors import ConnectGroupError
 
 
@@ -66,7 +68,15 @@ ASSIGNORS: dict[str, type[PartitionAssignor]] = {"Favouring": Favouring, "FailsA
 
 
 class Telling(ConsumerRebalanceListener):
-    """Tells what the consumer is given and gives up."""
+    """Tells what the consumer is given and gives up; what it has lost it tries to commit all the same.
+
+    Attributes:
+        member_id: the consumer's, as long as it had one.
+    """
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self._bootstrap, self._group = bootstrap, group
+        self.member_id = ""
 
     def on_assigned(self, partitions: Partitions, generation: int) -> None:
         tell("assigned", numbers(partitions), generation=generation)
@@ -74,8 +84,20 @@ class Telling(ConsumerRebalanceListener):
     def on_revoked(self, partitions: Partitions, generation: int) -> None:
         tell("revoked", numbers(partitions), generation=generation)
 
-    def on_lost(self, partitions: Partitions, generation: int) -> None:
+    async def on_lost(self, partitions: Partitions, generation: int) -> None:
         tell("lost", numbers(partitions), generation=generation)
+        client = GroupClient(self._bootstrap, self._group, "late")
+        codes = await send_commit(
+            client,
+            dict.fromkeys(partitions, Position(0)),
+            group_id=self._group,
+            member_id=self.member_id,
+            instance_id=None,
+            generation=generation,
+            timeout_s=30,
+        )
+        await client.close()
+        tell("late commit", sorted(set(codes.values())))
 
 
 def numbers(partitions: Partitions) -> list[int]:
@@ -89,14 +111,16 @@ async def ours(topic: str, settings: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     threading.Thread(target=_at_end_of_input, args=(loop, stopping), daemon=True).start()
     led = None
+    listener = Telling(settings["bootstrap"], settings["group"])
     try:
-        async with GroupConsumer(topics=[topic], assignors=assignors, listener=Telling(), **settings) as consumer:
+        async with GroupConsumer(topics=[topic], assignors=assignors, listener=listener, **settings) as consumer:
             tell("started")
             while not stopping.is_set():
                 records = await consumer.poll(0.2)
                 if records:
                     tell("read", [(record.partition, record.offset) for record in records])
                 if led != (led := (consumer.generation, consumer.is_leader, consumer.assignor)):
+                    listener.member_id = consumer.member_id or listener.member_id
                     tell("round", [], generation=led[0], leader=led[1], assignor=led[2])
     except ConnectGroupError as error:
         tell("failed", [], error=str(error), kind=type(error).__name__)

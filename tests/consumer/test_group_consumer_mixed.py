@@ -10,6 +10,8 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from connectgroup.consumer.errors import Code
+
 from .conftest import NewGroup
 
 if TYPE_CHECKING:
@@ -98,7 +100,10 @@ def _replaced(group: Group, member: Member, *others: Member) -> Member:
 def test_a_killed_member_and_a_stopped_one_are_replaced_and_the_stopped_one_has_lost_everything(
     new_group: NewGroup,
 ) -> None:
-    """kill -9 of Java, SIGSTOP of ours, for longer than the session; what they had not committed is read again."""
+    """kill -9 of Java, SIGSTOP of ours, for longer than the session; what they had not committed is read again.
+
+    The one that was stopped tries to commit what it has lost, as the member it was; the broker refuses.
+    """
     with new_group("dies", partitions=6) as group:
         group.write(60)
         ours, stays = group.ours("ours", "cooperative-sticky"), group.ours("stays", "cooperative-sticky")
@@ -116,6 +121,7 @@ def test_a_killed_member_and_a_stopped_one_are_replaced_and_the_stopped_one_has_
         ours.signal(signal.SIGCONT)
         lost = ours.until("lost")
         assert frozenset(lost.what) == before
+        assert ours.until("late commit").what == [Code.UNKNOWN_MEMBER_ID]
         group.wait_for_rest(ours, stays)
         group.write(60)
         group.wait_until_read()

@@ -11,6 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from connectgroup.coordinator import runtime
+from connectgroup.group.handle import GroupRequest
+from connectgroup.group.outcome import Outcome
+from connectgroup.group.state import Group
+from connectgroup.group.timing import TimerKey
+from connectgroup.messages import Response
 from tests.simulation import cluster
 from tests.simulation.breakages import instead
 from tests.simulation.invariants.base import Batch, Invariant
@@ -39,7 +44,9 @@ class DecidedAsTheModelDecides(Invariant):
         self.replay = Replay(type(self).rules)
         type(self).newest = self
 
-    def on_turn(self, peer: CoordinatorNode) -> None:
+    def on_step(
+        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         self._tell()
 
     def on_loaded(self, peer: CoordinatorNode) -> None:

@@ -5,24 +5,21 @@ Each is one promise broken in one place for as long as its context lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from connectgroup.group import assignment, connectors, delay, heartbeat, static
 from connectgroup.group.state import Current
+from tests.simulation.breakages import instead as put
+
+Breakage = AbstractContextManager[None]
 
 
-@contextmanager
-def instead(place: Any, name: str, broken: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def instead(place: Any, name: str, broken: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Breakage:
     """``place.name`` is made into something else meanwhile."""
-    right = getattr(place, name)
-    setattr(place, name, broken(right))
-    try:
-        yield
-    finally:
-        setattr(place, name, right)
+    return put(place, name, broken(getattr(place, name)))
 
 
 def always(answer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -55,7 +52,7 @@ def forgets_the_token(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda draft, member_id: draft.set_current(member_id, Current()) if draft.current(member_id).epoch else None
 
 
-BREAKAGES: dict[str, Callable[[], Any]] = {
+BREAKAGES: dict[str, Callable[[], Breakage]] = {
     "a unit is given away while another member still stops it": lambda: instead(
         heartbeat, "reconcile", reconciles_with(holder=lambda unit: None)
     ),

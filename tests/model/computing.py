@@ -71,12 +71,14 @@ class Computing(Paper):
         """Somebody is asked for the target, or the coordinator computes it at once."""
         self.asked = asked
         asked.who, asked.prepared = "", False
-        may = self.may_compute()
+        may, own = self.may_compute(), self.own_assignors()
         if not self.choice.answers:
-            asked.who = self.chosen("asked to compute", self.choice.computer, may)
+            nobody = {""} if COORDINATOR in may and not own & self.limits.server_assignors else set()
+            asked.who = self.chosen("asked to compute", self.choice.computer, may - {COORDINATOR} | nobody)
             return
         assignor, question, proposal = self.choice.answers.pop(0)
         self.chosen("computed", COORDINATOR, may)
+        self.chosen("server-side assignor", assignor, own)
         if question != (should := self.question(assignor)):
             raise NotAllowed(f"the coordinator asked its assignor {question}, should have asked {should}")
         if proposal is not None and self.legal(proposal) and self.readable(proposal, assignor):
@@ -85,9 +87,9 @@ class Computing(Paper):
 
     def chosen(self, what: str, choice: str | None, may: set[str]) -> str:
         """The product's choice, which must be one of the allowed; nobody's choice is the first of them."""
-        if choice is None:
+        if choice is None and may:
             return min(may)
-        if choice not in may:
+        if choice is None or choice not in may:
             raise NotAllowed(f"{what}: {choice!r}; allowed: {sorted(may)}")
         return choice
 

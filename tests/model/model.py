@@ -89,7 +89,7 @@ class Model(Computing):
             # It has a place already, and takes another's; or something waits for it under its new name, beside its
             # place. An assignor must say where that goes.
             or before not in (None, former)
-            or (renamed and self.waiting_for(who))
+            or (renamed and self.called_for(who, said.instance_id))
             # Whoever computes just now was told of the former one.
             or (before is None and self.epoch > self.target_epoch)
         ):

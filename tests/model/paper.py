@@ -179,6 +179,12 @@ class Paper:
             }
         return able
 
+    def own_assignors(self) -> set[str]:
+        """Which of its own the coordinator may run: the one all ask for, else that or what the operator has set."""
+        asked = {member.server_assignor for member in self.members.values()}
+        wanted = {name for name in asked if name is not None}
+        return wanted if len(asked) == len(wanted) == 1 else wanted | {self.limits.server_assignor}
+
     def candidates(self) -> set[str]:
         """Members that are here and stay."""
         return {who for who in self.asked_for() if not self.members[who].away}
@@ -233,6 +239,10 @@ class Paper:
     def waiting_for(self, who: str) -> list[str]:
         """The delays that wait for a member."""
         return [name for name in self.delays if self.returned_as(name) == who]
+
+    def called_for(self, who: str, instance: str | None) -> list[str]:
+        """The delays that name a member or its instance, whether or not somebody else is back for them already."""
+        return [name for name, delay in self.delays.items() if name == who or delay.instance == instance is not None]
 
     def legal(self, said: Proposal) -> bool:
         """Each unit that shall run goes to exactly one member or waits, and nothing else (S9, CN-07)."""

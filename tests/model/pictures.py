@@ -100,6 +100,7 @@ def model_of(group: Group, limits: Limits) -> Model:
 def limits_of(settings: GroupSettings) -> Limits:
     """The settings, as the model knows them."""
     return Limits(
+        server_assignor=settings.server_assignor,
         server_assignors=frozenset(settings.server_assignors),
         session_timeout_ms=settings.session_timeout_ms,
         longest_rebalance_timeout_ms=settings.longest_rebalance_timeout_ms,

@@ -28,6 +28,7 @@ from .words import Answer, Connector, Limits, Member, Share
 GROUP = "workers"
 ANY = (AssignorInfo(name="any"),)
 LIMITS = Limits(
+    server_assignor="",
     server_assignors=frozenset(),
     session_timeout_ms=10_000,
     longest_rebalance_timeout_ms=3_600_000,

@@ -20,6 +20,7 @@ from tests.simulation import breakages as simulated_breakages
 from tests.simulation.run import play
 from tests.simulation.suite import show
 
+from .__main__ import main
 from .beside import DecidedAsTheModelDecides, beside
 from .breakages import BREAKAGES
 from .driver import Act, Driver
@@ -107,7 +108,7 @@ def test_a_rule_that_is_broken_on_purpose_is_found(broken: str) -> None:
         simulated_breakages.does_not_wait_for_the_release,
         simulated_breakages.keeps_a_failed_append_in_memory,
         simulated_breakages.leaves_the_assignment_out,
-        simulated_breakages.gives_what_shall_not_run_yet,
+        simulated_breakages.gives_a_token_twice,
     ],
     ids=lambda broken: str(broken.__name__),
 )
@@ -121,6 +122,13 @@ def test_what_is_broken_under_a_simulated_cluster_is_found_beside_it(
             (names for each in results if (names := {one.invariant.split()[0] for one in each.violations})), set()
         )
     assert "M1" in said, f"only {sorted(said)}"
+
+
+def test_the_simulators_command_plays_with_the_model_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A difference is told like any violation, and ends the command with 1."""
+    with simulated_breakages.does_not_wait_for_the_release():
+        assert main(["--seed", "1", "--seeds", "1", "--no-shrink"]) == 1
+    assert "M1 DecidedAsTheModelDecides does not hold" in capsys.readouterr().out
 
 
 def test_a_difference_says_what_was_asked_and_what_both_made_of_it() -> None:

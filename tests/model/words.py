@@ -29,6 +29,7 @@ class NotAllowed(Exception):
 class Limits:
     """What an operator may set, as far as the rules depend on it."""
 
+    server_assignor: str
     server_assignors: frozenset[str]
     session_timeout_ms: int
     longest_rebalance_timeout_ms: int
@@ -151,7 +152,7 @@ class Member:
 
     def told(self, owned: frozenset[Unit] | None) -> Grants:
         """What an answer names: all that it holds; but one that takes something away gives nothing (CN-13)."""
-        revokes = owned is not None and not owned <= self.assigned.keys()
+        revokes = owned is not None and bool(self.pending)
         return {unit: at for unit, at in self.assigned.items() if owned is None or not revokes or unit in owned}
 
 
