@@ -5,7 +5,7 @@ that nobody has go out in blocks, not one by one, and whoever comes last gets th
 that must give something up begins with its first topics. And it refuses subscriptions to topics that do not exist.
 
 A million partitions on ten thousand members take about 0.03 s of one core; to read who owns them takes 0.3 s before,
-and to make a million objects of the answer 0.5 s after (``benchmarks/partition_assignors.py``).
+and to make a million objects of the answer 0.5 s after (``benchmarks.partition_assignors``).
 """
 
 from __future__ import annotations

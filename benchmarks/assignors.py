@@ -231,4 +231,6 @@ def line(row: Row, java: Java) -> str:
 
 
 if __name__ == "__main__":
+    # The folder of a script comes first on the path, and the ``assignors`` in this one is not the package.
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
     sys.exit(main())

@@ -454,4 +454,6 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 if __name__ == "__main__":
+    # The folder of a script comes first on the path, and the ``assignors`` in this one is not the package.
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
     sys.exit(main())

@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 
 NOTHING: Partitions = frozenset()
 RETRY_S = 0.1
-CLOSE_PATIENCE_S = 5.0
 
 
 class GroupConsumer:
@@ -275,18 +274,16 @@ class GroupConsumer:
                 await asyncio.wait({self._keeping})
                 if (error := self._keeping.exception()) is not None:
                     logger.warning("group %s: %s", self._settings.group, error)
-            if membership.round is not None:
-                if self._owned and membership.generation != self._taken_over:
-                    # Between JoinGroup and SyncGroup a group takes no commits; that is over in a moment.
-                    await asyncio.wait({membership.round}, timeout=CLOSE_PATIENCE_S)
-                membership.round.cancel()
-                await asyncio.wait({membership.round})
             if membership.lease_is_over():
                 membership.lose("no answer from the coordinator for session_timeout_ms", forget_id=False)
             if membership.in_group:
                 await self._revoke(self._owned)
             else:
                 await self._give_up(self._owned)
+            if membership.round is not None:
+                # Not before: a commit may have to wait for the new generation.
+                membership.round.cancel()
+                await asyncio.wait({membership.round})
             if leave:
                 await membership.leave("the consumer is closed")
         finally:

@@ -96,10 +96,11 @@ async def commit(
         partition, code = min(refused.items())
         if code not in MEMBERSHIP_LOST and code != Code.REBALANCE_IN_PROGRESS:
             raise BrokerError(f"commit of {partition}", code)
-        if membership.round is not None:
-            # Said in the old generation while the new one begins. What is held is held in that one too.
+        if membership.round is not None and not membership.round.done():
+            # Said in the old generation while the new one begins, or before its leader has assigned. What is held is
+            # held in the new one too.
             await asyncio.wait({membership.round})
-            if membership.in_group and membership.generation != generation:
+            if membership.in_group:
                 continue
         if code in MEMBERSHIP_LOST and (membership.member_id, membership.generation) == (member_id, generation):
             membership.refused(code, "OffsetCommit")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from benchmarks.rebalance import TITLES, Bench, main, names
 from benchmarks.task_log import parse
 
+ROOT = Path(__file__).parents[2]
 SETTLED = "1 START worker-1 main-0 1\n2 START worker-2 main-1 1\n3 START worker-1 main-2 1\n"
 
 
@@ -35,13 +38,21 @@ def test_tasks_are_settled_only_where_each_runs_once_on_a_live_worker_evenly(
 
 
 @pytest.mark.processes
-def test_every_scenario_runs_and_no_task_ever_runs_twice_or_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["--tasks", "8", "--workers", "2", "--rounds", "1", "--session", "3"])
-    printed = capsys.readouterr().out
-    assert code == 0, printed
-    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+def test_every_scenario_runs_and_no_task_ever_runs_twice_or_is_missing() -> None:
+    size = ["--tasks", "8", "--workers", "2", "--rounds", "1", "--session", "3"]
+    done = subprocess.run([sys.executable, "benchmarks/rebalance.py", *size], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + len(TITLES), "a heading, a rule, and every scenario"
-    assert "0 faults" in printed
+    assert "0 faults" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["assignors.py", "partition_assignors.py"])
+def test_a_benchmark_of_assignors_runs_as_the_script_it_is(script: str) -> None:
+    """Its folder comes first on the path, where ``assignors.py`` would be taken for the package of that name."""
+    done = subprocess.run([sys.executable, f"benchmarks/{script}", "3x20"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3x20" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--tasks", "0"], ["--workers", "1"], ["--rounds", "-1"], ["--tasks", "x"]])

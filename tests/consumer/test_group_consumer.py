@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -199,6 +200,42 @@ async def test_cooperative_members_keep_reading_what_stays_with_them(new_group: 
             ("assigned", moved),
             ("revoked", [0, 1, 2, 3]),
         ]
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["commit", "close"])
+async def test_a_commit_while_the_leader_assigns_waits_for_it(new_group: NewGroup, closes: bool) -> None:
+    """Between JoinGroup and SyncGroup the broker takes no commits; what a cooperative member has read counts."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Held(load_partition_assignor("cooperative-sticky").__class__):  # type: ignore[misc]
+        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+            if len(group.members) > 1:
+                begun.set()
+                go_on.wait(PATIENCE_S)
+            answer: PartitionAssignment = super().assign(group)
+            return answer
+
+    with new_group("held", partitions=2) as group:
+        group.write(20)
+        one, two = member(group, assignors=[Held()], auto_commit_interval_ms=3_600_000), member(group)
+        try:
+            first = await read(one, 20)
+            async with running(two) as by_two:
+                await poll_until(begun.is_set, one)
+                committing = asyncio.create_task(one.close() if closes else one.commit())
+                await asyncio.sleep(0.3)  # the broker refuses it meanwhile
+                go_on.set()
+                await committing
+                if not closes:
+                    await poll_until(lambda: len(one.assignment) == len(two.assignment) == 1, one)
+                    await one.close()
+                await eventually(lambda: len(two.assignment) == 2)
+                group.write(2)
+                await eventually(lambda: len(by_two) >= 2)
+        finally:
+            go_on.set()
+            await one.close()
+        assert sorted(places(first + by_two)) == sorted(group.everything())
 
 
 async def test_the_leaders_assignor_is_told_what_everybody_has_and_since_when(new_group: NewGroup) -> None:

@@ -86,7 +86,8 @@ def test_two_rolling_bounces_take_a_mixed_group_to_cooperative_and_two_take_it_b
         bounce(5, ["range"], then="range")
 
         group.never_two_owners()
-        assert not group.read_more_than_once(), "everybody has left in good order, so nothing is to be read again"
+        # Java commits before it joins again and reads on while it waits; what it gives up after that may be read again.
+        assert not group.read_more_than_once(first_by="ours"), "ours commits all it has read before it gives it up"
 
 
 def _replaced(group: Group, member: Member, *others: Member) -> Member:
@@ -148,7 +149,7 @@ def test_it_shares_a_group_with_members_of_the_new_protocol(new_group: NewGroup)
         ours.stop()
         group.wait_for_rest(another)
         group.never_two_owners()
-        assert not group.read_more_than_once()
+        assert not group.read_more_than_once(first_by="ours")
 
 
 def test_an_assignor_written_in_python_leads_java(new_group: NewGroup) -> None:
@@ -162,7 +163,7 @@ def test_an_assignor_written_in_python_leads_java(new_group: NewGroup) -> None:
         group.write(500)
         group.wait_until_read()
         group.never_two_owners()
-        assert not group.read_more_than_once()
+        assert not group.read_more_than_once(first_by="ours")
 
 
 def test_a_leader_whose_assignor_fails_says_so_in_one_line_and_leaves_and_the_group_goes_on(
@@ -187,4 +188,4 @@ def test_a_leader_whose_assignor_fails_says_so_in_one_line_and_leaves_and_the_gr
         group.write(40)
         group.wait_until_read()
         group.never_two_owners()
-        assert not group.read_more_than_once()
+        assert not group.read_more_than_once(first_by="ours")
