@@ -187,6 +187,8 @@ class RemovedInTime(Invariant):
         self._heard_s: dict[str, float] = {}
         self._spoke_s: dict[str, float] = {}
         self._stopping_s: dict[str, float] = {}
+        # The highest number answered, by coordinator and member: what comes again after that is a late copy.
+        self._answered: dict[tuple[int, str], int] = {}
 
     @property
     def _slow(self) -> float:
@@ -202,6 +204,8 @@ class RemovedInTime(Invariant):
             return
         who, at_s = request.member_id, answer.at_s
         if answer.code in (0, COMPUTE):
+            key = (answer.peer.log.epoch, who)
+            self._answered[key] = max(request.sequence, self._answered.get(key, -1))
             self._heard_s[who] = max(at_s, self._heard_s.get(who, -1e9))
         if answer.code != STALE_MEMBER and request.member_epoch > 0:
             # Refused for what it says; heard all the same.
@@ -240,17 +244,19 @@ class RemovedInTime(Invariant):
                 self.broken(f"{what.member_id} is removed for a slow stop, and was asked {slow_s:.3f} s ago")
 
     def _heard_of(self, member_id: str, *, copies: bool) -> float:
-        """When it was heard last: also by what came in and is not answered yet. A copy may be the first to arrive.
+        """When it was heard last: also by what came in and is not answered yet. A copy may be the first to arrive; one that
+        comes after the answer to its original says nothing.
 
         A join is heard when it is answered: until then it only says that its sender's former self is dead.
         """
         newest = self.cluster.disk.storage.epoch
+        answered = self._answered.get((newest, member_id), -1)
         coming: list[float] = [
             arrival.at_s
             for arrival in self.cluster.handling.values()
             if isinstance(arrival.request, HeartbeatRequest)
             and arrival.request.member_id == member_id
-            and (copies or arrival.request.member_epoch > 0)
+            and (copies or (arrival.request.member_epoch > 0 and arrival.request.sequence > answered))
             and arrival.peer.log.epoch == newest
             and (copies or not arrival.copy)
             and not self.cluster.has_twin(member_id)
