@@ -244,8 +244,8 @@ class RemovedInTime(Invariant):
                 self.broken(f"{what.member_id} is removed for a slow stop, and was asked {slow_s:.3f} s ago")
 
     def _heard_of(self, member_id: str, *, copies: bool) -> float:
-        """When it was heard last: also by what came in and is not answered yet. A copy may be the first to arrive; one that
-        comes after the answer to its original says nothing.
+        """When it was heard last: also by what came in and is not answered yet. A copy may be the first to arrive; one
+        that comes after the answer to its original says nothing.
 
         A join is heard when it is answered: until then it only says that its sender's former self is dead.
         """
