@@ -14,7 +14,7 @@ help:
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, and the assignors"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   an hour of that"
-	@echo "make mutants   break the code on purpose, dozens of ways; the tests must notice every one"
+	@echo "make mutants   break the code on purpose, hundreds of ways; the tests must notice every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml

@@ -28,6 +28,7 @@ from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGro
 
 Integers = NDArray[np.int64]
 NOBODY = -1
+FULL = np.iinfo(np.int64).max
 
 
 class BalancedAssignor(ConnectAssignor):
@@ -106,9 +107,14 @@ def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
     here = height * takers + height + 1 - pile  # times takers, and less what of its pile goes before it
     let_go = []
     bounds = [*_starts(whose).tolist(), len(units)]
-    for begin, end in pairwise(bounds):
+    for (begin, end), given_up in zip(pairwise(bounds), surplus[whose[bounds[:-1]]].tolist(), strict=True):
         gain = here[begin:end] - theirs[what[begin:end]]
-        given = begin + np.argsort(-gain, kind="stable")[: surplus[whose[begin]]]
+        if given_up == 1:  # the usual change is of one member, and costs the others one unit each
+            top = begin + int(gain.argmax())
+            theirs[what[top]] += 1
+            let_go.append(units[top : top + 1])
+            continue
+        given = begin + np.argsort(-gain, kind="stable")[:given_up]
         theirs += np.bincount(what[given], minlength=len(theirs))
         let_go.append(units[given])
     return np.concatenate(let_go)
@@ -118,24 +124,33 @@ def _place(owner: Integers, kind: Integers, members: int) -> None:
     """Give every unit of nobody's a holder, in place, so that all end up with an equal share or one more."""
     share, extra = divmod(len(owner), members)
     held = np.bincount(owner[owner >= 0], minlength=members)
+    spare = extra - int(np.count_nonzero(held > share))
     homeless = owner < 0
+    takers = np.flatnonzero(held < share)
+    if not spare and len(takers) == 1:  # a newcomer among members that are full: there is nothing to choose
+        owner[homeless] = takers[0]
+        return
     begin = _starts(kind)
     size = np.diff(begin, append=len(kind))
     wanted = np.add.reduceat(homeless, begin, dtype=np.int64) if len(kind) else size
 
     def lay(rows: Integers) -> None:
-        for row in rows.tolist():
-            its = np.arange(begin[row], begin[row] + size[row])
-            pile = np.bincount(owner[its][~homeless[its]], minlength=members)
-            spare = extra - int(np.count_nonzero(held > share))
-            if wanted[row] == 1:
-                taker = _drop(pile, share - held, spare)
-                owner[its[homeless[its]]] = taker
+        nonlocal spare
+        for first, last, count in zip(
+            begin[rows].tolist(), (begin + size)[rows].tolist(), wanted[rows].tolist(), strict=True
+        ):
+            its = owner[first:last]
+            pile = np.bincount(its + 1, minlength=members + 1)[1:]
+            if count == 1:
+                taker = _drop(pile, share + 1 - held if spare else share - held, share + 2)
+                its[int(its.argmin())] = taker
                 held[taker] += 1
+                spare -= int(held[taker]) == share + 1
                 continue
-            gain = _pour(int(wanted[row]), pile, share - held, spare)
-            owner[its[homeless[its]]] = np.repeat(np.arange(members), gain)
+            gain = _pour(count, pile, share - held, spare)
+            its[its < 0] = np.repeat(np.arange(members), gain)
             held[:] += gain
+            spare = extra - int(np.count_nonzero(held > share))
 
     # Kinds that somebody keeps a pile of are laid around those piles first; the others fit in anywhere.
     lay(np.flatnonzero((wanted > 0) & (wanted < size)))
@@ -148,11 +163,16 @@ def _place(owner: Integers, kind: Integers, members: int) -> None:
         owner[left] = np.argsort(-room, kind="stable")[np.arange(len(left)) % members]
 
 
-def _drop(pile: Integers, room: Integers, spare: int) -> int:
-    """Who takes the one unit that ``_pour`` would lay: after a change of one member that is what most kinds miss."""
-    depth = room + 1 if spare else room
-    # The lowest pile of those with room, and of equal piles the one with most room.
-    return int(np.where(depth > 0, pile * (int(depth.max()) + 1) - depth, np.iinfo(np.int64).max).argmin())
+def _drop(pile: Integers, depth: Integers, above: int) -> int:
+    """Who takes the one unit that ``_pour`` would lay: after a change of one member that is what most kinds miss.
+
+    The lowest pile of those with room, and of equal piles the one with most room.
+
+    Args:
+        depth: int64[members], how many units of any kind it may still take.
+        above: more than any depth.
+    """
+    return int(np.where(depth > 0, pile * above - depth, FULL).argmin())
 
 
 def _pour(amount: int, pile: Integers, room: Integers, spare: int) -> Integers:

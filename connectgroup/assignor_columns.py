@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from .names import CONNECTOR, Unit, Units, printable
 from .placement import NO_PLACEMENT, Placement, placement_of
 
 Integers = NDArray[np.signedinteger[Any]]
+_CONNECTOR, _OWNS_CONNECTOR, _TASKS = map(attrgetter, ("connector", "owns_connector", "tasks"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -174,13 +177,16 @@ class _Places:
     """Where each unit stands in the columns."""
 
     def __init__(self, connectors: Iterable[ConnectorSpec]) -> None:
-        self.specs = sorted(connectors, key=lambda spec: spec.name)
-        self.start: dict[str, tuple[int, int]] = {}
-        total = 0
-        for spec in self.specs:
-            self.start[spec.name] = (total + 1, spec.num_tasks)
-            total += 1 + spec.num_tasks
-        self.total = total
+        self.specs = sorted(connectors, key=attrgetter("name"))
+        self.names = tuple(spec.name for spec in self.specs)
+        self.counts = np.array([spec.num_tasks for spec in self.specs], dtype=np.int64)
+        self.first = np.cumsum(self.counts + 1) - self.counts
+        self.total = int(self.counts.sum()) + len(self.counts)
+
+    @cached_property
+    def start(self) -> dict[str, tuple[int, int]]:
+        """By name of a connector: the place of its task 0, and how many tasks it has."""
+        return dict(zip(self.names, zip(self.first.tolist(), self.counts.tolist(), strict=True), strict=True))
 
     def of_units(self, held: Sequence[Units]) -> tuple[Integers, Integers]:
         """Each member's units, as the places of those that there are and whose they are."""
@@ -196,15 +202,14 @@ class _Places:
     def of_groups(self, held: Sequence[Sequence[ConnectorTasks]]) -> tuple[Integers, Integers]:
         """The same from the wire's shape, with as few steps in Python a group as can be: there may be one a unit."""
         groups = list(chain.from_iterable(held))
-        lists = [group.tasks for group in groups]
-        number = {spec.name: index for index, spec in enumerate(self.specs)}
+        lists = list(map(_TASKS, groups))
+        number = {name: index for index, name in enumerate(self.names)}
         # One entry more than there are connectors, of one without any unit: for those that are gone.
-        count = np.array([*(spec.num_tasks for spec in self.specs), -1], dtype=np.int64)
-        first = np.cumsum(count + 1) - count
-        which = np.array([number.get(group.connector, -1) for group in groups], dtype=np.int64)
+        count, first = np.append(self.counts, -1), np.append(self.first, self.total + 1)
+        which = np.fromiter(map(number.get, map(_CONNECTOR, groups), repeat(-1)), dtype=np.int64, count=len(groups))
         whose = np.repeat(np.arange(len(held)), np.array([len(its) for its in held], dtype=np.int64))
-        leads = np.frombuffer(bytes([group.owns_connector for group in groups]), dtype=bool) & (which >= 0)
-        sizes = np.array(list(map(len, lists)), dtype=np.int64)
+        leads = np.frombuffer(bytes(map(_OWNS_CONNECTOR, groups)), dtype=bool) & (which >= 0)
+        sizes = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         of_task = np.repeat(which, sizes)
         task = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=len(of_task))
         there = (task >= 0) & (task < count[of_task])
@@ -215,9 +220,8 @@ class _Places:
         self, members: Sequence[tuple[str, int, bytes, bytes]], places: Integers, whose: Integers
     ) -> ConnectColumns:
         """All columns, given what each member said (id, version, metadata, told), and the units' places and holders."""
-        counts = np.array([spec.num_tasks for spec in self.specs], dtype=np.int64)
-        connector = np.repeat(np.arange(len(self.specs), dtype=np.int32), counts + 1)
-        first = np.cumsum(counts + 1) - counts
+        first = self.first
+        connector = np.repeat(np.arange(len(self.specs), dtype=np.int32), self.counts + 1)
         task = (np.arange(self.total) - first[connector]).astype(np.int32)
         weight = (task >= 0).astype(np.int64)
         for spec, start in zip(self.specs, first.tolist(), strict=True):
@@ -239,7 +243,7 @@ class _Places:
             member_versions=tuple(said[1] for said in members),
             member_metadata=tuple(said[2] for said in members),
             member_told=tuple(said[3] for said in members),
-            connector_names=tuple(spec.name for spec in self.specs),
+            connector_names=self.names,
             unit_connector=connector,
             unit_task=task,
             unit_weight=weight,

@@ -88,7 +88,7 @@ def columns_from_header(root: Path) -> Columns | None:
         with (root / name).open("rb") as file:
             first = file.readline()
         if first.endswith(b"\n"):
-            names = _header_names(first)
+            names = _header_names(root / name, first)
             return check_names([Column(n, "STRING") for n in names], field=f"header of {root / name}")
     return None
 
@@ -232,7 +232,7 @@ def _allowed(column: Column) -> str:
 def _check_header(path: Path, data: bytes, skipped: int, columns: Columns) -> int:
     """Where the rows of a CSV file begin, if its first line names exactly the columns."""
     end = data.index(b"\n", skipped) + 1
-    names = _header_names(data[:end])
+    names = _header_names(path, data[:end])
     if names != [column.name for column in columns]:
         allowed = ",".join(column.name for column in columns)
         raise BadLine(
@@ -242,9 +242,12 @@ def _check_header(path: Path, data: bytes, skipped: int, columns: Columns) -> in
     return end
 
 
-def _header_names(line: bytes) -> list[str]:
+def _header_names(path: Path, line: bytes) -> list[str]:
     text = line.removeprefix(_BYTE_ORDER_MARK).decode("utf-8", "replace").rstrip("\r\n")
-    return next(csv.reader([text]), [])
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
+        raise BadLine(f"{path}, line 1 (byte 0): header is not CSV ({error}); allowed: column names") from error
 
 
 __all__ = ["BadLine", "ConfigError", "Format", "columns_from_header", "read_range"]

@@ -48,3 +48,13 @@ def read(folder: Path, data: bytes, form: Format) -> None:
     (folder / "x").write_bytes(header + whole)
     rows = read_range(folder, Range(slice="x", start=len(header), end=len(header + whole)), COLUMNS, form)
     assert rows.num_rows == sum(1 for line in whole.split(b"\n") if line.strip(b"\r"))
+
+
+def test_any_header_is_the_one_that_is_wanted_or_a_bad_line() -> None:
+    def decode(data: bytes) -> None:
+        whole = data[: data.find(b"\n")] + b"\n" + VALID["csv"][0]
+        (folder / "x").write_bytes(whole)
+        read_range(folder, Range(slice="x", start=0, end=len(whole)), COLUMNS, "csv")
+
+    with folder_in_memory() as folder:
+        attack(decode, None, [HEADER, b"\xef\xbb\xbf" + HEADER, HEADER[:-1] + b"\r\n"], inputs_each(10), BadLine)
