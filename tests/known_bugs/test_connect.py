@@ -277,7 +277,7 @@ async def test_a_list_of_tasks_is_taken_while_a_rebalance_is_under_way(tmp_path:
 async def test_a_worker_whose_coordinator_can_say_nothing_of_the_group_stops_before_its_session_ends(
     tmp_path: Path,
 ) -> None:
-    """KAFKA-9849: a worker that could not read the config log kept its tasks past their reassignment; here
+    """KAFKA-9849, WC-04: a worker that could not read the config log kept its tasks past their reassignment; here
     configurations come with the grants, and being answered is not enough: a worker that is told "not now" for the
     length of its lease stops everything, and gets its work back when the group can be read again.
     """

@@ -146,10 +146,10 @@ async def test_a_rebalance_on_top_of_another_while_work_is_held_back_skips_no_re
 async def test_a_worker_that_was_cut_off_returns_with_nothing_and_the_group_comes_to_rest(
     tmp_path: Path, back_s: float
 ) -> None:
-    """KAFKA-9184: a worker that was cut off went on with its tasks after they had been given on. KAFKA-9841: it came
-    back with its old assignment, and tasks ran twice. Here it stops by itself before the group gives up on it, comes
-    back owning nothing, and what it gets it gets under later grants; the next one to be lost is waited for as long
-    again.
+    """KAFKA-9184, WC-07: a worker that was cut off went on with its tasks after they had been given on. KAFKA-9841: it
+    came back with its old assignment, and tasks ran twice. Here it stops by itself before the group gives up on it,
+    comes back owning nothing, and what it gets it gets under later grants; the next one to be lost is waited for as
+    long again.
     """
     async with World(tmp_path, group=WAITS) as world:
         await world.add("c", 8)

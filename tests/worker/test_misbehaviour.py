@@ -173,7 +173,7 @@ async def test_each_unit_is_lost_or_revoked_and_never_both(tmp_path: Path) -> No
 
 
 async def test_a_stop_slower_than_the_rebalance_timeout_ends_in_on_lost_alone(tmp_path: Path) -> None:
-    """F17: its late acknowledgement would be fenced; there is none. The task itself is the sink's to fence."""
+    """F17, WC-08: its late acknowledgement would be fenced; there is none. The task itself is the sink's to fence."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
         await world.add("c", 3)
