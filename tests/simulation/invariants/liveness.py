@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from connectgroup.member.machine import Phase
 from connectgroup.messages import HeartbeatRequest, Request
-from connectgroup.names import show
+from connectgroup.names import Unit, show
 from connectgroup.records import ComputationRecord, GroupRecord, Record
 
 from .base import Batch, Invariant
@@ -153,7 +153,8 @@ class FencedComesBack(Invariant):
     """L4: a live worker that the group has removed stops its tasks, joins at epoch 0 and is served in bounded time.
 
     Bounded by the session timeout and two intervals, from when it has let go of what it had; letting go is bounded by
-    what the worker waits for: the call under way, the tasks, the listeners.
+    what the worker waits for: the call under way, the tasks, the listeners. A start that hung for longer than that
+    comes late, and is stopped at once.
     """
 
     ids = "L4"
@@ -161,6 +162,22 @@ class FencedComesBack(Invariant):
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._away_s: dict[str, tuple[float, Phase]] = {}
+        self._late_s: dict[tuple[str, Unit, int], float] = {}
+
+    def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        if node.worker.member.phase is Phase.JOINING:
+            self._late_s[node.name, unit, epoch] = self.cluster.loop.now
+
+    def on_stopped(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
+        self._late_s.pop((node.name, unit, epoch), None)
+
+    def _overstays(self, node: WorkerNode) -> list[Unit]:
+        now_s, most_s = self.cluster.loop.now, self.cluster.rebalance_s
+        return [
+            unit
+            for unit, epoch in node.running.keys() - self.watch.void
+            if now_s - self._late_s.get((node.name, unit, epoch), -most_s) >= most_s
+        ]
 
     def on_tick(self) -> None:
         cluster, now_s, members = self.cluster, self.cluster.loop.now, self.durable.members
@@ -187,9 +204,9 @@ class FencedComesBack(Invariant):
             elif (
                 phase is Phase.JOINING
                 and "a stop overstays" not in cluster.setting.moods
-                and node.running.keys() - self.watch.void
+                and (left := self._overstays(node))
             ):
-                self.broken(f"{node.name} joins and still runs {show(unit for unit, _ in node.running)}")
+                self.broken(f"{node.name} joins and still runs {show(left)}")
 
 
 class SomebodyComputes(Invariant):
