@@ -90,6 +90,11 @@ class WorkerNode(Node):
         )
         return worker
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it has been asked to stop, or to have its work taken over and then stop."""
+        return self.stop_asked_s is not None or self.worker.member.draining
+
     async def _live(self) -> None:
         try:
             await self.worker.run()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from random import Random
 
 from connectgroup.group.describe import state_name
@@ -154,7 +155,7 @@ class Storm:
             worker.resume(cluster.loop)
         for coordinator in cluster.coordinators:
             coordinator.resume(cluster.loop)
-        while len(cluster.living()) < 2:
+        while sum(not node.leaving for node in cluster.living()) < 2:
             faults.join(self, self._free_name())
         cluster.put_in_order()
         cluster.watch.on_quiet()
@@ -187,6 +188,10 @@ class Storm:
         living = {node.member_id: node for node in cluster.living()}
         if durable.members.keys() != living.keys():
             return f"members {sorted(durable.members)}, alive {sorted(living)}"
+        if leaving := [node.name for node in living.values() if node.leaving]:
+            return f"on their way out: {leaving}"
+        if durable.delays:
+            return f"work is held back for {sorted(durable.delays)}"
         if state_name(durable) != "Stable":
             return f"the group is {state_name(durable)}: {sorted(durable.behind)} behind, {durable.computation}"
         for name in CONNECTORS:
@@ -228,6 +233,7 @@ class Storm:
             elif what == "leave" and len(living) > 2:
                 self.stop(random.choice(living), for_good=True)
             else:
+                what = "scale"
                 name = random.choice(CONNECTORS)
                 cluster.desk.order_connector(name, cluster.parts_of(name) % 6 + 1)
             began_s = cluster.loop.now
@@ -272,7 +278,7 @@ class Storm:
         self.pending[handle] = call if ends else int
 
     def _free_name(self) -> str:
-        names = (f"w{number}" for number in range(faults.MOST_WORKERS))
+        names = (f"w{number}" for number in count())
         return next(name for name in names if faults.node_of(self, name) is None)
 
     def again(self, member_id: str) -> None:

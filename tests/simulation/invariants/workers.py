@@ -129,6 +129,5 @@ class StopEnds(Invariant):
 
     def on_ended(self, node: WorkerNode) -> None:
         left = [grant for grant in node.running if grant not in self.watch.void]
-        asked = node.stop_asked_s is not None or node.worker.member.draining
-        if not asked and not node.refused and left:
+        if not node.leaving and not node.refused and left:
             self.broken(f"{node.name} ended with {left} running")
