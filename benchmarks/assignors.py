@@ -33,7 +33,16 @@ import numpy as np
 
 from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
-from connectgroup.messages import HeldBack, InstalledMember, PreparedConnector, PreparedMember, PrepareResponse, grouped
+from connectgroup.messages import (
+    HeldBack,
+    InstalledMember,
+    PreparedConnector,
+    PreparedMember,
+    PrepareResponse,
+    each_unit,
+    grouped,
+)
+from connectgroup.names import Unit
 from connectgroup.plugins import load_assignor
 
 SIZES = ("10x100", "100x10000", "1000x100000", "10000x1000000")
@@ -110,9 +119,10 @@ def measured(size: str) -> list[Row]:
     """All rows of one size."""
     workers, tasks = map(int, size.split("x"))
     spec = [
-        PreparedConnector(connector=f"connector-{number}", num_tasks=TASKS_A_CONNECTOR)
+        PreparedConnector(connector=f"connector-{number:06}", num_tasks=TASKS_A_CONNECTOR)
         for number in range(max(1, tasks // TASKS_A_CONNECTOR))
     ]
+    place = {unit: number for number, unit in enumerate(PrepareResponse(connectors=tuple(spec)).units)}
     fresh = [PreparedMember(member_id=f"worker-{number}", member_epoch=1) for number in range(workers)]
     rows: list[Row] = []
 
@@ -126,20 +136,21 @@ def measured(size: str) -> list[Row]:
 
     for assignor in map(load_assignor, ASSIGNORS):
         _, full = ask(assignor, "full", fresh)
-        balanced = [holding(share) for share in full]
+        balanced = [holding(share, place) for share in full]
         ask(assignor, "leaves", balanced[1:])
         answer, shares = ask(assignor, "joins", [*balanced, PreparedMember(member_id="worker-new", member_epoch=1)])
         if answer.held_back:
             rows[-1] = rows[-1]._replace(case="joins: revoke")
             waiting = HeldBack(left_ms=answer.delay_ms, units=grouped(answer.held_back))
-            ask(assignor, "joins: assign", map(holding, shares), [waiting])
+            ask(assignor, "joins: assign", [holding(share, place) for share in shares], [waiting])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return [row._replace(peak_mib=peak) for row in rows]
 
 
-def holding(share: InstalledMember) -> PreparedMember:
-    """A member once it has its share."""
-    return PreparedMember(member_id=share.member_id, member_epoch=1, units=share.units, told=share.metadata)
+def holding(share: InstalledMember, place: Mapping[Unit, int]) -> PreparedMember:
+    """A member once it has its share, as the coordinator shows it."""
+    places = tuple(sorted([place[unit] for unit in each_unit(share.units)]))
+    return PreparedMember(member_id=share.member_id, member_epoch=1, places=places, told=share.metadata)
 
 
 def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResponse) -> tuple[Row, ConnectAssignment]:
@@ -148,14 +159,20 @@ def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResp
     assign: list[float] = []
     began_s = time.perf_counter()
     while len(assign) < 3 or (len(assign) < MOST_TIMES and time.perf_counter() - began_s < LONGEST_S):
-        group = group_from_prepare(question)
-        _, took_ms = cpu_ms(group.columns)
+        group, took_ms = cpu_ms(lambda: columns_made(question))
         arrays.append(took_ms)
         answer, took_ms = cpu_ms(lambda group=group: assignor.assign(group))  # type: ignore[misc]
         assign.append(took_ms)
     moved = judged(group, run_assignor(assignor, group))
     row = Row(assignor.name, case, size, statistics.median(arrays), statistics.median(assign), moved)
     return row, answer
+
+
+def columns_made(question: PrepareResponse) -> ConnectGroup:
+    """The question as an assignor gets it, read into columns."""
+    group = group_from_prepare(question)
+    group.columns()
+    return group
 
 
 def cpu_ms(call: Callable[[], T]) -> tuple[T, float]:

@@ -7,10 +7,10 @@ thousand tasks in milliseconds). This module is imported only by those who want 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, repeat
+from functools import cached_property, partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from .assignor import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, HeldWork, Lazy
 from .errors import ConfigError, PluginError
-from .messages import ConnectorTasks, PreparedConnector, PreparedMember, PrepareResponse, config_of, units_of
+from .messages import ConnectorTasks, PreparedConnector, PrepareResponse, config_of, units_of
 from .names import CONNECTOR, Unit, Units, printable
 from .placement import NO_PLACEMENT, Placement, placement_of
 
 Integers = NDArray[np.signedinteger[Any]]
-_CONNECTOR, _OWNS_CONNECTOR, _TASKS = map(attrgetter, ("connector", "owns_connector", "tasks"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,30 +76,32 @@ class ConnectColumns:
 
 def columns_of(group: ConnectGroup) -> ConnectColumns:
     """The columns of a group; one that came over the wire is read in the wire's shape, which is quicker."""
-    place = _Places(group.connectors)
-    if isinstance(group.members, Lazy):
-        prepared: list[PreparedMember] = sorted(group.members.origin, key=lambda member: member.member_id)
-        said = [(each.member_id, each.assignor.version, each.assignor.metadata, each.told) for each in prepared]
-        return place.columns(said, *place.of_groups([member.units for member in prepared]))
-    members = sorted(group.members, key=lambda member: member.member_id)
-    said = [(each.member_id, each.version, each.metadata, each.told) for each in members]
-    return place.columns(said, *place.of_units([member.owned for member in members]))
+    members, connectors = group.members, group.connectors
+    # Places count through the connectors they came with, and columns through sorted ones: of a copy with others, or
+    # where they came in another order, the friendly view is read.
+    if isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:
+        response: PrepareResponse = members.origin
+        place = _Places([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
+        if place.as_given:
+            prepared = sorted(response.members, key=attrgetter("member_id"))
+            said = [(each.member_id, each.assignor.version, each.assignor.metadata, each.told) for each in prepared]
+            return place.columns(said, *place.of_places([member.places for member in prepared]))
+    place = _Places([(spec.name, spec.num_tasks, spec.weight, spec.task_weights) for spec in connectors])
+    in_order = sorted(members, key=attrgetter("member_id"))
+    said = [(each.member_id, each.version, each.metadata, each.told) for each in in_order]
+    return place.columns(said, *place.of_units([member.owned for member in in_order]))
 
 
 def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
-    """The question as the coordinator put it. Friendly objects and columns are each made when first read."""
+    """The question as the coordinator put it. Friendly objects and columns are each made when first read.
+
+    Raises:
+        PluginError: this member cannot answer for a group whose settings it does not understand.
+    """
+    placements = {entry.connector: _placement(entry) for entry in response.connectors if entry.placement}
     return ConnectGroup(
-        members=Lazy(lambda: [_member(member) for member in response.members], origin=response.members),
-        connectors=tuple(
-            ConnectorSpec(
-                name=entry.connector,
-                num_tasks=entry.num_tasks,
-                weight=entry.weight,
-                task_weights=entry.task_weights,
-                placement=_placement(entry),
-            )
-            for entry in response.connectors
-        ),
+        members=Lazy(partial(_members, response), origin=response),
+        connectors=Lazy(partial(_specs, response, placements), origin=response),
         held_back=tuple(
             HeldWork(
                 member_id=work.member_id,
@@ -113,26 +114,40 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
     )
 
 
+def _specs(response: PrepareResponse, placements: Mapping[str, Placement]) -> list[ConnectorSpec]:
+    return [
+        ConnectorSpec(
+            name=entry.connector,
+            num_tasks=entry.num_tasks,
+            weight=entry.weight,
+            task_weights=entry.task_weights,
+            placement=placements.get(entry.connector, NO_PLACEMENT),
+        )
+        for entry in response.connectors
+    ]
+
+
 def _placement(entry: PreparedConnector) -> Placement:
-    """Raises ``PluginError``: this member cannot answer for a group whose settings it does not understand."""
-    if not entry.placement:
-        return NO_PLACEMENT
     try:
         return placement_of(config_of(entry.placement))
     except ConfigError as error:
         raise PluginError(f"connector {printable(entry.connector)}: {error}") from error
 
 
-def _member(member: PreparedMember) -> ConnectMember:
-    return ConnectMember(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        reason=member.assignor.reason,
-        version=member.assignor.version,
-        metadata=member.assignor.metadata,
-        owned=units_of(member.units),
-        told=member.told,
-    )
+def _members(response: PrepareResponse) -> list[ConnectMember]:
+    shares = response.shares()
+    return [
+        ConnectMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            reason=member.assignor.reason,
+            version=member.assignor.version,
+            metadata=member.assignor.metadata,
+            owned=shares[member.member_id],
+            told=member.told,
+        )
+        for member in response.members
+    ]
 
 
 def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> list[ConnectMemberAssignment]:
@@ -176,10 +191,14 @@ def wire_shares_of(columns: ConnectColumns, owner: Integers) -> list[tuple[Conne
 class _Places:
     """Where each unit stands in the columns."""
 
-    def __init__(self, connectors: Iterable[ConnectorSpec]) -> None:
-        self.specs = sorted(connectors, key=attrgetter("name"))
-        self.names = tuple(spec.name for spec in self.specs)
-        self.counts = np.array([spec.num_tasks for spec in self.specs], dtype=np.int64)
+    def __init__(self, connectors: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> None:
+        """Of each connector: its name, how many tasks it has, its own weight, and its tasks'."""
+        in_order = sorted(connectors)
+        self.as_given = in_order == connectors
+        self.names = tuple(entry[0] for entry in in_order)
+        self.counts = np.array([entry[1] for entry in in_order], dtype=np.int64)
+        self.weights = [entry[2] for entry in in_order]
+        self.task_weights = [entry[3] for entry in in_order]
         self.first = np.cumsum(self.counts + 1) - self.counts
         self.total = int(self.counts.sum()) + len(self.counts)
 
@@ -199,37 +218,26 @@ class _Places:
                     whose.append(index)
         return np.array(places, dtype=np.int64), np.array(whose, dtype=np.int64)
 
-    def of_groups(self, held: Sequence[Sequence[ConnectorTasks]]) -> tuple[Integers, Integers]:
-        """The same from the wire's shape, with as few steps in Python a group as can be: there may be one a unit."""
-        groups = list(chain.from_iterable(held))
-        lists = list(map(_TASKS, groups))
-        number = {name: index for index, name in enumerate(self.names)}
-        # One entry more than there are connectors, of one without any unit: for those that are gone.
-        count, first = np.append(self.counts, -1), np.append(self.first, self.total + 1)
-        which = np.fromiter(map(number.get, map(_CONNECTOR, groups), repeat(-1)), dtype=np.int64, count=len(groups))
-        whose = np.repeat(np.arange(len(held)), np.array([len(its) for its in held], dtype=np.int64))
-        leads = np.frombuffer(bytes(map(_OWNS_CONNECTOR, groups)), dtype=bool) & (which >= 0)
-        sizes = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        of_task = np.repeat(which, sizes)
-        task = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=len(of_task))
-        there = (task >= 0) & (task < count[of_task])
-        places = np.concatenate((first[which[leads]] - 1, (first[of_task] + task)[there]))
-        return places, np.concatenate((whose[leads], np.repeat(whose, sizes)[there]))
+    def of_places(self, held: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
+        """The same from the wire's shape: places already. One that cannot be is nobody's."""
+        sizes = np.array([len(its) for its in held], dtype=np.int64)
+        places = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(sizes.sum()))
+        whose = np.repeat(np.arange(len(held)), sizes)
+        there = (places >= 0) & (places < self.total)
+        return places[there], whose[there]
 
     def columns(
         self, members: Sequence[tuple[str, int, bytes, bytes]], places: Integers, whose: Integers
     ) -> ConnectColumns:
         """All columns, given what each member said (id, version, metadata, told), and the units' places and holders."""
         first = self.first
-        connector = np.repeat(np.arange(len(self.specs), dtype=np.int32), self.counts + 1)
+        connector = np.repeat(np.arange(len(self.names), dtype=np.int32), self.counts + 1)
         task = (np.arange(self.total) - first[connector]).astype(np.int32)
         weight = (task >= 0).astype(np.int64)
-        for spec, start in zip(self.specs, first.tolist(), strict=True):
-            if spec.weight:
-                weight[start - 1] = spec.weight
-            if spec.task_weights:
-                given = spec.task_weights[: spec.num_tasks]
-                weight[start : start + len(given)] = given
+        weight[first - 1] = self.weights
+        if any(self.task_weights):
+            for start, count, its in zip(first.tolist(), self.counts.tolist(), self.task_weights, strict=True):
+                weight[start : start + len(its[:count])] = its[:count]
         owner = np.full(self.total, -1, dtype=np.int32)
         claims = np.bincount(places, minlength=self.total).astype(np.int32)
         if claims.max(initial=0) > 1:

@@ -2,8 +2,9 @@
 
 One frozen class a message, in the field order of the proposal "Connect on the new protocol" (its request and
 response schemas); what we add travels as tagged fields and is marked *(tagged)*, with a default that means
-"a peer without it". One change of shape: connectors and tasks travel grouped by connector
-(``ConnectorTasks``), which is a quarter of the bytes of a flat list.
+"a peer without it". Two changes of shape: connectors and tasks travel grouped by connector
+(``ConnectorTasks``), which is a quarter of the bytes of a flat list; and in the question to an assignor, which has
+a list of all there is, as places in it (``PreparedMember.places``).
 
 ``null`` (``None``) in a heartbeat means "as before"; an empty tuple means "nothing". They are different words.
 """
@@ -278,9 +279,11 @@ class AssignorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedMember:
-    """One member as the assignor sees it; ``units`` is its share of the current target.
+    """One member as the assignor sees it.
 
     Attributes:
+        places: its share of the current target, ascending: places in ``PrepareResponse.units``. A number is a fifth
+            of a name's bytes, and the reading of a question took longer than its answer while there were names.
         told: *(tagged)* what this assignor's answer said to the member with that share (``InstalledMember.metadata``);
             empty where another assignor made it.
     """
@@ -289,7 +292,7 @@ class PreparedMember:
     member_epoch: int
     instance_id: str | None = None
     assignor: AssignorMetadata = AssignorMetadata()
-    units: tuple[ConnectorTasks, ...] = ()
+    places: tuple[int, ...] = ()
     told: bytes = b""
 
 
@@ -346,6 +349,21 @@ class PrepareResponse:
     connectors: tuple[PreparedConnector, ...] = ()
     coordinator_epoch: int = -1
     held_back: tuple[HeldBack, ...] = ()
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """All there is to place, in the order of ``connectors``: each connector, then its tasks."""
+        return tuple(
+            Unit(entry.connector, task) for entry in self.connectors for task in range(CONNECTOR, entry.num_tasks)
+        )
+
+    def shares(self) -> dict[str, Units]:
+        """Each member's share by its id; a place that there is not is nobody's."""
+        units = self.units
+        return {
+            member.member_id: frozenset([units[place] for place in member.places if 0 <= place < len(units)])
+            for member in self.members
+        }
 
 
 # --------------------------------------------------------------------------------------------------

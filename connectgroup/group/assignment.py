@@ -38,7 +38,6 @@ from ..messages import (
     PrepareResponse,
     config_of,
     each_unit,
-    grouped,
     units_of,
 )
 from ..names import NO_UNITS, Units, printable
@@ -326,6 +325,17 @@ def prepare(group: Group, request: PrepareRequest, now_ms: int) -> Outcome[Prepa
 def group_state(draft: Draft, assignor: str) -> PrepareResponse:
     """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
     group = draft.group
+    shown = PrepareResponse(
+        group_epoch=draft.epoch,
+        assignor_name=assignor,
+        connectors=tuple(
+            _prepared(connector)
+            for _, connector in sorted(group.connectors.items())
+            if connector.wanted_state != WantedState.STOPPED
+        ),
+        held_back=delay.shown(draft),
+    )
+    place = {unit: number for number, unit in enumerate(shown.units)}
     members = []
     for member in taking(draft):
         info = _info(member, assignor)
@@ -342,22 +352,11 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                 assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
                 if info
                 else AssignorMetadata(),
-                units=grouped(unit for unit in has if unit in group.runnable),
+                places=tuple(sorted([place[unit] for unit in has if unit in place])),
                 told=share.metadata if group.target_assignor == assignor else b"",
             )
         )
-    connectors = tuple(
-        _prepared(connector)
-        for _, connector in sorted(group.connectors.items())
-        if connector.wanted_state != WantedState.STOPPED
-    )
-    return PrepareResponse(
-        group_epoch=draft.epoch,
-        assignor_name=assignor,
-        members=tuple(members),
-        connectors=connectors,
-        held_back=delay.shown(draft),
-    )
+    return replace(shown, members=tuple(members))
 
 
 def _prepared(connector: ConnectorRecord) -> PreparedConnector:

@@ -222,11 +222,13 @@ class Member:
         if self.owned.get(unit) == status.owner_epoch:
             self._statuses[unit] = status
 
-    def set_assignors(self, assignors: Sequence[AssignorInfo]) -> None:
-        """Offer other assignors, or the same with other metadata or reason: said at once."""
-        if tuple(assignors) != self.assignors:
-            self.assignors = tuple(assignors)
-            self._full = True
+    def set_assignors(self, assignors: Sequence[AssignorInfo]) -> bool:
+        """Offer other assignors, or the same with other metadata or reason: to be said at once, where that is true."""
+        if tuple(assignors) == self.assignors:
+            return False
+        self.assignors = tuple(assignors)
+        self._full = True
+        return True
 
     # ----------------------------------------------------------------------------------------------
     # Listening

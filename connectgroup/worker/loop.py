@@ -400,8 +400,8 @@ class Worker:
                     infos[assignor.name] = await off_loop(f"metadata of {assignor.name}", assignor_info, assignor)
                 except PluginError as error:
                     logger.error("%s", error)
-            self.member.set_assignors(list(infos.values()))
-            self._speak_up()
+            if self.member.set_assignors(list(infos.values())):
+                self._speak_up()
 
     # ----------------------------------------------------------------------------------------------
     # Compute

@@ -6,12 +6,12 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pytest
 
 from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec
 from connectgroup.assignor_guard import group_from_prepare, members_for_install
 from connectgroup.messages import (
     AssignorMetadata,
-    ConnectorTasks,
     InstalledMember,
     PreparedConnector,
     PreparedMember,
@@ -50,47 +50,47 @@ def test_a_task_number_that_cannot_be_is_nobodys_claim_on_its_neighbour() -> Non
     odd = frozenset({Unit("b", -2), Unit("a", 1), Unit("a", 2), Unit("b", -3)})
     assert group({"a": 1, "b": 1}, {"m": odd}).columns().unit_owner.tolist() == [-1] * 4
     prepared = PrepareResponse(
-        members=(
-            PreparedMember(
-                member_id="m",
-                member_epoch=1,
-                units=(ConnectorTasks(connector="a", tasks=(1, 2)), ConnectorTasks(connector="b", tasks=(-3, -2, -1))),
-            ),
-        ),
+        members=(PreparedMember(member_id="m", member_epoch=1, places=(-2, -1, 4, 5)),),
         connectors=(PreparedConnector(connector="a", num_tasks=1), PreparedConnector(connector="b", num_tasks=1)),
     )
     assert group_from_prepare(prepared).columns().unit_owner.tolist() == [-1] * 4
 
 
-def test_a_prepared_group_reads_the_same_in_both_views() -> None:
+CONNECTORS = (
+    PreparedConnector(connector="a", num_tasks=2, task_weights=(1, 6)),
+    PreparedConnector(connector="b", num_tasks=1, weight=4),
+)
+
+
+@pytest.mark.parametrize(
+    ("connectors", "places"),
+    [(CONNECTORS, {"m2": (-1, 0, 2, 5), "m1": (1, 4)}), (CONNECTORS[::-1], {"m2": (-1, 2, 4, 5), "m1": (1, 3)})],
+    ids=["sorted", "not sorted"],
+)
+def test_a_prepared_group_reads_the_same_in_both_views(
+    connectors: tuple[PreparedConnector, ...], places: dict[str, tuple[int, ...]]
+) -> None:
+    said = AssignorMetadata(version=2, reason=1, metadata=b"x")
     response = PrepareResponse(
         members=(
-            PreparedMember(
-                member_id="m2",
-                member_epoch=1,
-                instance_id="i",
-                assignor=AssignorMetadata(version=2, reason=1, metadata=b"x"),
-                units=grouped(units("a a-1 gone gone-3")),
-            ),
-            PreparedMember(member_id="m1", member_epoch=1, units=grouped(units("b-0 a-0 b-7"))),
+            PreparedMember(member_id="m2", member_epoch=1, instance_id="i", assignor=said, places=places["m2"]),
+            PreparedMember(member_id="m1", member_epoch=1, places=places["m1"]),
         ),
-        connectors=(
-            PreparedConnector(connector="b", num_tasks=1, weight=4),
-            PreparedConnector(connector="a", num_tasks=2, task_weights=(1, 6)),
-        ),
+        connectors=connectors,
     )
+    assert response.shares() == {"m2": units("a a-1"), "m1": units("b-0 a-0")}
     prepared = group_from_prepare(response)
     assert prepared.members == (
-        ConnectMember(
-            member_id="m2", instance_id="i", reason=1, version=2, metadata=b"x", owned=units("a a-1 gone gone-3")
-        ),
-        ConnectMember(member_id="m1", owned=units("b-0 a-0 b-7")),
+        ConnectMember(member_id="m2", instance_id="i", reason=1, version=2, metadata=b"x", owned=units("a a-1")),
+        ConnectMember(member_id="m1", owned=units("b-0 a-0")),
     )
     friendly = ConnectGroup(members=tuple(prepared.members), connectors=prepared.connectors).columns()
     columns = prepared.columns()
     assert columns.unit_owner.tolist() == friendly.unit_owner.tolist() == [1, 0, 1, -1, 0]
     assert columns.unit_weight.tolist() == friendly.unit_weight.tolist() == [0, 1, 6, 4, 1]
     assert (columns.member_ids, columns.member_versions) == (friendly.member_ids, friendly.member_versions)
+    fewer = replace(prepared, connectors=[spec for spec in prepared.connectors if spec.name == "b"])
+    assert fewer.columns().unit_owner.tolist() == [-1, 0], "places count through the connectors they came with"
 
 
 def test_a_changed_copy_of_a_question_or_an_answer_has_columns_of_its_own() -> None:

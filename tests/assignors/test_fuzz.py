@@ -33,23 +33,20 @@ def question(dice: random.Random) -> bytes:
         )
         for name in "abc"[: dice.randrange(4)]
     )
-    shares = [
-        tuple(
-            ConnectorTasks(connector=name, owns_connector=name == member, tasks=(dice.randrange(5),)) for name in "ab"
-        )
-        for member in "abc"
-    ]
+    waiting = tuple(
+        ConnectorTasks(connector=name, owns_connector=name == "a", tasks=(dice.randrange(5),)) for name in "ab"
+    )
     members = tuple(
         PreparedMember(
             member_id=name,
             member_epoch=3,
             instance_id=dice.choice([None, name]),
             assignor=AssignorMetadata(version=0, metadata=dice.randbytes(dice.randrange(9))),
-            units=share[: dice.randrange(3)],
+            places=tuple(sorted(dice.sample(range(9), dice.randrange(5)))),
         )
-        for name, share in zip("abc", shares, strict=True)
+        for name in "abc"
     )
-    held_back = tuple(HeldBack(member_id=name, left_ms=5, units=shares[0]) for name in "d"[: dice.randrange(2)])
+    held_back = tuple(HeldBack(member_id=name, left_ms=5, units=waiting) for name in "d"[: dice.randrange(2)])
     return wire.encode_response(
         PrepareResponse(
             group_epoch=4, assignor_name="balanced", members=members, connectors=connectors, held_back=held_back

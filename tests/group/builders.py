@@ -37,7 +37,7 @@ from connectgroup.messages import (
     grouped,
     units_of,
 )
-from connectgroup.names import CONNECTOR, JOIN_EPOCH, NO_UNITS, Unit, Units
+from connectgroup.names import JOIN_EPOCH, NO_UNITS, Unit, Units
 from connectgroup.records import (
     ConnectorRecord,
     CurrentRecord,
@@ -98,14 +98,12 @@ class FixedAssignor:
 
 def round_robin(question: PrepareResponse) -> tuple[InstalledMember, ...]:
     """A sticky round robin: members keep what they have up to an even share, the rest goes to whoever has least."""
-    units = sorted(
-        Unit(spec.connector, task) for spec in question.connectors for task in range(CONNECTOR, spec.num_tasks)
-    )
+    units, has = sorted(question.units), question.shares()
     most = -(-len(units) // len(question.members))
     shares: dict[str, set[Unit]] = {}
     left = set(units)
     for member in question.members:
-        shares[member.member_id] = set(sorted(units_of(member.units) & left)[:most])
+        shares[member.member_id] = set(sorted(has[member.member_id] & left)[:most])
         left -= shares[member.member_id]
     for unit in sorted(left):
         poorest = min(shares, key=lambda member_id: (len(shares[member_id]), member_id))

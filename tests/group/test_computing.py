@@ -91,9 +91,10 @@ def test_the_question_is_complete(pair: Scene) -> None:
     assert (prepared.error_code, prepared.group_epoch, prepared.assignor_name) == (0, 4, "a")
     said = AssignorMetadata(version=3)
     assert prepared.members == (
-        PreparedMember(member_id="A", member_epoch=3, assignor=said, units=grouped(foo(-1, 0))),
-        PreparedMember(member_id="B", member_epoch=3, assignor=said, units=grouped(foo(1))),
+        PreparedMember(member_id="A", member_epoch=3, assignor=said, places=(1, 2)),
+        PreparedMember(member_id="B", member_epoch=3, assignor=said, places=(3,)),
     )
+    assert prepared.shares() == {"A": foo(-1, 0), "B": foo(1)}
     assert prepared.connectors == (
         PreparedConnector(connector="bar", num_tasks=0),
         PreparedConnector(connector="foo", num_tasks=2),

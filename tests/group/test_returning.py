@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectgroup.errors import ComputeAssignment, StaleGroupEpoch
 from connectgroup.group.timing import SetTimer, TimerKind, on_load
-from connectgroup.messages import ConnectorChange, each_unit, entries, grouped
+from connectgroup.messages import ConnectorChange, entries, grouped
 from connectgroup.names import Unit
 from connectgroup.records import MemberRecord, TargetMemberRecord
 
@@ -281,7 +281,7 @@ def test_a_unit_waits_as_the_own_of_one_member_only() -> None:
         scene.log.append(record)
     scene.check_replay = False
     scene.join("m5")
-    shown = [unit for member in asked[-1].members for unit in each_unit(member.units)]
+    shown = [unit for share in asked[-1].shares().values() for unit in share]
     assert len(shown) == len(set(shown))
 
 

@@ -12,7 +12,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.describe import describe, state_name
 from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.messages import ConnectorChange, InstalledMember, PrepareResponse, units_of
+from connectgroup.messages import ConnectorChange, InstalledMember, PrepareResponse
 from connectgroup.names import Unit
 from connectgroup.records import CurrentRecord, Kind, MemberRecord, MemberState, TargetMemberRecord, Tombstone
 
@@ -222,7 +222,7 @@ def test_the_coordinators_assignor_is_shown_what_a_successor_has(rest: Scene, fi
     rest.go_away("m2", "i2")
     rest.join("m2b", instance="i2", server_assignor="fixed")
     [question] = shown
-    assert {member.member_id: units_of(member.units) for member in question.members} == {"m1": ONE, "m2b": TWO}
+    assert question.shares() == {"m1": ONE, "m2b": TWO}
 
 
 def test_where_the_one_that_covers_all_is_away_one_that_reads_all_is_asked() -> None:

@@ -119,12 +119,13 @@ NO_LIMITS = limits_of(GroupSettings())
 
 def question_of(response: PrepareResponse) -> Question:
     """What an assignor is asked, as the model knows it."""
+    shares = response.shares()
     return Question(
         members={
             member.member_id: (
                 member.member_epoch,
                 member.instance_id,
-                units_of(member.units),
+                shares[member.member_id],
                 (member.assignor.version, member.assignor.reason, member.assignor.metadata),
                 member.told,
             )

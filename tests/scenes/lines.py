@@ -252,8 +252,9 @@ def prepares(stage: Stage, who: str, epoch: int | None = None) -> Iterable[str]:
     if response.error_code:
         return [f"{error_name(response.error_code)}: {response.error_message}", *news]
     worker.question = response
+    shares = response.shares()
     members = [
-        f"{member.member_id} has {said(units_of(member.units))}{_metadata(member.assignor)}"
+        f"{member.member_id} has {said(shares[member.member_id])}{_metadata(member.assignor)}"
         for member in response.members
     ]
     waiting = [f"held back for {work.member_id}: {said(units_of(work.units))}" for work in response.held_back]

@@ -39,7 +39,7 @@ from connectgroup.messages import (
     grouped,
     units_of,
 )
-from connectgroup.names import CONNECTOR, Unit, Units, show
+from connectgroup.names import Unit, Units, show
 from connectgroup.records import WantedState
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
@@ -66,12 +66,10 @@ def share_out(members: Sequence[tuple[str, Units]], units: Sequence[Unit]) -> di
 
 def server_spread(question: PrepareResponse) -> tuple[InstalledMember, ...]:
     """The coordinator's own assignor."""
-    units = [Unit(spec.connector, task) for spec in question.connectors for task in range(CONNECTOR, spec.num_tasks)]
-    members = [(member.member_id, units_of(member.units)) for member in question.members]
     versions = {member.member_id: member.assignor.version for member in question.members}
     return tuple(
         InstalledMember(member_id=member_id, units=grouped(its), version=versions[member_id])
-        for member_id, its in share_out(members, units).items()
+        for member_id, its in share_out(list(question.shares().items()), question.units).items()
     )
 
 

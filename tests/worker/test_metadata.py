@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from connectgroup import Coordinator, GroupSettings, LocalClient, MemberSettings, MemoryLog, Worker
 from connectgroup.assignor import Metadata
-from connectgroup.messages import DescribeRequest, DescribeResponse
+from connectgroup.messages import DescribeRequest, DescribeResponse, Request, Response
+
+from ..simulation.loop import Node, SimulatedLoop, simulated
 
 
 def _balanced() -> type:
@@ -60,3 +62,50 @@ async def test_a_changed_reason_asks_for_a_rebalance() -> None:
     worker.stop()
     await asyncio.wait_for(running, 30)
     await coordinator.close()
+
+
+class Counting(LocalClient):
+    """A connection that counts."""
+
+    calls = 0
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        self.calls += 1
+        return await super().call(request, timeout_s=timeout_s)
+
+
+class Slow(Node):
+    """A process whose assignors take a moment to answer."""
+
+    def pace(self, name: str) -> tuple[float, float]:
+        return 0.01, 0.01
+
+
+def test_looking_for_a_change_is_no_reason_for_another_heartbeat() -> None:
+    """Metadata is asked for once an interval; where it is as before, nothing is to be said, and nobody is woken."""
+    Moody.said = [Metadata()]
+    loop = SimulatedLoop()
+
+    async def beats() -> int:
+        coordinator = Coordinator(MemoryLog(), GroupSettings())
+        await coordinator.start()
+        heartbeats = Counting(coordinator)
+        worker = Worker(
+            MemberSettings(group_id="g", member_id="w", max_wait_ms=0),
+            heartbeats=heartbeats,
+            control=LocalClient(coordinator),
+            assignors=[Moody()],
+        )
+        running = asyncio.create_task(worker.run(), context=Slow("w", "a seed").context)
+        await asyncio.sleep(30)
+        at_first = heartbeats.calls
+        await asyncio.sleep(300)
+        calls = heartbeats.calls - at_first
+        worker.stop()
+        await running
+        await coordinator.close()
+        return calls
+
+    with simulated():
+        assert loop.run_until_complete(beats()) == 100
+    loop.close()
