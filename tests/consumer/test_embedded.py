@@ -261,8 +261,7 @@ def test_kafka_python_writes_the_same_assignment_and_reads_ours(assignment: Assi
 
 
 def kio(name: str, version: int) -> tuple[Callable[[Any, Any], None], Any]:
-    """kio's writer of a message and its module; skips without kio, which nobody has to have, CI included."""
-    pytest.importorskip("kio", reason="kio is not installed; it is a second oracle beside kafka-python")
+    """kio's writer of a message and its module."""
     module = importlib.import_module(f"kio.schema.{name}.v{version}.data")
     cls = getattr(module, "".join(part.capitalize() for part in name.split("_")))
     return importlib.import_module("kio.serial").entity_writer(cls), module
