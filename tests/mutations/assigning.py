@@ -16,6 +16,7 @@ CHANGES = "tests/group/test_connectors.py"
 INTERVAL = "tests/group/test_interval.py"
 OWN = "tests/group/test_own_assignor.py"
 SMALL_PRINT = "tests/group/test_small_print.py"
+COLUMNS = "tests/assignors/test_assignor_columns.py"
 
 ASSIGNING: tuple[Mutant, ...] = (
     # ---------------------------------------------------------------------------------------------- who computes
@@ -265,11 +266,46 @@ ASSIGNING: tuple[Mutant, ...] = (
         tests=REBALANCE,
     ),
     Mutant(
-        name="an assignor is shown units that are gone",
+        name="a share has what is gone, and the question cannot be put",
         file=ASSIGNMENT,
-        old="units=grouped(unit for unit in has if unit in group.runnable),",
-        new="units=grouped(has),",
+        old="places=tuple(sorted([place[unit] for unit in has if unit in place])),",
+        new="places=tuple(sorted([place[unit] for unit in has])),",
         tests=SMALL_PRINT,
+    ),
+    Mutant(
+        name="places are counted from one",
+        file=ASSIGNMENT,
+        old="place = {unit: number for number, unit in enumerate(shown.units)}",
+        new="place = {unit: number for number, unit in enumerate(shown.units, 1)}",
+        tests=COMPUTING,
+    ),
+    Mutant(
+        name="a place before the first is the last one's",
+        file="connectgroup/messages.py",
+        old="if 0 <= place < len(units)]",
+        new="if place < len(units)]",
+        tests=COLUMNS,
+    ),
+    Mutant(
+        name="a place that there is not is read into the columns",
+        file="connectgroup/assignor_columns.py",
+        old="there = (places >= 0) & (places < self.total)",
+        new="there = places < self.total",
+        tests=COLUMNS,
+    ),
+    Mutant(
+        name="places count through connectors that they did not come with",
+        file="connectgroup/assignor_columns.py",
+        old="isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:",
+        new="isinstance(members, Lazy):",
+        tests=COLUMNS,
+    ),
+    Mutant(
+        name="places are taken for columns though the connectors came in another order",
+        file="connectgroup/assignor_columns.py",
+        old="        if place.as_given:",
+        new="        if place:",
+        tests=COLUMNS,
     ),
     Mutant(
         name="an assignor is asked to place the tasks of a paused connector",

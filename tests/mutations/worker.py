@@ -241,6 +241,13 @@ WORKER: tuple[Mutant, ...] = (
         tests=MISBEHAVIOUR,
     ),
     Mutant(
+        name="a look at an assignor's metadata is followed by a heartbeat, whatever it says",
+        file=LOOP,
+        old="            if self.member.set_assignors(list(infos.values())):\n",
+        new="            if self.member.set_assignors(list(infos.values())) or True:\n",
+        tests="tests/worker/test_metadata.py",
+    ),
+    Mutant(
         name="listeners are not told of a revocation",
         file=PERFORM,
         old='failure = await self._listeners.tell("on_revoked", action.units, action.epoch)',
