@@ -100,8 +100,8 @@ def test_a_batch_that_is_in_and_that_spark_does_not_know_to_be_in_is_not_written
 def test_of_two_queries_with_one_checkpoint_at_most_one_goes_on(
     table: Bench, checkpoints: Checkpoints, how: str
 ) -> None:
-    """SPARK-26425: two queries with one checkpoint both went on, because the log of commits was not looked at as that
-    of offsets is; here a checkpoint decides nothing: the one whose grant is older ends, and each row is in once.
+    """SPARK-26425, F35: two queries with one checkpoint both went on, because the log of commits was not looked at as
+    that of offsets is; here a checkpoint decides nothing: the one whose grant is older ends, and each row is in once.
     """
     table.write("one.csv", range(10))
     first = table.start(1)

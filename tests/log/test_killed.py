@@ -150,7 +150,7 @@ async def five_batches(path: Path) -> Told:
 def test_a_process_killed_at_any_step_has_lost_nothing_it_acknowledged(
     tmp_path: Path, scene: Scene, start: str, least: int, stride: int, half: bool
 ) -> None:
-    """D3, F6-F9: SIGKILL before the n-th write, sync, cut or removal, or half-way through the n-th write, for all n."""
+    """D3, F6, F7, F8, F9: SIGKILL before the n-th write, sync, cut or removal, or half-way through the write, all n."""
     original = tmp_path / "original"
     original.mkdir()
     before = Told()

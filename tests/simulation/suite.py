@@ -9,6 +9,7 @@ from connectgroup import buggify
 
 from . import faults, sometimes
 from .invariants import Violation
+from .numbers import NUMBERS
 from .run import Result
 from .setting import MOODS
 from .storm import NETWORK_HITS
@@ -113,9 +114,12 @@ def table(suite: Suite) -> str:
         f"discrete faults {suite.faults}",
         f"speed           {suite.speed:.0f}x real time a core, all invariants on",
         "",
-        f"{'fault':60}{'armed':>8}{'hit':>8}",
+        f"{'fault':54}{'F':>6}{'armed':>8}{'hit':>8}",
     ]
-    lines += [f"{kind:60}{suite.armed[kind]:8}{suite.hits[kind]:8}" for kind in sorted(suite.armed | suite.hits)]
+    lines += [
+        f"{kind:54}{NUMBERS[kind]:>6}{suite.armed[kind]:8}{suite.hits[kind]:8}"
+        for kind in sorted(suite.armed | suite.hits)
+    ]
     lines += ["", f"{'sometimes':68}{'seen':>8}"]
     lines += [f"{state:68}{suite.reached[state]:8}" for state in sometimes.STATES]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from . import breakages, invariants
 from .command import AGAIN, differing, shrunk
 from .invariants import Violation
 from .loop import SimulatedLoop, off_loop, simulated
+from .numbers import ELSEWHERE, NOT_YET, NUMBERS
 from .run import play
 from .setting import Plan
-from .suite import Suite, show
+from .suite import KINDS, Suite, show
 
 ROOT = Path(__file__).parents[2]
 CI = os.environ.get("CI") == "true"
@@ -53,6 +55,15 @@ def test_a_suite_that_has_not_seen_everything_does_not_pass() -> None:
     suite.faults = 24
     suite.simulated_s = 500.0
     assert not any(gate.holds for gate in suite.gates)
+
+
+def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_said_to_be_missing() -> None:
+    """F1 to F37 of reliability; a kind without a number would also be missing from the table that is printed."""
+    assert NUMBERS.keys() == KINDS | {"clocks drift"}
+    for number, file in ELSEWHERE.items():
+        assert re.search(rf"\b{number}\b", (ROOT / file).read_text()), f"{file} does not name {number}"
+    spoken_of = [*{*NUMBERS.values()} - {"-"}, *ELSEWHERE, *NOT_YET]
+    assert sorted(spoken_of, key=lambda number: int(number[1:])) == [f"F{number}" for number in range(1, 38)]
 
 
 def test_a_seed_played_from_its_plan_is_the_same_run() -> None:

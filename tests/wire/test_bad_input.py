@@ -198,7 +198,7 @@ def test_tagged_fields_are_checked_where_none_is_known_and_in_the_header(tags: s
 
 
 def test_unknown_tagged_fields_are_passed_over_everywhere() -> None:
-    """WC-03: what a newer peer adds, in header, message or a struct within, is no obstacle to an older one."""
+    """WC-03, F24: what a newer peer adds, in header, message or a struct within, is no obstacle to an older one."""
     unknown = "02 09 00 8a01 03 616263"
     header = "5000 0000 00000001 ffff" + unknown
     body = "02 67 02 6d 00000000 00 ffffffff 00 00  02 02 63 01 01" + unknown + "03 00 04 00000007" + unknown[2:]
@@ -354,6 +354,7 @@ def test_a_record_of_an_unknown_kind_is_refused_by_name() -> None:
 
 
 def test_a_record_of_a_newer_version_is_refused_by_name() -> None:
+    """F24."""
     for version in (1, 32767, -1):
         stored = struct.pack(">h", version) + bytes(40)
         with pytest.raises(WireError, match=rf"record STATUS c\\n0 of group g: got version {version}; allowed: 0 to 0"):
