@@ -171,7 +171,7 @@ class Cluster:
         random = self.random
         self.session_s = random.choice([6.0, 10.0, 10.0])
         self.rebalance_s = random.choice([5.0, 10.0])
-        self.max_wait_ms = random.choice([0, 1_000, 3_000, 3_000, 3_000])
+        self.max_wait_ms = random.choice([0, 2_000, 2_000, 3_000, 3_000])
         self.batch_every_s = (4.0, 20.0)
         self.setting = draw(Random(f"{seed} setting"), self.session_s) if setting is None else setting
         loop.drifts = bool(self.setting.drift)
