@@ -122,7 +122,7 @@ def measured(size: str) -> list[Row]:
         PreparedConnector(connector=f"connector-{number:06}", num_tasks=TASKS_A_CONNECTOR)
         for number in range(max(1, tasks // TASKS_A_CONNECTOR))
     ]
-    place = {unit: number for number, unit in enumerate(PrepareResponse(connectors=tuple(spec)).units)}
+    place = {unit: number for number, unit in enumerate(PrepareResponse(connectors=tuple(spec)).all_units())}
     fresh = [PreparedMember(member_id=f"worker-{number}", member_epoch=1) for number in range(workers)]
     rows: list[Row] = []
 

@@ -23,6 +23,9 @@ from .messages import ConnectorTasks, PreparedConnector, PrepareResponse, config
 from .names import CONNECTOR, Unit, Units, printable
 from .placement import NO_PLACEMENT, Placement, placement_of
 
+MOST_UNITS = 10_000_000
+"""No question has more; a coordinator takes 200,000 unless it is told otherwise."""
+
 Integers = NDArray[np.signedinteger[Any]]
 
 
@@ -77,15 +80,13 @@ class ConnectColumns:
 def columns_of(group: ConnectGroup) -> ConnectColumns:
     """The columns of a group; one that came over the wire is read in the wire's shape, which is quicker."""
     members, connectors = group.members, group.connectors
-    # Places count through the connectors they came with, and columns through sorted ones: of a copy with others, or
-    # where they came in another order, the friendly view is read.
+    # Places count through the connectors they came with: of a copy with others the friendly view is read.
     if isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:
         response: PrepareResponse = members.origin
         place = _Places([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
-        if place.as_given:
-            prepared = sorted(response.members, key=attrgetter("member_id"))
-            said = [(each.member_id, each.assignor.version, each.assignor.metadata, each.told) for each in prepared]
-            return place.columns(said, *place.of_places([member.places for member in prepared]))
+        prepared = sorted(response.members, key=attrgetter("member_id"))
+        said = [(each.member_id, each.assignor.version, each.assignor.metadata, each.told) for each in prepared]
+        return place.columns(said, *place.of_places([member.places for member in prepared]))
     place = _Places([(spec.name, spec.num_tasks, spec.weight, spec.task_weights) for spec in connectors])
     in_order = sorted(members, key=attrgetter("member_id"))
     said = [(each.member_id, each.version, each.metadata, each.told) for each in in_order]
@@ -96,8 +97,17 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
     """The question as the coordinator put it. Friendly objects and columns are each made when first read.
 
     Raises:
-        PluginError: this member cannot answer for a group whose settings it does not understand.
+        PluginError: this member cannot answer for a group whose settings it does not understand, or whose connectors
+            cannot be counted.
     """
+    sizes = [entry.num_tasks for entry in response.connectors]
+    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MOST_UNITS:
+        # A few bytes can name so many that no process could hold them.
+        raise PluginError(
+            f"num_tasks: got {min(sizes)} to {max(sizes)}; allowed: 0 or more, {MOST_UNITS:,} units in all"
+        )
+    if len({entry.connector for entry in response.connectors}) < len(sizes):
+        raise PluginError("connectors: got one name twice; allowed: each once")
     placements = {entry.connector: _placement(entry) for entry in response.connectors if entry.placement}
     return ConnectGroup(
         members=Lazy(partial(_members, response), origin=response),
@@ -135,7 +145,6 @@ def _placement(entry: PreparedConnector) -> Placement:
 
 
 def _members(response: PrepareResponse) -> list[ConnectMember]:
-    shares = response.shares()
     return [
         ConnectMember(
             member_id=member.member_id,
@@ -143,10 +152,10 @@ def _members(response: PrepareResponse) -> list[ConnectMember]:
             reason=member.assignor.reason,
             version=member.assignor.version,
             metadata=member.assignor.metadata,
-            owned=shares[member.member_id],
+            owned=share,
             told=member.told,
         )
-        for member in response.members
+        for member, share in zip(response.members, response.shares(), strict=True)
     ]
 
 
@@ -192,15 +201,19 @@ class _Places:
     """Where each unit stands in the columns."""
 
     def __init__(self, connectors: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> None:
-        """Of each connector: its name, how many tasks it has, its own weight, and its tasks'."""
-        in_order = sorted(connectors)
-        self.as_given = in_order == connectors
-        self.names = tuple(entry[0] for entry in in_order)
-        self.counts = np.array([entry[1] for entry in in_order], dtype=np.int64)
-        self.weights = [entry[2] for entry in in_order]
-        self.task_weights = [entry[3] for entry in in_order]
+        """Of each connector, in any order: its name, how many tasks it has, its own weight, and its tasks'."""
+        order = sorted(range(len(connectors)), key=connectors.__getitem__)
+        self.names = tuple([connectors[index][0] for index in order])
+        self.weights = [connectors[index][2] for index in order]
+        self.task_weights = [connectors[index][3] for index in order]
+        given = np.array([entry[1] for entry in connectors], dtype=np.int64)
+        self.counts = given[order]
         self.first = np.cumsum(self.counts + 1) - self.counts
         self.total = int(self.counts.sum()) + len(self.counts)
+        # Where each connector begins as it was given, and how far it is from there to its place in order.
+        self.given_starts = np.cumsum(given + 1) - (given + 1)
+        self.shifts = np.empty_like(given)
+        self.shifts[order] = self.first - 1 - self.given_starts[order]
 
     @cached_property
     def start(self) -> dict[str, tuple[int, int]]:
@@ -219,12 +232,19 @@ class _Places:
         return np.array(places, dtype=np.int64), np.array(whose, dtype=np.int64)
 
     def of_places(self, held: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-        """The same from the wire's shape: places already. One that cannot be is nobody's."""
+        """The same from the wire's shape: places among the connectors as given. One that cannot be is nobody's."""
         sizes = np.array([len(its) for its in held], dtype=np.int64)
         places = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(sizes.sum()))
         whose = np.repeat(np.arange(len(held)), sizes)
         there = (places >= 0) & (places < self.total)
-        return places[there], whose[there]
+        places, whose = places[there], whose[there]
+        if self.shifts.any():
+            places += self.shifts[np.searchsorted(self.given_starts, places, side="right") - 1]
+        # Nobody claims anything twice; they come ascending, so there is nearly never anything to be sorted out.
+        claims = whose * self.total + places
+        if (np.diff(claims) <= 0).any():
+            whose, places = np.divmod(np.unique(claims), self.total)
+        return places, whose
 
     def columns(
         self, members: Sequence[tuple[str, int, bytes, bytes]], places: Integers, whose: Integers

@@ -11,8 +11,10 @@ a list of all there is, as places in it (``PreparedMember.places``).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Protocol
 
 from .names import CONNECTOR, NO_UNITS, Unit, Units
@@ -282,8 +284,9 @@ class PreparedMember:
     """One member as the assignor sees it.
 
     Attributes:
-        places: its share of the current target, ascending: places in ``PrepareResponse.units``. A number is a fifth
-            of a name's bytes, and the reading of a question took longer than its answer while there were names.
+        places: its share of the current target, ascending: places in ``PrepareResponse.all_units()``, which
+            ``PrepareResponse.shares()`` looks up. Numbers, because while there were names the reading of a question
+            took longer than its answer.
         told: *(tagged)* what this assignor's answer said to the member with that share (``InstalledMember.metadata``);
             empty where another assignor made it.
     """
@@ -350,20 +353,20 @@ class PrepareResponse:
     coordinator_epoch: int = -1
     held_back: tuple[HeldBack, ...] = ()
 
-    @property
-    def units(self) -> tuple[Unit, ...]:
+    def all_units(self) -> list[Unit]:
         """All there is to place, in the order of ``connectors``: each connector, then its tasks."""
-        return tuple(
-            Unit(entry.connector, task) for entry in self.connectors for task in range(CONNECTOR, entry.num_tasks)
-        )
+        return [Unit(entry.connector, task) for entry in self.connectors for task in range(CONNECTOR, entry.num_tasks)]
 
-    def shares(self) -> dict[str, Units]:
-        """Each member's share by its id; a place that there is not is nobody's."""
-        units = self.units
-        return {
-            member.member_id: frozenset([units[place] for place in member.places if 0 <= place < len(units)])
-            for member in self.members
-        }
+    def shares(self) -> list[Units]:
+        """What each member has, in the order of ``members``; a place that there is not is nobody's."""
+        names = [entry.connector for entry in self.connectors]
+        *starts, total = accumulate((entry.num_tasks + 1 for entry in self.connectors), initial=0)
+
+        def unit(place: int) -> Unit:
+            index = bisect_right(starts, place) - 1
+            return Unit(names[index], place - starts[index] + CONNECTOR)
+
+        return [frozenset([unit(place) for place in member.places if 0 <= place < total]) for member in self.members]
 
 
 # --------------------------------------------------------------------------------------------------

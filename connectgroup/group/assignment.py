@@ -335,7 +335,12 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
         ),
         held_back=delay.shown(draft),
     )
-    place = {unit: number for number, unit in enumerate(shown.units)}
+    # Of each connector the place of its task 0: the connector itself comes before its tasks.
+    first: dict[str, int] = {}
+    place = 1
+    for connector in shown.connectors:
+        first[connector.connector] = place
+        place += connector.num_tasks + 1
     members = []
     for member in taking(draft):
         info = _info(member, assignor)
@@ -352,7 +357,7 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                 assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
                 if info
                 else AssignorMetadata(),
-                places=tuple(sorted([place[unit] for unit in has if unit in place])),
+                places=tuple(sorted([first[unit.connector] + unit.task for unit in has if unit in group.runnable])),
                 told=share.metadata if group.target_assignor == assignor else b"",
             )
         )

@@ -223,7 +223,11 @@ class Member:
             self._statuses[unit] = status
 
     def set_assignors(self, assignors: Sequence[AssignorInfo]) -> bool:
-        """Offer other assignors, or the same with other metadata or reason: to be said at once, where that is true."""
+        """Offer other assignors, or the same with other metadata or reason.
+
+        Returns:
+            Whether anything is different now: then the group should hear of it at once.
+        """
         if tuple(assignors) == self.assignors:
             return False
         self.assignors = tuple(assignors)

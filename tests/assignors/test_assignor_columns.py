@@ -10,6 +10,7 @@ import pytest
 
 from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec
 from connectgroup.assignor_guard import group_from_prepare, members_for_install
+from connectgroup.errors import PluginError
 from connectgroup.messages import (
     AssignorMetadata,
     InstalledMember,
@@ -78,7 +79,7 @@ def test_a_prepared_group_reads_the_same_in_both_views(
         ),
         connectors=connectors,
     )
-    assert response.shares() == {"m2": units("a a-1"), "m1": units("b-0 a-0")}
+    assert response.shares() == [units("a a-1"), units("b-0 a-0")]
     prepared = group_from_prepare(response)
     assert prepared.members == (
         ConnectMember(member_id="m2", instance_id="i", reason=1, version=2, metadata=b"x", owned=units("a a-1")),
@@ -91,6 +92,50 @@ def test_a_prepared_group_reads_the_same_in_both_views(
     assert (columns.member_ids, columns.member_versions) == (friendly.member_ids, friendly.member_versions)
     fewer = replace(prepared, connectors=[spec for spec in prepared.connectors if spec.name == "b"])
     assert fewer.columns().unit_owner.tolist() == [-1, 0], "places count through the connectors they came with"
+
+
+def prepared_of(*connectors: PreparedConnector, **places: tuple[int, ...]) -> PrepareResponse:
+    members = [PreparedMember(member_id=name, member_epoch=1, places=its) for name, its in places.items()]
+    return PrepareResponse(members=tuple(members), connectors=connectors)
+
+
+def test_both_views_of_any_question_say_the_same() -> None:
+    """Connectors in any order, units that several members claim, places that there are not, or that come twice."""
+    random = Random(5)
+    for _ in range(300):
+        names = random.sample("abcd", random.randint(0, 4))
+        connectors = [PreparedConnector(connector=name, num_tasks=random.randint(0, 3)) for name in names]
+        places = {f"m{n}": tuple(random.choices(range(-2, 18), k=random.randint(0, 6))) for n in range(3)}
+        prepared = group_from_prepare(prepared_of(*connectors, **places))
+        columns = prepared.columns()
+        friendly = ConnectGroup(members=list(prepared.members), connectors=list(prepared.connectors)).columns()
+        assert columns.unit_owner.tolist() == friendly.unit_owner.tolist()
+        assert columns.unit_claims.tolist() == friendly.unit_claims.tolist()
+
+
+def test_of_two_members_of_one_name_each_has_what_it_has() -> None:
+    twins = (PreparedMember(member_id="m", member_epoch=1, places=(0,)), PreparedMember(member_id="m", member_epoch=1))
+    response = PrepareResponse(members=twins, connectors=CONNECTORS)
+    assert [member.owned for member in group_from_prepare(response).members] == [units("a"), frozenset()]
+
+
+@pytest.mark.parametrize("first", ["a", "c"])
+def test_a_question_that_no_process_could_hold_is_refused_before_anything_is_made_of_it(first: str) -> None:
+    """A few bytes can name four thousand million tasks; in either order of the connectors."""
+    many = [PreparedConnector(connector=name, num_tasks=2**31 - 1) for name in (first, "b")]
+    with pytest.raises(PluginError, match=r"^num_tasks: got 2147483647 to 2147483647; allowed: 0 or more, 10,000,000"):
+        group_from_prepare(prepared_of(*many, m=(0, 2**31)))
+    with pytest.raises(PluginError, match=r"^num_tasks: got -1 to 3; allowed"):
+        group_from_prepare(
+            prepared_of(
+                PreparedConnector(connector="a", num_tasks=3), PreparedConnector(connector="b", num_tasks=-1), m=(0,)
+            )
+        )
+
+
+def test_a_question_with_one_connector_twice_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"^connectors: got one name twice; allowed: each once$"):
+        group_from_prepare(prepared_of(CONNECTORS[0], CONNECTORS[0], m=(0,)))
 
 
 def test_a_changed_copy_of_a_question_or_an_answer_has_columns_of_its_own() -> None:

@@ -26,6 +26,7 @@ from connectgroup.messages import (
     InstalledMember,
     PreparedConnector,
     PreparedMember,
+    PrepareResponse,
     grouped,
 )
 from connectgroup.names import Unit, Units
@@ -94,13 +95,28 @@ def test_the_question_is_complete(pair: Scene) -> None:
         PreparedMember(member_id="A", member_epoch=3, assignor=said, places=(1, 2)),
         PreparedMember(member_id="B", member_epoch=3, assignor=said, places=(3,)),
     )
-    assert prepared.shares() == {"A": foo(-1, 0), "B": foo(1)}
+    assert prepared.shares() == [foo(-1, 0), foo(1)]
     assert prepared.connectors == (
         PreparedConnector(connector="bar", num_tasks=0),
         PreparedConnector(connector="foo", num_tasks=2),
     )
     assert pair.prepare("A", 3) == prepared
     assert pair.records == ()
+
+
+def test_the_places_of_a_share_are_ascending(fixed: FixedAssignor) -> None:
+    """Equal groups are equal bytes, whatever order a set of units has in this process."""
+    asked: list[PrepareResponse] = []
+
+    def watched(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        asked.append(question)
+        return fixed(question)
+
+    has = {"A": foo(*range(-1, 40)), "B": frozenset[Unit]()}
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 40}, members=has)
+    scene.settings.server_assignors["fixed"] = watched  # type: ignore[index]
+    scene.update(added("bar"))
+    assert [member.places for member in asked[-1].members] == [tuple(range(1, 42)), ()]
 
 
 def test_cn_04_prepare_and_install_by_the_wrong_one(pair: Scene) -> None:

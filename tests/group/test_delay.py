@@ -108,7 +108,7 @@ def test_where_more_has_happened_it_is_an_ordinary_join(rest: Scene) -> None:
     rest.join("m4")
     assert [work.member_id for work in asked[-1].held_back] == ["m2"]
     rest.join("m2b", instance="i2")
-    assert asked[-1].shares()["m2b"] == TWO
+    assert TWO in asked[-1].shares()
     assert asked[-1].held_back == ()
     assert rest.group.delays == {}
     held = held_at(rest, rest.group.epoch)

@@ -281,7 +281,7 @@ def test_a_unit_waits_as_the_own_of_one_member_only() -> None:
         scene.log.append(record)
     scene.check_replay = False
     scene.join("m5")
-    shown = [unit for share in asked[-1].shares().values() for unit in share]
+    shown = [unit for share in asked[-1].shares() for unit in share]
     assert len(shown) == len(set(shown))
 
 

@@ -93,7 +93,7 @@ def test_an_assignor_is_shown_what_there_is_to_run_now() -> None:
         ConnectorChange(connector="bar", wanted_state=WantedState.PAUSED),
     ):
         assert scene.update(change).error_code == 0
-        shown = [unit for share in asked[-1].shares().values() for unit in share]
+        shown = [unit for share in asked[-1].shares() for unit in share]
         assert set(shown) <= scene.group.runnable.keys()
         assert scene.group.target_epoch == scene.group.epoch, "the answer is legal"
     assert [(c.connector, c.num_tasks) for c in asked[-1].connectors] == [("bar", 0), ("foo", 2)]

@@ -222,7 +222,8 @@ def test_the_coordinators_assignor_is_shown_what_a_successor_has(rest: Scene, fi
     rest.go_away("m2", "i2")
     rest.join("m2b", instance="i2", server_assignor="fixed")
     [question] = shown
-    assert question.shares() == {"m1": ONE, "m2b": TWO}
+    assert [member.member_id for member in question.members] == ["m1", "m2b"]
+    assert question.shares() == [ONE, TWO]
 
 
 def test_where_the_one_that_covers_all_is_away_one_that_reads_all_is_asked() -> None:

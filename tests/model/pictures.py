@@ -8,6 +8,7 @@ from typing import Any
 from connectgroup.group.settings import GroupSettings, ServerAnswer
 from connectgroup.group.state import Group
 from connectgroup.messages import InstalledMember, PrepareResponse, config_of, units_of
+from connectgroup.names import Unit
 
 from .model import Model
 from .words import Asked, Connector, Delay, Limits, Member, Proposal, Question, Share
@@ -119,13 +120,14 @@ NO_LIMITS = limits_of(GroupSettings())
 
 def question_of(response: PrepareResponse) -> Question:
     """What an assignor is asked, as the model knows it."""
-    shares = response.shares()
+    # Counted here, not by the product: a mistake of numbering must not be the same on both sides.
+    units = [Unit(each.connector, task) for each in response.connectors for task in (-1, *range(each.num_tasks))]
     return Question(
         members={
             member.member_id: (
                 member.member_epoch,
                 member.instance_id,
-                shares[member.member_id],
+                frozenset(units[place] for place in member.places),
                 (member.assignor.version, member.assignor.reason, member.assignor.metadata),
                 member.told,
             )

@@ -22,13 +22,14 @@ class Shuffle:
         if luck < 0.1:
             raise PluginError("assignor shuffle: not today")
         names = [member.member_id for member in question.members]
-        keep = {unit: member_id for member_id, share in question.shares().items() for unit in share}
+        keep = {unit: name for name, share in zip(names, question.shares(), strict=True) for unit in share}
+        units = question.all_units()
         shares: dict[str, set[Unit]] = {name: set() for name in names}
-        for unit in question.units:
+        for unit in units:
             stays = self.random.random() < 0.6
             shares[keep.get(unit) or self.random.choice(names) if stays else self.random.choice(names)].add(unit)
-        if luck < 0.15 and question.units:
-            shares[names[0]].discard(question.units[0])
+        if luck < 0.15 and units:
+            shares[names[0]].discard(units[0])
         versions = {member.member_id: member.assignor.version for member in question.members}
         if luck > 0.95:
             versions[names[-1]] += 2

@@ -252,10 +252,9 @@ def prepares(stage: Stage, who: str, epoch: int | None = None) -> Iterable[str]:
     if response.error_code:
         return [f"{error_name(response.error_code)}: {response.error_message}", *news]
     worker.question = response
-    shares = response.shares()
     members = [
-        f"{member.member_id} has {said(shares[member.member_id])}{_metadata(member.assignor)}"
-        for member in response.members
+        f"{member.member_id} has {said(share)}{_metadata(member.assignor)}"
+        for member, share in zip(response.members, response.shares(), strict=True)
     ]
     waiting = [f"held back for {work.member_id}: {said(units_of(work.units))}" for work in response.held_back]
     connectors = [f"{connector.connector} with {connector.num_tasks} tasks" for connector in response.connectors]

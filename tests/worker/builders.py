@@ -66,10 +66,11 @@ def share_out(members: Sequence[tuple[str, Units]], units: Sequence[Unit]) -> di
 
 def server_spread(question: PrepareResponse) -> tuple[InstalledMember, ...]:
     """The coordinator's own assignor."""
+    members = [(member.member_id, share) for member, share in zip(question.members, question.shares(), strict=True)]
     versions = {member.member_id: member.assignor.version for member in question.members}
     return tuple(
         InstalledMember(member_id=member_id, units=grouped(its), version=versions[member_id])
-        for member_id, its in share_out(list(question.shares().items()), question.units).items()
+        for member_id, its in share_out(members, question.all_units()).items()
     )
 
 
