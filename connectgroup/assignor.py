@@ -128,7 +128,7 @@ class MemberAssignment:
 
     Attributes:
         member_id: whose.
-        error: the assignor's own error number for this member, 0 is none.
+        error: the assignor's own error number for this member, -128 .. 127, 0 is none.
         version: version of ``metadata``, within the assignor's range.
         metadata: the assignor's word to ``on_assignment`` on that member.
     """
@@ -144,7 +144,7 @@ class Assignment:
     """The answer.
 
     Attributes:
-        error: 0, or a number of the assignor's own: then ``members`` is not looked at.
+        error: 0, or a number of the assignor's own, -128 .. 127: then ``members`` is not looked at.
         message: the error in words, one line; without an error, what operators should know of the answer.
         members: each member's share, in any order, each member at most once.
     """
@@ -222,6 +222,13 @@ class ConnectGroup(Group):
     members: Sequence[ConnectMember] = ()
     connectors: Sequence[ConnectorSpec] = ()
     held_back: Sequence[HeldWork] = ()
+
+    def __post_init__(self) -> None:
+        # An assignor must not be able to change the question its answer is held against.
+        for name in ("members", "connectors", "held_back"):
+            given = getattr(self, name)
+            if not isinstance(given, Lazy):
+                object.__setattr__(self, name, tuple(given))
 
     @property
     def waiting(self) -> Units:

@@ -11,6 +11,7 @@ thread with a time limit. ``os._exit`` in a plug-in cannot be held back by anyth
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,7 +65,7 @@ def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) ->
 
     answer, offence = _guarded(assignor, "assign", ask)
     if offence is not None:
-        raise PluginError(f"{_who(assignor)}: {offence}")
+        raise PluginError(f"{who(assignor)}: {offence}")
     return answer
 
 
@@ -134,7 +135,7 @@ def assignor_info(assignor: Assignor[Any, Any, Any]) -> AssignorInfo:
     said = _guarded(assignor, "metadata", assignor.metadata)
     offence = declaration_offence(assignor) or _metadata_offence(assignor, said)
     if offence is not None:
-        raise PluginError(f"{_who(assignor)}: {offence}")
+        raise PluginError(f"{who(assignor)}: {offence}")
     return AssignorInfo(
         name=assignor.name,
         minimum_version=assignor.minimum_version,
@@ -213,19 +214,20 @@ def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember,
 # The judge's parts
 
 
-def _who(assignor: object) -> str:
+def who(assignor: object) -> str:
+    """A plug-in's name and class, for a line that has something to say of it."""
     name = getattr(assignor, "name", "")
-    kind = type(assignor)
+    kind = assignor if isinstance(assignor, type) else type(assignor)
     return f"assignor {printable(name)!r} ({printable(f'{kind.__module__}.{kind.__qualname__}')})"
 
 
 def _guarded(assignor: object, method: str, call: Callable[[], ResultT]) -> ResultT:
     try:
         return call()
-    except KeyboardInterrupt:
-        raise  # the operator's, not the plug-in's
     except BaseException as error:
-        raise PluginError(f"{_who(assignor)}: {method} raised {describe(error)}") from error
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the operator's; in any other thread it can only be the plug-in's
+        raise PluginError(f"{who(assignor)}: {method} raised {describe(error)}") from error
 
 
 def describe(error: BaseException) -> str:
@@ -246,8 +248,8 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
         return f"assign is async; allowed: a plain method that returns {expected.__name__}"
     if not isinstance(answer, expected):
         return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
-    if not _is_integer(answer.error):
-        return f"error: got {printable(repr(answer.error))}; allowed: an integer"
+    if not _is_integer(answer.error) or not -128 <= answer.error <= 127:
+        return f"error: got {printable(repr(answer.error))}; allowed: -128 .. 127"
     if not isinstance(answer.message, str):
         return f"message: got {_type(answer.message)}; allowed: a string"
     if answer.error:
@@ -265,6 +267,9 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
             return f"withheld: got {printable(repr(answer.withheld))}; allowed: a frozenset of TopicPartition"
         if answer.by_column is not None:
             return _partition_column_offence(group, *answer.by_column, withheld=answer.withheld)
+    if not isinstance(answer.members, Sequence):
+        # A generator would be empty once it has been looked at.
+        return f"members: got {_type(answer.members)}; allowed: a list or tuple of {share.__name__}"
     members: list[Any] = list(answer.members)
     for member in members:
         if not isinstance(member, share):

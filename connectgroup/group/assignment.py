@@ -222,14 +222,14 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
         question = group_state(draft, name)
         try:
             said = settings.server_assignors[name](question)
-        except Exception as error:  # somebody else's code: whatever it raises, the group goes on
-            reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
-            failure = f"server-side assignor {name}: {reason}"
-        else:
             answer = said if isinstance(said, ServerAnswer) else ServerAnswer(members=said)
             left_out = units_of(answer.held_back)
             offence = _too_long(answer, settings) or offence_of(draft, name, answer.members, left_out=left_out)
             failure = f"server-side assignor {name}: {offence}" if offence else None
+        except (Exception, SystemExit) as error:
+            # Somebody else's code: whatever it raises, or answers that cannot even be judged, the group goes on.
+            reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
+            failure = f"server-side assignor {name}: {reason}"
     if failure:
         # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
         draft.write(replace(computation, member_id="", error=printable(failure, most=500)))

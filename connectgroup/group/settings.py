@@ -20,7 +20,11 @@ class ServerAnswer:
 
 ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerAnswer]
 """A server-side assignor: the same question a member gets from Prepare, the same answer it gives to Install; the
-members alone where there is nothing else to say."""
+members alone where there is nothing else to say.
+
+``coordinator.server.as_server_assignor`` makes one of any ``ConnectAssignor``. By hand: ``question.shares()`` says who
+has what (a unit that two have is nobody's for certain), ``question.all_units()`` what there is to give, and a share is
+answered as ``InstalledMember(member_id=..., units=grouped(units), version=...)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from ..assignor import Assignor, ConnectAssignor, ConnectGroup, PartitionAssignor, PartitionGroup
 from ..partitions import claimants
-from .assignor_contract import AssignorContract as Promises, ConnectAssignorContract
+from .assignor_contract import AssignorContract as Promises, ConnectAssignorContract, unless
 from .partition_contract import PartitionAssignorContract
 
 
@@ -52,7 +52,7 @@ class AssignorContract(Promises[Any, Any, Any]):
                 return
         raise TypeError(
             f"{cls.__name__}.assignor: got {given!r}; allowed: a class that derives from ConnectAssignor or "
-            "PartitionAssignor"
+            "PartitionAssignor, itself and not a function that makes one"
         )
 
     def test_no_more_is_moved_than_even_counts_need(self) -> None:
@@ -69,7 +69,7 @@ class AssignorContract(Promises[Any, Any, Any]):
                 share, extra = divmod(sum(after), len(after)) if after else (0, 0)
                 limits = [share + (place < extra) for place in range(len(after))]
                 needed = sum(max(0, had - limit) for had, limit in zip(sorted(before)[::-1], limits, strict=True))
-                assert sum(moved) <= needed, f"{name}: {sum(moved)} {word} moved, {needed} are enough"
+                assert sum(moved) <= needed, f"{name}: {sum(moved)} {word} moved, {needed} are enough{unless('fewest')}"
 
 
 def holdings(group: ConnectGroup | PartitionGroup) -> dict[str, frozenset[Any]]:

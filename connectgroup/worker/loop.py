@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..assignor import Assignor
-from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor
+from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor, who
 from ..buggify import buggify
 from ..connector import Config
 from ..errors import ComputeAssignment, GroupError, PluginError, StaleGroupEpoch, TransportError, from_code
@@ -134,6 +134,7 @@ class Worker:
             on_change=self._on_change,
         )
         self._computing: asyncio.Task[None] | None = None
+        self._asked: dict[str, asyncio.Future[Any]] = {}
         self._turned_down = 0
         self._stopping = asyncio.Event()
         self._for_good = False
@@ -192,11 +193,11 @@ class Worker:
             beater.cancel()
             if self.member.phase is not Phase.GONE:
                 await self._leave()
-            tasks: list[asyncio.Task[Any]] = [performer, beater, stopping, watcher]
+            tasks: list[asyncio.Future[Any]] = [performer, beater, stopping, watcher, *self._asked.values()]
             if self._computing is not None:
                 tasks.append(self._computing)
-            for task in tasks:
-                task.cancel()
+            for each in tasks:
+                each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self, *, for_good: bool = False) -> None:
@@ -439,6 +440,9 @@ class Worker:
             self._speak_up()
         except TransportError as error:
             logger.info("assignment not installed: %s", error)
+        except Exception:
+            # Nobody awaits this task: without a word here it would be a word nowhere, and the group waits for us.
+            logger.exception("assignment not installed; the group asks another member after the rebalance timeout")
 
     async def _assign(self, prepared: PrepareResponse, install: InstallRequest) -> InstallRequest:
         name = prepared.assignor_name
@@ -447,18 +451,23 @@ class Worker:
         try:
             if name not in self._assignors:
                 raise PluginError(f"assignor {printable(name)!r} is not one of {sorted(self._assignors)}")
-            assignment = await asyncio.wait_for(
-                off_loop(f"assignor {name}", run_assignor, self._assignors[name], group_from_prepare(prepared)),
-                timeout_s,
-            )
-        except TimeoutError:
-            return _failed(install, f"assignor {name!r} did not answer within {timeout_s:g} s")
+            assignor, earlier = self._assignors[name], self._asked.get(name)
+            if earlier is not None and not earlier.done():
+                # Never two calls at a time, and no use in waiting for a second one that hangs.
+                raise PluginError(f"{who(assignor)}: has not answered an earlier question yet")
+            asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
+            self._asked[name] = asyncio.ensure_future(asked)
+            done, _ = await asyncio.wait({self._asked[name]}, timeout=timeout_s)
+            if not done:
+                raise PluginError(f"{who(assignor)}: did not answer within {timeout_s:g} s")
+            assignment = self._asked.pop(name).result()
         except PluginError as error:
             return _failed(install, str(error))
+        except Exception as error:
+            return _failed(install, f"assignor {printable(name)!r}: {describe(error)}")
         if assignment.error:
-            return _failed(
-                install, assignment.message or f"assignor {name!r}: error {assignment.error}", assignment.error
-            )
+            said = printable(assignment.message, most=400) or f"error {assignment.error}"
+            return _failed(install, f"{who(assignor)}: {said}", assignment.error)
         logger.info(
             "epoch %d: computed by %s for %d members in %.1f ms",
             prepared.group_epoch,
@@ -523,5 +532,6 @@ class Worker:
 
 
 def _failed(install: InstallRequest, message: str, error: int = 1) -> InstallRequest:
+    message = printable(message, most=500)
     logger.error("%s", message)
-    return replace(install, error=error, message=printable(message, most=500))
+    return replace(install, error=error, message=message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from connectgroup.assignor import (
     ConnectGroup,
     ConnectMember,
     ConnectMemberAssignment,
+    ConnectorSpec,
     HeldWork,
     Metadata,
     PartitionAssignment,
@@ -120,7 +122,13 @@ BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
         lambda _: ConnectAssignment.from_columns(group({"a": 1}, {}).columns(), np.zeros(2, int)),
         "from_columns was given columns of another group",
     ),
-    ("error", lambda _: ConnectAssignment(error="no"), "error: got 'no'; allowed: an integer"),  # type: ignore[arg-type]
+    ("error", lambda _: ConnectAssignment(error="no"), "error: got 'no'; allowed: -128 .. 127"),  # type: ignore[arg-type]
+    ("error range", lambda _: ConnectAssignment(error=70_000), "error: got 70000; allowed: -128 .. 127"),
+    (
+        "generator",
+        lambda _: ConnectAssignment(members=(ConnectMemberAssignment(member_id=name) for name in "ab")),  # type: ignore[arg-type]
+        "members: got a generator; allowed: a list or tuple of ConnectMemberAssignment",
+    ),
     ("read-only", lambda group: group.columns().unit_owner.fill(0), "assign raised ValueError: assignment destination"),
     ("frozen", lambda group: setattr(group.members[0], "owned", ()), "assign raised FrozenInstanceError"),
 ]
@@ -139,6 +147,26 @@ def test_a_wrong_answer_is_one_line_naming_plug_in_and_offence(answer: Callable[
 def test_the_operators_interrupt_is_not_the_plug_ins() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_assignor(Scripted(raising(KeyboardInterrupt())), QUESTION)
+
+
+def test_in_a_thread_an_interrupt_can_only_be_the_plug_ins() -> None:
+    """Let through, it would end the coordinator, which runs its assignors in threads."""
+    scripted = Scripted(raising(KeyboardInterrupt()))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(PluginError, match="assign raised KeyboardInterrupt"):
+        pool.submit(run_assignor, scripted, QUESTION).result()
+
+
+def test_the_question_cannot_be_made_easier() -> None:
+    """What the answer is held against is not what the plug-in has left of it."""
+    members, connectors = [ConnectMember(member_id="m1")], [ConnectorSpec(name="a", num_tasks=1)]
+
+    def emptied(_: ConnectGroup) -> ConnectAssignment:
+        members.clear()
+        connectors.clear()
+        return ConnectAssignment()
+
+    with pytest.raises(PluginError, match=r"a is given to nobody \(and 1 more\)"):
+        run_assignor(Scripted(emptied), ConnectGroup(members=members, connectors=connectors))
 
 
 def test_a_legal_answer_passes_in_either_form_and_says_the_same() -> None:

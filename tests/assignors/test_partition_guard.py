@@ -71,7 +71,7 @@ BAD: list[tuple[str, Callable[[Any], Any], str]] = [
     ("other kind", lambda _: ConnectAssignment(), "assign returned a ConnectAssignment; allowed: PartitionAssignment"),
     ("async", lambda _: _too_late(), "assign is async; allowed: a plain method that returns PartitionAssignment"),
     ("other members", lambda _: PartitionAssignment(members=["m1"]), "members holds a str; allowed: PartitionMember"),  # type: ignore[list-item]
-    ("no members", lambda _: PartitionAssignment(members=None), "assign raised TypeError"),  # type: ignore[arg-type]
+    ("no members", lambda _: PartitionAssignment(members=None), "members: got None; allowed: a list or tuple"),  # type: ignore[arg-type]
     ("odd member id", lambda _: answer((7, "t{0}")), "member_id: got 7; allowed: a string"),  # type: ignore[arg-type]
     ("stranger", lambda _: answer(("m1", "t{0,1}"), ("m2", "u{0}"), ("x\x1b", "")), r"x\x1b is not a member"),
     ("listed twice", lambda _: answer(("m2", "t{0}"), ("m2", "t{1} u{0}")), "m2 is listed twice"),

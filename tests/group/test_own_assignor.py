@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from connectgroup.errors import InvalidRequest
@@ -58,3 +60,28 @@ def test_it_may_ask_for_a_delay_but_for_no_longer_one_than_a_member_may(delay_ms
     assert (scene.group.target_epoch == scene.group.epoch) == taken
     assert [units_of(work.units) for work in shown.held_back] == ([BAR] if taken else [])
     assert ("server-side assignor own" in shown.assignor_error) != taken
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "TypeError"),
+        ((InstalledMember(member_id="m1", units=tuple(sorted(FOO | BAR))),), "AttributeError"),  # type: ignore[arg-type]
+        (SystemExit("enough"), "SystemExit('enough')"),
+    ],
+    ids=["nothing", "units that are not grouped", "sys.exit"],
+)
+def test_an_answer_that_cannot_even_be_judged_keeps_nobody_out(answer: Any, reason: str) -> None:
+    """HB-18: the change that led to the question is taken; what its assignor did is in one line."""
+
+    def odd(_: PrepareResponse) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    own = settings(server_assignor="own", server_assignors={"own": odd})
+    scene = Scene.at_rest(own, epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO | BAR})
+    assert scene.join("m2").error_code == 0
+    error = describe(scene.group, scene.now_ms).assignor_error
+    assert error.startswith("server-side assignor own: ")
+    assert reason in error

@@ -121,15 +121,22 @@ WORKER: tuple[Mutant, ...] = (
     Mutant(
         name="an assignor that hangs is waited for for ever",
         file=LOOP,
-        old="                timeout_s,\n            )\n        except TimeoutError:",
-        new="                None,\n            )\n        except TimeoutError:",
+        old="asyncio.wait({self._asked[name]}, timeout=timeout_s)",
+        new="asyncio.wait({self._asked[name]}, timeout=None)",
         tests=f"{MISBEHAVIOUR}::test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on",
+    ),
+    Mutant(
+        name="an assignor is asked again while it has not answered",
+        file=LOOP,
+        old="            if earlier is not None and not earlier.done():\n",
+        new="            if earlier is not None and earlier.cancelled():\n",
+        tests=f"{MISBEHAVIOUR}::test_an_assignor_that_hangs_is_not_asked_a_second_time",
     ),
     Mutant(
         name="an assignor's error is not told to the group",
         file=LOOP,
-        old="        if assignment.error:\n            return _failed(",
-        new="        if assignment.error < 0:\n            return _failed(",
+        old="        if assignment.error:\n            said =",
+        new="        if assignment.error < 0:\n            said =",
         tests=f"{MISBEHAVIOUR}::test_a_failing_assignor_is_shown_in_one_line_and_another_member_is_asked",
     ),
     Mutant(

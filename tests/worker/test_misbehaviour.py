@@ -300,6 +300,42 @@ async def test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on(tmp_path:
         gate.open()
 
 
+async def test_an_assignor_that_hangs_is_not_asked_a_second_time(tmp_path: Path) -> None:
+    """F20: nor waited for: of three failures, before the coordinator computes itself, only the first takes its time."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        gate = world.gate()
+        slow = Spread()
+        slow.before = lambda group: gate.wait()
+        started = world.now
+        a = world.start("a", assignors=[slow], times=WorkerSettings(assignor_timeout_s=12))
+        await world.settled(within=20)
+        assert slow.calls == 1
+        assert 12 <= world.now - started < 20
+        gate.open()
+        await asyncio.sleep(1)
+        slow.before = lambda group: None
+        await world.add("d", 1)
+        await world.settled()
+        assert slow.calls > 1, "it is asked again once it has answered"
+        assert a.worker.lost == 0
+
+
+async def test_an_assignors_own_error_is_one_line_that_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with World(tmp_path) as world:
+        full = Spread()
+        full.before = lambda group: ConnectAssignment(error=5, message="no room\nat all " + "x" * 9_000)
+        world.start("a", assignors=[full])
+        await world.add("c", 1)
+        await world.settled()
+        [line, *_] = [record.getMessage() for record in caplog.records if "no room" in record.getMessage()]
+        assert line.startswith("assignor 'spread' (tests.worker.builders.Spread): no room\\nat all xxx")
+        assert len(line) <= 500
+        assert "\n" not in line
+
+
 async def test_a_member_told_to_compute_does_not_spin_while_its_prepare_gets_no_answer(tmp_path: Path) -> None:
     """L2, KAFKA-20253: the control connection hangs, heartbeats work, and each is answered COMPUTE_ASSIGNMENT."""
     async with World(tmp_path) as world:
