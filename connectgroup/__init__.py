@@ -14,12 +14,19 @@ if TYPE_CHECKING:
         ConnectAssignment as ConnectAssignment,
         ConnectAssignor as ConnectAssignor,
         ConnectGroup as ConnectGroup,
+        ConnectMember as ConnectMember,
         ConnectMemberAssignment as ConnectMemberAssignment,
+        ConnectorSpec as ConnectorSpec,
+        HeldWork as HeldWork,
+        Metadata as Metadata,
         PartitionAssignment as PartitionAssignment,
         PartitionAssignor as PartitionAssignor,
         PartitionGroup as PartitionGroup,
+        PartitionMember as PartitionMember,
         PartitionMemberAssignment as PartitionMemberAssignment,
         RebalanceProtocol as RebalanceProtocol,
+        TopicPartition as TopicPartition,
+        TopicSpec as TopicSpec,
     )
     from .config import (
         ConnectorFile as ConnectorFile,
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from .connector import Connector as Connector, Task as Task, TaskContext as TaskContext
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
-    from .errors import ConnectGroupError as ConnectGroupError
+    from .errors import ConnectGroupError as ConnectGroupError, PluginError as PluginError
     from .group.settings import GroupSettings as GroupSettings
     from .listener import WorkerRebalanceListener as WorkerRebalanceListener
     from .log.memory import MemoryLog as MemoryLog
@@ -51,18 +58,25 @@ _HOME = {
         "ConnectAssignment",
         "ConnectAssignor",
         "ConnectGroup",
+        "ConnectMember",
         "ConnectMemberAssignment",
+        "ConnectorSpec",
+        "HeldWork",
+        "Metadata",
         "PartitionAssignment",
         "PartitionAssignor",
         "PartitionGroup",
+        "PartitionMember",
         "PartitionMemberAssignment",
         "RebalanceProtocol",
+        "TopicPartition",
+        "TopicSpec",
     ),
     "config": ("ConnectorFile", "CoordinatorConfig", "WorkerConfig"),
     "connector": ("Connector", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
-    "errors": ("ConnectGroupError",),
+    "errors": ("ConnectGroupError", "PluginError"),
     "group.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),
     "log.memory": ("MemoryLog",),

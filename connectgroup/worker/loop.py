@@ -456,11 +456,13 @@ class Worker:
                 # Never two calls at a time, and no use in waiting for a second one that hangs.
                 raise PluginError(f"{who(assignor)}: has not answered an earlier question yet")
             asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
-            self._asked[name] = asyncio.ensure_future(asked)
-            done, _ = await asyncio.wait({self._asked[name]}, timeout=timeout_s)
-            if not done:
+            self._asked[name] = call = asyncio.ensure_future(asked)
+            # However it ends later: nobody waits for it then.
+            call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            await asyncio.wait({call}, timeout=timeout_s)
+            if not call.done():
                 raise PluginError(f"{who(assignor)}: did not answer within {timeout_s:g} s")
-            assignment = self._asked.pop(name).result()
+            assignment = call.result()
         except PluginError as error:
             return _failed(install, str(error))
         except Exception as error:

@@ -121,8 +121,8 @@ WORKER: tuple[Mutant, ...] = (
     Mutant(
         name="an assignor that hangs is waited for for ever",
         file=LOOP,
-        old="asyncio.wait({self._asked[name]}, timeout=timeout_s)",
-        new="asyncio.wait({self._asked[name]}, timeout=None)",
+        old="asyncio.wait({call}, timeout=timeout_s)",
+        new="asyncio.wait({call}, timeout=None)",
         tests=f"{MISBEHAVIOUR}::test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on",
     ),
     Mutant(

@@ -40,6 +40,7 @@ from .trace import Trace
 GROUP = "workers"
 SLICES = 24
 ROWS_A_SECOND = 10
+ASSIGNOR_TIMEOUT_S = 6.0
 SERVER_ASSIGNORS = server_assignors(["balanced"])
 
 
@@ -75,7 +76,9 @@ class WorkerNode(Node):
             control=self.clients[1],
             assignors=[make_assignor(self, cluster.versions_of(self.place))] if lists_assignors else [],
             listeners=[SimulatedListener(self)],
-            times=WorkerSettings(call_timeout_s=3.0, assignor_timeout_s=6.0, lose_timeout_s=1.5 * cluster.rebalance_s),
+            times=WorkerSettings(
+                call_timeout_s=3.0, assignor_timeout_s=ASSIGNOR_TIMEOUT_S, lose_timeout_s=1.5 * cluster.rebalance_s
+            ),
             first_sequence=cluster.next_sequence(),
         )
         connector = type("SimulatedConnector", (SimulatedConnector,), {"node": self})
@@ -107,7 +110,9 @@ class WorkerNode(Node):
         """Starts and callbacks are quick; a stop is slow more often than not."""
         kind, random, cluster = name.partition(" ")[0], self.random, self.cluster
         if kind == "assignor":
-            return None if cluster.mood("an assignor hangs", self) else (0.0, random.uniform(0, 0.1))
+            # Not for ever: its worker would not ask it again before it was restarted.
+            hangs = cluster.mood("an assignor hangs", self)
+            return (random.uniform(1, 4) * ASSIGNOR_TIMEOUT_S, 0.0) if hangs else (0.0, random.uniform(0, 0.1))
         if kind == "stop":
             if cluster.mood("a stop overstays", self):
                 return random.uniform(0.5, 3) * cluster.rebalance_s, random.uniform(0, 1)

@@ -63,7 +63,11 @@ def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_said_to_be_
     assert NUMBERS.keys() == KINDS | {"clocks drift"}
     for number, file in ELSEWHERE.items():
         tree = ast.walk(ast.parse((ROOT / file).read_text()))
-        tests = [node for node in tree if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        tests = [
+            node
+            for node in tree
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        ]
         said = [ast.get_docstring(test) or "" for test in tests]
         assert any(re.search(rf"\b{number}\b", words) for words in said), f"no test of {file} names {number}"
     spoken_of = [*{*NUMBERS.values()} - {"-"}, *ELSEWHERE, *NOT_YET]

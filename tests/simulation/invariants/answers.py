@@ -177,13 +177,14 @@ class WriteBeforeReply(Invariant):
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._reached: dict[str, int] = {}
-        self._given: dict[Grant, str] = {}
+        # Also what has gone to a successor in the turn that answers: the answer was decided before.
+        self._given: set[tuple[Grant, str]] = set()
 
     def on_change(self, change: Change) -> None:
         if change.record is not None:
             self._reached[change.member_id] = max(change.record.epoch, self._reached.get(change.member_id, 0))
         for grant in change.gained.items():
-            self._given[grant] = change.member_id
+            self._given.add((grant, change.member_id))
 
     def on_answer(self, answer: Answer) -> None:
         request, response = answer.request, answer.response
@@ -196,7 +197,7 @@ class WriteBeforeReply(Invariant):
                 if response.member_epoch > known:
                     self.broken(f"{who} hears of epoch {response.member_epoch}, on the disk is {known}")
                 for grant in response.assignment.grants if response.assignment else ():
-                    if self._given.get((Unit(grant.connector, grant.task), grant.owner_epoch)) != who:
+                    if ((Unit(grant.connector, grant.task), grant.owner_epoch), who) not in self._given:
                         self.broken(f"{who} hears of {grant}, which is not on the disk")
             case InstallRequest() if not request.error and request.group_epoch > durable.target_epoch:
                 self.broken(f"an install for {request.group_epoch} was acknowledged and is not on the disk")
