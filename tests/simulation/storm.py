@@ -255,7 +255,8 @@ class Storm:
         """A worker dies, is removed for its silence, and is back while its work still waits for it (L8)."""
         self.cluster.say("drill", "lose", node.name)
         self.cluster.kill_worker(node)
-        await asyncio.sleep(self.cluster.session_s * (1 + self.cluster.setting.drift) + 2)
+        # It may have been silent for an interval before; a delay of five seconds must not be over by then.
+        await asyncio.sleep(self.cluster.session_s * (1 + self.cluster.setting.drift) + 0.5)
         self.cluster.start_worker(node.place)
 
     def _unsettled(self) -> str:
