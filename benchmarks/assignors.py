@@ -31,6 +31,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from benchmarks.script import hide_own_folder
 from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
 from connectgroup.messages import (
@@ -248,6 +249,5 @@ def line(row: Row, java: Java) -> str:
 
 
 if __name__ == "__main__":
-    # The folder of a script comes first on the path, and the ``assignors`` in this one is not the package.
-    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
+    hide_own_folder()
     sys.exit(main())

@@ -26,6 +26,7 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
+from benchmarks.script import hide_own_folder
 from connectgroup.assignor import PartitionGroup, PartitionMember, Partitions, TopicSpec
 from connectgroup.plugins import available, load_partition_assignor
 
@@ -149,6 +150,5 @@ def _rounds(text: str) -> int:
 
 
 if __name__ == "__main__":
-    # The folder of a script comes first on the path, and the ``assignors`` in this one is not the package.
-    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
+    hide_own_folder()
     sys.exit(main())

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from benchmarks.script import hide_own_folder
 from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
 from connectgroup.config import ConnectorFile, CoordinatorConfig
 from connectgroup.messages import ConnectorChange, UpdateConnectorsRequest
@@ -454,6 +455,5 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 if __name__ == "__main__":
-    # The folder of a script comes first on the path, and the ``assignors`` in this one is not the package.
-    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
+    hide_own_folder()
     sys.exit(main())

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
@@ -121,6 +121,13 @@ class Group:
 
     members: Sequence[GroupMember] = ()
 
+    def __post_init__(self) -> None:
+        # An assignor must not be able to change the question its answer is held against.
+        for field in fields(self):
+            given = getattr(self, field.name)
+            if not isinstance(given, Lazy):
+                object.__setattr__(self, field.name, tuple(given))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAssignment:
@@ -222,13 +229,6 @@ class ConnectGroup(Group):
     members: Sequence[ConnectMember] = ()
     connectors: Sequence[ConnectorSpec] = ()
     held_back: Sequence[HeldWork] = ()
-
-    def __post_init__(self) -> None:
-        # An assignor must not be able to change the question its answer is held against.
-        for name in ("members", "connectors", "held_back"):
-            given = getattr(self, name)
-            if not isinstance(given, Lazy):
-                object.__setattr__(self, name, tuple(given))
 
     @property
     def waiting(self) -> Units:
@@ -366,11 +366,6 @@ class PartitionGroup(Group):
 
     members: Sequence[PartitionMember] = ()
     topics: Sequence[TopicSpec] = ()
-
-    def __post_init__(self) -> None:
-        # An assignor must not be able to change the question its answer is held against.
-        object.__setattr__(self, "members", tuple(self.members))
-        object.__setattr__(self, "topics", tuple(self.topics))
 
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:

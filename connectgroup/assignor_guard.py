@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence, Set as AbstractSet
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from .assignor import (
     Assignment,
@@ -248,8 +248,8 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
         return f"assign is async; allowed: a plain method that returns {expected.__name__}"
     if not isinstance(answer, expected):
         return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
-    if not _is_integer(answer.error) or not -128 <= answer.error <= 127:
-        return f"error: got {printable(repr(answer.error))}; allowed: -128 .. 127"
+    if offence := _number_offence("error", answer.error):
+        return offence
     if not isinstance(answer.message, str):
         return f"message: got {_type(answer.message)}; allowed: a string"
     if answer.error:
@@ -318,13 +318,20 @@ def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | Non
     """Metadata to or from an assignor: its version within range, its bytes bytes, and not too many."""
     if not isinstance(said, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
         return f"metadata returned {_type(said)}; allowed: Metadata"
-    number = said.reason if isinstance(said, Metadata) else said.error
-    if not _is_integer(number) or not -128 <= number <= 127:
-        return f"{'reason' if isinstance(said, Metadata) else 'error'}: got {number!r}; allowed: -128 .. 127"
+    field = "reason" if isinstance(said, Metadata) else "error"
+    if offence := _number_offence(field, getattr(said, field)):
+        return offence
     low, high = assignor.minimum_version, assignor.maximum_version
     if not _is_integer(said.version) or not low <= said.version <= high:
         return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
     return _bytes_offence(said.metadata)
+
+
+def _number_offence(field: str, number: object) -> str | None:
+    """An assignor's own number, an error or a reason: one byte on the wire."""
+    if not _is_integer(number) or not -128 <= number <= 127:
+        return f"{field}: got {printable(repr(number))}; allowed: -128 .. 127"
+    return None
 
 
 def _bytes_offence(metadata: object) -> str | None:
@@ -428,7 +435,7 @@ def _not_subscribed(partition: TopicPartition, member_id: str) -> str:
     return f"{printable(partition)} is given to {printable(member_id)}, which is not subscribed to it"
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

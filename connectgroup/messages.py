@@ -357,10 +357,14 @@ class PrepareResponse:
         """All there is to place, in the order of ``connectors``: each connector, then its tasks."""
         return [Unit(entry.connector, task) for entry in self.connectors for task in range(CONNECTOR, entry.num_tasks)]
 
+    def starts(self) -> list[int]:
+        """Each connector's place in ``all_units()``, with its tasks behind it; last, how many places there are."""
+        return list(accumulate((entry.num_tasks + 1 for entry in self.connectors), initial=0))
+
     def shares(self) -> list[Units]:
         """What each member has, in the order of ``members``; a place that there is not is nobody's."""
         names = [entry.connector for entry in self.connectors]
-        *starts, total = accumulate((entry.num_tasks + 1 for entry in self.connectors), initial=0)
+        *starts, total = self.starts()
 
         def unit(place: int) -> Unit:
             index = bisect_right(starts, place) - 1

@@ -40,7 +40,7 @@ from ..messages import (
     each_unit,
     units_of,
 )
-from ..names import NO_UNITS, Units, printable
+from ..names import CONNECTOR, NO_UNITS, Units, printable
 from ..placement import NO_PLACEMENT, PREFIX, placement_of
 from ..records import (
     ComputationRecord,
@@ -335,12 +335,7 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
         ),
         held_back=delay.shown(draft),
     )
-    # Of each connector the place of its task 0: the connector itself comes before its tasks.
-    first: dict[str, int] = {}
-    place = 1
-    for connector in shown.connectors:
-        first[connector.connector] = place
-        place += connector.num_tasks + 1
+    start = {entry.connector: place for entry, place in zip(shown.connectors, shown.starts()[:-1], strict=True)}
     members = []
     for member in taking(draft):
         info = _info(member, assignor)
@@ -357,7 +352,9 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                 assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
                 if info
                 else AssignorMetadata(),
-                places=tuple(sorted([first[unit.connector] + unit.task for unit in has if unit in group.runnable])),
+                places=tuple(
+                    sorted([start[name] + task - CONNECTOR for name, task in has if (name, task) in group.runnable])
+                ),
                 told=share.metadata if group.target_assignor == assignor else b"",
             )
         )

@@ -468,7 +468,7 @@ class Worker:
         except Exception as error:
             return _failed(install, f"assignor {printable(name)!r}: {describe(error)}")
         if assignment.error:
-            said = printable(assignment.message, most=400) or f"error {assignment.error}"
+            said = assignment.message or f"error {assignment.error}"
             return _failed(install, f"{who(assignor)}: {said}", assignment.error)
         logger.info(
             "epoch %d: computed by %s for %d members in %.1f ms",

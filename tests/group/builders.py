@@ -81,11 +81,16 @@ class FixedAssignor:
 
     def __init__(self) -> None:
         self.shares: dict[str, Units] = {}
-        self.calls = 0
+        self.asked: list[PrepareResponse] = []
         self.error: Exception | None = None
 
+    @property
+    def calls(self) -> int:
+        """How often it was asked."""
+        return len(self.asked)
+
     def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
-        self.calls += 1
+        self.asked.append(question)
         if self.error is not None:
             raise self.error
         present = {member.member_id for member in question.members}

@@ -26,7 +26,6 @@ from connectgroup.messages import (
     InstalledMember,
     PreparedConnector,
     PreparedMember,
-    PrepareResponse,
     grouped,
 )
 from connectgroup.names import Unit, Units
@@ -106,17 +105,10 @@ def test_the_question_is_complete(pair: Scene) -> None:
 
 def test_the_places_of_a_share_are_ascending(fixed: FixedAssignor) -> None:
     """Equal groups are equal bytes, whatever order a set of units has in this process."""
-    asked: list[PrepareResponse] = []
-
-    def watched(question: PrepareResponse) -> tuple[InstalledMember, ...]:
-        asked.append(question)
-        return fixed(question)
-
     has = {"A": foo(*range(-1, 40)), "B": frozenset[Unit]()}
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 40}, members=has)
-    scene.settings.server_assignors["fixed"] = watched  # type: ignore[index]
     scene.update(added("bar"))
-    assert [member.places for member in asked[-1].members] == [tuple(range(1, 42)), ()]
+    assert [member.places for member in fixed.asked[-1].members] == [tuple(range(1, 42)), ()]
 
 
 def test_cn_04_prepare_and_install_by_the_wrong_one(pair: Scene) -> None:

@@ -12,7 +12,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.describe import describe, state_name
 from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.messages import ConnectorChange, InstalledMember, PrepareResponse
+from connectgroup.messages import ConnectorChange
 from connectgroup.names import Unit
 from connectgroup.records import CurrentRecord, Kind, MemberRecord, MemberState, TargetMemberRecord, Tombstone
 
@@ -211,17 +211,10 @@ def test_a_new_coordinator_knows_who_is_away(rest: Scene) -> None:
 
 def test_the_coordinators_assignor_is_shown_what_a_successor_has(rest: Scene, fixed: FixedAssignor) -> None:
     """It comes back with other assignors, so there is a new target; what waits for it is its own all the same."""
-    shown: list[PrepareResponse] = []
-
-    def watched(question: PrepareResponse) -> tuple[InstalledMember, ...]:
-        shown.append(question)
-        return fixed(question)
-
     fixed.shares = {"m1": ONE, "m2b": TWO}
-    rest.settings.server_assignors["fixed"] = watched  # type: ignore[index]
     rest.go_away("m2", "i2")
     rest.join("m2b", instance="i2", server_assignor="fixed")
-    [question] = shown
+    [question] = fixed.asked
     assert [member.member_id for member in question.members] == ["m1", "m2b"]
     assert question.shares() == [ONE, TWO]
 

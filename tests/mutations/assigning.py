@@ -7,6 +7,8 @@ from .mutant import Mutant
 ASSIGNMENT = "connectgroup/group/assignment.py"
 CONNECTORS = "connectgroup/group/connectors.py"
 GUARD = "connectgroup/assignor_guard.py"
+ASSIGNOR_COLUMNS = "connectgroup/assignor_columns.py"
+MESSAGES = "connectgroup/messages.py"
 
 COMPUTING = "tests/group/test_computing.py"
 CHOOSING = "tests/group/test_choosing.py"
@@ -268,69 +270,69 @@ ASSIGNING: tuple[Mutant, ...] = (
     Mutant(
         name="a share has what is gone, and the question cannot be put",
         file=ASSIGNMENT,
-        old="first[unit.connector] + unit.task for unit in has if unit in group.runnable",
-        new="first[unit.connector] + unit.task for unit in has",
+        old=" for name, task in has if (name, task) in group.runnable]",
+        new=" for name, task in has]",
         tests=SMALL_PRINT,
     ),
     Mutant(
         name="places are counted from one",
         file=ASSIGNMENT,
-        old="    place = 1\n",
-        new="    place = 2\n",
+        old="start[name] + task - CONNECTOR",
+        new="start[name] + task + 2",
         tests=COMPUTING,
     ),
     Mutant(
         name="places come in the order of a set",
         file=ASSIGNMENT,
-        old="places=tuple(sorted([first[unit.connector] + unit.task for unit in has if unit in group.runnable])),",
-        new="places=tuple([first[unit.connector] + unit.task for unit in has if unit in group.runnable]),",
+        old="sorted([start[name] + task",
+        new="list([start[name] + task",
         tests=COMPUTING,
     ),
     Mutant(
         name="a place before the first is the last one's",
-        file="connectgroup/messages.py",
+        file=MESSAGES,
         old="if 0 <= place < total]",
         new="if place < total]",
         tests=COLUMNS,
     ),
     Mutant(
         name="a place that there is not is read into the columns",
-        file="connectgroup/assignor_columns.py",
+        file=ASSIGNOR_COLUMNS,
         old="there = (places >= 0) & (places < self.total)",
         new="there = places < self.total",
         tests=COLUMNS,
     ),
     Mutant(
         name="places count through connectors that they did not come with",
-        file="connectgroup/assignor_columns.py",
+        file=ASSIGNOR_COLUMNS,
         old="isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:",
         new="isinstance(members, Lazy):",
         tests=COLUMNS,
     ),
     Mutant(
         name="places are taken for columns though the connectors came in another order",
-        file="connectgroup/assignor_columns.py",
+        file=ASSIGNOR_COLUMNS,
         old="        if self.shifts.any():",
         new="        if not self.shifts.any():",
         tests=COLUMNS,
     ),
     Mutant(
         name="a place that a member names twice is two claims",
-        file="connectgroup/assignor_columns.py",
+        file=ASSIGNOR_COLUMNS,
         old="        if (np.diff(claims) <= 0).any():",
         new="        if not len(claims):",
         tests=COLUMNS,
     ),
     Mutant(
         name="a question may have any number of units",
-        file="connectgroup/assignor_columns.py",
+        file=ASSIGNOR_COLUMNS,
         old="    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MOST_UNITS:",
         new="    if min(sizes, default=0) < 0:",
         tests=COLUMNS,
     ),
     Mutant(
         name="a connector may have less than no tasks",
-        file="connectgroup/assignor_columns.py",
+        file=ASSIGNOR_COLUMNS,
         old="    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MOST_UNITS:",
         new="    if len(sizes) + sum(sizes) > MOST_UNITS:",
         tests=COLUMNS,

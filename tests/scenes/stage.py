@@ -48,7 +48,7 @@ class CoordinatorsAssignor(FixedAssignor):
     def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
         if self.shares or self.error:
             return super().__call__(question)
-        self.calls += 1
+        self.asked.append(question)
         return round_robin(question)
 
 

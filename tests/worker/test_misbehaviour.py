@@ -20,6 +20,7 @@ from connectgroup.worker.loop import WorkerSettings
 from connectgroup.worker.offload import off_loop
 
 from .builders import Spread, World
+from .virtual_time import Gate
 
 
 def raising(error: BaseException) -> Callable[[], NoReturn]:
@@ -282,13 +283,18 @@ async def test_after_three_failures_the_coordinator_helps_itself(tmp_path: Path)
         assert (await world.describe()).rebalances[-1].computed_by == "coordinator"
 
 
+def hanging(world: World) -> tuple[Gate, Spread]:
+    """An assignor that does not answer before the gate is opened."""
+    gate, slow = world.gate(), Spread()
+    slow.before = lambda group: gate.wait()
+    return gate, slow
+
+
 async def test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on(tmp_path: Path) -> None:
     """F20: never more than two heartbeats an interval meanwhile, although the member is told to compute again."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
-        gate = world.gate()
-        slow = Spread()
-        slow.before = lambda group: gate.wait()
+        gate, slow = hanging(world)
         a = world.start("a", assignors=[slow], times=WorkerSettings(assignor_timeout_s=12))
         await world.until(lambda: gate.entered)
         world.start("b", assignors=[Spread()])
@@ -304,9 +310,7 @@ async def test_an_assignor_that_hangs_is_not_asked_a_second_time(tmp_path: Path)
     """F20: nor waited for: of three failures, before the coordinator computes itself, only the first takes its time."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
-        gate = world.gate()
-        slow = Spread()
-        slow.before = lambda group: gate.wait()
+        gate, slow = hanging(world)
         started = world.now
         a = world.start("a", assignors=[slow], times=WorkerSettings(assignor_timeout_s=12))
         await world.settled(within=20)
@@ -393,8 +397,7 @@ async def test_a_group_that_changes_while_it_is_computed_for_is_computed_for_onc
 async def test_heartbeats_go_on_as_soon_as_the_prepare_has_been_answered(tmp_path: Path) -> None:
     """Not after an interval: what the member is to stop meanwhile, it should hear of."""
     async with World(tmp_path) as world:
-        gate, slow = world.gate(), Spread()
-        slow.before = lambda group: gate.wait()
+        gate, slow = hanging(world)
         a = world.start("a", assignors=[slow])
         await world.until(lambda: gate.entered)
         assert 2 <= a.heartbeats.heartbeats <= 3, "the join, and one that can be parked"
