@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import logging
+import resource
 import signal
 import sys
 import tempfile
@@ -40,6 +42,7 @@ from .records import WantedState
 if TYPE_CHECKING:
     from .config import CoordinatorConfig
 
+OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 STATES = {"resume": WantedState.RUNNING, "pause": WantedState.PAUSED, "stop": WantedState.STOPPED}
 
 
@@ -63,7 +66,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Coroutine[Any, Any, int]) -> int:
-    return asyncio.run(command)
+    async def run() -> int:
+        asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+        return await command
+
+    return asyncio.run(run())
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One line, and no traceback, where asyncio cannot take in a connection; it tries again every second."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and "socket" in context and error.errno in OUT_OF_RESOURCES:
+        logging.error("no new connection can be taken in: %s; those that are open go on", error.strerror)
+    else:
+        loop.default_exception_handler(context)
+
+
+def _allow_open_files() -> None:
+    """As many as the server takes connections, where the system lets us: the usual limit is 1,024."""
+    from .transport.tcp_server import Limits
+
+    needed = Limits().max_connections + 200
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -91,6 +118,7 @@ async def _up(options: argparse.Namespace) -> int:
         assignors=assignors,
         restart=not options.no_restart,
     )
+    _allow_open_files()
     stopping = _stop_event()
     said, last, rows = 0, "", 0
     async with supervisor:
@@ -135,6 +163,7 @@ async def _coordinator(options: argparse.Namespace) -> int:
     from .coordinator.server import CoordinatorServer
 
     server = CoordinatorServer(_coordinator_config(options))
+    _allow_open_files()
     stopping = _stop_event()
     await server.start()
     print(f"coordinator at {server.address}", flush=True)

@@ -473,7 +473,7 @@ class UpdateConnectorsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedConnector:
-    """One change's outcome; ``version`` is the connector's version now (0: it does not exist)."""
+    """One change's outcome; ``version`` is that of the connector now: its last change's epoch (0: there is none)."""
 
     connector: str
     error_code: int = 0

@@ -232,7 +232,7 @@ class TaskEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorRecord:
-    """A connector as the group knows it; ``version`` grows with each change of anything in it.
+    """A connector as the group knows it; ``version`` is the group epoch of the last change of anything in it.
 
     ``since_epoch`` is to the connector itself what ``TaskEntry.since_epoch`` is to a task.
     """

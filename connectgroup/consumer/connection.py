@@ -93,7 +93,10 @@ class BrokerConnection:
     async def _connect(self) -> None:
         """Connect, and agree on the highest version of each API that both sides know."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            self._streams = await asyncio.open_connection(self._host, self._port)
+            try:
+                self._streams = await asyncio.open_connection(self._host, self._port)
+            except RuntimeError as error:  # a name is looked up in a thread, and the system has none to give
+                raise OSError(f"cannot look up {self._host}: {error}") from error
             asked = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
             try:
                 answer: ApiVersionsResponse = await self._exchange(asked, BROKER_APIS[ApiVersionsRequest].versions[-1])

@@ -116,7 +116,7 @@ def _limited(
         nonlocal under_way
         if under_way is not None and not under_way.done():
             raise PluginError(f"assignor {name!r} still has not answered an earlier question")
-        answer = under_way = Future()
+        answer: Future[ConnectAssignment] = Future()
 
         def work() -> None:
             try:
@@ -125,7 +125,12 @@ def _limited(
                 answer.set_exception(error)
 
         # A daemon: a plug-in that never returns must not keep the coordinator from ending.
-        threading.Thread(target=work, name=f"assignor {name}", daemon=True).start()
+        try:
+            threading.Thread(target=work, name=f"assignor {name}", daemon=True).start()
+        except RuntimeError as error:
+            # Not asked, so nothing is under way: the next computation may find a thread again (reliability F36).
+            raise PluginError(f"assignor {name!r} was not asked: {error}") from error
+        under_way = answer
         try:
             return answer.result(limit_s)
         except TimeoutError:

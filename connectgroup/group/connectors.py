@@ -163,7 +163,9 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
             causes.append(f"has {len(tasks)} tasks (had {len(after.tasks)})")
             after = replace(after, tasks=tasks)
     if after != before:
-        after = replace(after, version=version + 1)
+        # Not a count: that would begin anew where a connector is deleted and made again, and a late copy of a request
+        # that was made against the former one would fit the new one.
+        after = replace(after, version=epoch)
     return _Change(before, after, f"connector {name} {', '.join(causes)}")
 
 

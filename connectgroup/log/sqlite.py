@@ -106,7 +106,11 @@ class SqliteLog(Log):
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"log {self._path.name}")
         store = Store(self._path, compact_after=self._compact_after)
         try:
-            self._epoch = await asyncio.get_running_loop().run_in_executor(thread, store.open)
+            opened = asyncio.get_running_loop().run_in_executor(thread, store.open)
+        except RuntimeError as error:  # the executor's, which makes its thread now: all later calls run in that one
+            raise LogError(f"{self._path}: not opened: {error}") from error
+        try:
+            self._epoch = await opened
         except BaseException:
             thread.submit(store.close)
             thread.shutdown(wait=False)

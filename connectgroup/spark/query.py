@@ -8,6 +8,7 @@ the query that wrote it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -63,13 +64,13 @@ class SparkTask(Task):
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
-        source = self._make_source()
+        unit, source = self._context.unit, self._make_source()
         session = spark_session()
         sink = self._make_sink(source)
         checkpoint: Path | None = None
         try:
             owner = Owner(
-                connector=self._context.unit.connector,
+                connector=unit.connector,
                 task=source.task,
                 tasks=source.tasks,
                 epoch=self._context.token,
@@ -81,23 +82,29 @@ class SparkTask(Task):
             batches = Batches(owner, sink, positions, checkpoint, self)
             self._query = (
                 source.frame(session, positions)
-                .writeStream.queryName(f"{self._context.unit}@{self._context.owner_epoch}")
+                .writeStream.queryName(f"{unit}@{self._context.owner_epoch}")
                 .option("checkpointLocation", str(checkpoint))
                 .trigger(processingTime=f"{self._interval_ms()} milliseconds")
                 .foreachBatch(batches)
                 .start()
             )
+            watcher = threading.Thread(
+                target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {unit}", daemon=True
+            )
+            watcher.start()
         except BaseException as error:
+            if self._query is not None:
+                # There was no thread for its watcher (reliability F36): nobody would see its end.
+                with contextlib.suppress(Exception):
+                    self._query.stop()
+                self._query = None
             sink.close()
             if checkpoint is not None:
                 shutil.rmtree(checkpoint, ignore_errors=True)
             if isinstance(error, Exception):
                 raise root_cause(error) from error
             raise
-        self._watcher = threading.Thread(
-            target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {self._context.unit}", daemon=True
-        )
-        self._watcher.start()
+        self._watcher = watcher
 
     def stop(self) -> None:
         self._stopping.set()

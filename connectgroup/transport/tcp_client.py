@@ -119,7 +119,8 @@ class TcpClient(Client):
         except TimeoutError:
             what = "not connected" if link.transport is None else "no answer to ApiVersions, so no coordinator,"
             raise TransportError(f"{self.address}: {what} within {self._connect_timeout_s:g} s") from None
-        except (OSError, UnicodeError, OverflowError) as error:
+        except (OSError, UnicodeError, OverflowError, RuntimeError) as error:
+            # RuntimeError: a host's name is looked up in a thread, and the system has none to give (reliability F36).
             raise TransportError(f"{self.address}: cannot connect: {reason(error)}") from error
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
+import socket
 import ssl
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -124,10 +126,18 @@ class TcpServer:
         """
         loop = asyncio.get_running_loop()
         try:
+            # One connection a turn of the loop. asyncio takes as many as it is told the backlog is, and where there is
+            # no descriptor left it fails, and writes a traceback, that often: nobody is answered meanwhile (F36).
             self._listener = await loop.create_server(
-                lambda: _Connection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
+                lambda: _Connection(self), self.host, self.port, ssl=self._tls, backlog=1
             )
+            for listening in self._listener.sockets:
+                with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                    same.listen(_BACKLOG)
         except OSError as error:
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
             raise TransportError(f"{self.host}:{self.port}: cannot listen: {reason(error)}") from error
         self.port = self._listener.sockets[0].getsockname()[1]
         self._sweep()

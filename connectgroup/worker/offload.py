@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from .waiting import backoff_s
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 5.0
+"""Between two tries to get a thread from the operating system."""
+
+logger = logging.getLogger(__name__)
 
 
 async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -17,6 +25,9 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
 
     A daemon thread, not an executor's: code that hangs must keep neither others waiting for a place in a pool nor
     the process from ending. Who gives up waiting (a timeout, a cancellation) leaves the thread to itself.
+
+    Where the system has no thread to give, the call waits for one. It must not fail then: a stop that never began
+    would look like one that failed, and the task's next owner would start beside it (reliability S11, F36).
 
     Args:
         name: of the thread, for whoever reads a stack dump.
@@ -48,5 +59,19 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, value, error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    failures = 0
+    while not _start(name, run):
+        failures += 1
+        if failures in (1, 5) or failures % 20 == 0:
+            logger.warning("%s: waits for a thread, the system has none to give (attempt %d)", name, failures)
+        await asyncio.sleep(backoff_s(failures, RETRY_FIRST_S, RETRY_MOST_S))
     return await result
+
+
+def _start(name: str, run: Callable[[], None]) -> bool:
+    """Whether there was a thread for it. Only the start is tried: what it runs raises elsewhere."""
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except (RuntimeError, MemoryError):
+        return False
+    return True

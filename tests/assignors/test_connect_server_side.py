@@ -31,6 +31,7 @@ from connectgroup.messages import (
 )
 from connectgroup.names import NO_UNITS, Units
 from tests.group.builders import Scene, settings
+from tests.no_threads import NoThreads
 
 from .tables import units
 
@@ -133,6 +134,21 @@ def test_one_that_hangs_is_given_up_and_not_asked_again_before_it_has_answered()
             thread.join(60)
     scene.leave("m4")
     assert scene.group.epoch == scene.group.target_epoch
+
+
+def test_one_that_could_not_be_asked_for_want_of_a_thread_is_asked_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F36: nothing is under way then that could keep it from being asked."""
+    scene = scene_with(as_server_assignor(Turning(), limit_s=60))
+    none = NoThreads(monkeypatch, "assignor ")
+    scene.join("m3")
+    assert "'turning' was not asked: can't start new thread" in describe(scene.group).assignor_error
+    assert {name: scene.group.target(name).units for name in MEMBERS} == MEMBERS, "the old target stays"
+    none.over()
+    scene.leave("m2")
+    assert scene.group.epoch == scene.group.target_epoch
+    assert describe(scene.group).assignor_error == ""
 
 
 def test_a_unit_that_no_worker_may_have_is_told_to_operators_and_the_rest_is_placed() -> None:

@@ -81,11 +81,13 @@ def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Pat
         assert any(line.startswith("epoch 2 | w joined | 1 started | took ") for line in explained), explained
         assert "  naps-1: nowhere -> w, started" in explained
         assert len(done("groups", "explain", GROUP, "--last", "1", *at).splitlines()) == 1
-        assert done("connectors", "pause", "naps", *group) == "connector naps: version 3\n", "2 is its task list"
+        assert done("connectors", "pause", "naps", *group) == "connector naps: version 4\n", (
+            "its last change was in epoch 4"
+        )
         wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: OFF", "naps-1: OFF"], worker.story)
-        assert done("connectors", "stop", "naps", *group) == "connector naps: version 4\n"
+        assert done("connectors", "stop", "naps", *group) == "connector naps: version 5\n"
         wait("a stop", lambda: state() == ["naps: OFF", "naps-0: OFF", "naps-1: OFF"], worker.story)
-        assert done("connectors", "resume", "naps", *group) == "connector naps: version 5\n"
+        assert done("connectors", "resume", "naps", *group) == "connector naps: version 6\n"
         wait("running tasks", lambda: state() == running, worker.story)
         assert done("connectors", "delete", "naps", *group) == "connector naps: removed\n"
         wait("the end of the connector", lambda: state() == [], worker.story)

@@ -63,7 +63,7 @@ def test_a_change_names_the_version_it_was_made_for(
     response = scene.update(change)
     assert (response.error_code == 0) is good
     assert response.group_epoch == scene.group.epoch == (21 if good else 20)
-    version = (2 if connector == "foo" else 1) if good else (1 if connector == "foo" else 0)
+    version = 21 if good else (1 if connector == "foo" else 0)
     assert response.results[0].version == version
     assert (connector in scene.group.connectors) == (connector == "foo" or good)
 
@@ -72,9 +72,9 @@ def test_of_two_that_change_the_same_version_one_is_told(scene: Scene) -> None:
     """Two operators cannot overwrite each other unseen."""
     first = ConnectorChange(connector="foo", expected_version=1, config=entries({"name": "one"}))
     second = replace(first, config=entries({"name": "two"}))
-    assert scene.update(first).results == (ChangedConnector(connector="foo", version=2),)
+    assert scene.update(first).results == (ChangedConnector(connector="foo", version=21),)
     refused = scene.update(second)
-    assert (refused.error_code, refused.results[0].version) == (InvalidRequest.code, 2)
+    assert (refused.error_code, refused.results[0].version) == (InvalidRequest.code, 21)
     assert config_of(scene.group.connectors["foo"].config) == {"name": "one"}
 
 
@@ -95,7 +95,7 @@ def test_several_changes_are_one_epoch_and_one_explanation(scene: Scene, fixed: 
     fixed.shares = {"A": tasks(bar=[-1]), "B": tasks(baz=[-1])}
     response = scene.update(added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True))
     assert (response.error_code, response.group_epoch, scene.group.target_epoch) == (0, 21, 21)
-    assert [row.version for row in response.results] == [1, 1, 0]
+    assert [row.version for row in response.results] == [21, 21, 0]
     assert scene.group.latest_rebalance is not None
     assert scene.group.latest_rebalance.causes == (
         "connector bar added",
@@ -183,7 +183,7 @@ def test_a_config_never_interrupts_what_did_not_change(scene: Scene) -> None:
     assert answer.assignment is not None
     assert [(grant.task, grant.owner_epoch) for grant in answer.assignment.grants] == [(-1, 21)]
     assert config_of(answer.assignment.configs[0].config) == {"name": "new"}
-    assert answer.assignment.configs[0].version == 2
+    assert answer.assignment.configs[0].version == 21
 
 
 def test_ten_tasks_more_on_three_hundred_interrupt_none(fixed: FixedAssignor) -> None:
@@ -256,11 +256,24 @@ def test_delete(scene: Scene, fixed: FixedAssignor) -> None:
     assert scene.group.runnable == {}
     assert scene.update(ConnectorChange(connector="foo", delete=True)).error_code == InvalidRequest.code
     fixed.shares = {"A": foo(-1)}
-    assert scene.update(added("foo")).results[0].version == 1
+    assert scene.update(added("foo")).results[0].version == 22
     assert told(scene.heartbeat("A", 20)) == (20, [])  # the old one's grant is not good for the new one
     assert told(scene.heartbeat("A", 20, foo())) == (22, ["foo"])
     assert told(scene.heartbeat("B", 20)) == (20, [])
     assert scene.group.connectors["foo"].tasks == ()
+
+
+def test_a_late_copy_of_a_change_does_not_fit_a_connector_made_anew(scene: Scene, fixed: FixedAssignor) -> None:
+    """A deletion that was answered, its copy held up on the way: the connector of the same name is another one."""
+    fixed.shares = {}
+    delete = ConnectorChange(connector="foo", expected_version=1, delete=True)
+    assert scene.update(delete).error_code == 0
+    fixed.shares = {"A": foo(-1)}
+    assert scene.update(replace(added("foo"), expected_version=0)).error_code == 0
+    assert scene.update(delete).error_code == InvalidRequest.code
+    again = replace(added("foo"), expected_version=0)
+    assert scene.update(again).error_code == InvalidRequest.code, "nor does that of its making"
+    assert "foo" in scene.group.connectors
 
 
 @pytest.mark.parametrize(
@@ -272,14 +285,14 @@ def test_pause_and_stop_then_resume(
     """Paused: the connector watches, no task runs. Stopped: nothing runs. Resumed: all of it, under later epochs."""
     before = dict(fixed.shares)
     fixed.shares = {"A": foo(-1)} if state is PAUSED else {}
-    assert scene.update(want(state)).results[0].version == 2
+    assert scene.update(want(state)).results[0].version == 21
     assert told(scene.heartbeat("A", 20)) == (20, a_runs)
     assert told(scene.heartbeat("B", 20)) == (20, b_runs)
     scene.heartbeat("A", 20, given(scene.heartbeat("A", 20, foo(-1, 0), full=True)))
     scene.heartbeat("B", 20, foo())
     assert names(scene.group.holders) == a_runs
     fixed.shares = before
-    assert scene.update(want(RUNNING)).results[0].version == 3
+    assert scene.update(want(RUNNING)).results[0].version == 22
     assert told(scene.heartbeat("A", 21)) == (22, ["foo", "foo-0"])
     assert told(scene.heartbeat("B", 21)) == (22, ["foo-1", "foo-2"])
     assert scene.current("A").assigned == {Unit("foo"): 20 if state is PAUSED else 22, Unit("foo", 0): 22}

@@ -23,6 +23,7 @@ from connectgroup.log.base import MAX_BATCH_BYTES, Loaded, Log, LogFenced
 from connectgroup.log.sqlite import SqliteLog
 from connectgroup.records import Key, MemberRecord, Record
 from connectgroup.testing.log_contract import LogContract, contents, member, newest, opened
+from tests.no_threads import NoThreads
 
 State = dict[Key, Record] | LogError
 CHILD = [sys.executable, str(Path(__file__).with_name("appending_process.py"))]
@@ -90,6 +91,19 @@ def test_a_full_disk_is_an_error_until_there_is_room_again(tmp_path: Path) -> No
 
 
 # ------------------------------------------------------------------------------------------- one writer
+
+
+async def test_a_log_that_gets_no_thread_is_not_opened_and_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36."""
+    path = tmp_path / "groups.db"
+    none, log = NoThreads(monkeypatch, "log "), SqliteLog(path)
+    with pytest.raises(LogError, match=f"^{path}: not opened: can't start new thread$"):
+        await log.open()
+    none.over()
+    async with opened(log):
+        assert log.epoch == 1
 
 
 def test_a_second_process_is_turned_away_and_told_who_has_the_log(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def change(connectors: dict[str, Connector], said: ConnectorChange, owner: Grant
     if before is None:
         if said.config is None or said.delete:
             return InvalidRequest.code
-        connectors[said.connector] = Connector(config=config_of(said.config), since=since)
+        connectors[said.connector] = Connector(config=config_of(said.config), since=since, version=since)
         return 0
     if said.delete:
         del connectors[said.connector]
@@ -66,7 +66,7 @@ def change(connectors: dict[str, Connector], said: ConnectorChange, owner: Grant
             for number, config in enumerate(config_of(task.config) for task in said.task_configs)
         ]
     if after != before:
-        after.version += 1
+        after.version = since
     connectors[said.connector] = after
     return 0
 

@@ -21,6 +21,20 @@ SMALL_PRINT = "tests/group/test_small_print.py"
 COLUMNS = "tests/assignors/test_assignor_columns.py"
 
 ASSIGNING: tuple[Mutant, ...] = (
+    Mutant(
+        name="the versions of a connector that was made anew begin at one again",
+        file=CONNECTORS,
+        old="        after = replace(after, version=epoch)\n",
+        new="        after = replace(after, version=version + 1)\n",
+        tests=f"{CHANGES}::test_a_late_copy_of_a_change_does_not_fit_a_connector_made_anew",
+    ),
+    Mutant(
+        name="an assignor that could not be asked for want of a thread is never asked again",
+        file="connectgroup/coordinator/server.py",
+        old="        answer: Future[ConnectAssignment] = Future()\n",
+        new="        answer: Future[ConnectAssignment] = Future()\n        under_way = answer\n",
+        tests="tests/assignors/test_connect_server_side.py",
+    ),
     # ---------------------------------------------------------------------------------------------- who computes
     Mutant(
         name="ranges of versions that only touch do not overlap",

@@ -18,6 +18,13 @@ SMALL_PRINT = "tests/log/test_small_print.py"
 
 LOG: tuple[Mutant, ...] = (
     Mutant(
+        name="a log that gets no thread raises what is not a LogError",
+        file=SQLITE,
+        old="        except RuntimeError as error:  # the executor's",
+        new="        except LogError as error:  # the executor's",
+        tests=f"{ON_DISK}::test_a_log_that_gets_no_thread_is_not_opened_and_holds_nothing",
+    ),
+    Mutant(
         name="an append returns before it is written (D1)",
         file=SQLITE,
         old="        await written\n",

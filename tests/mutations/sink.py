@@ -12,6 +12,13 @@ SMALL_PRINT = "tests/spark/test_small_print.py"
 
 SINK: tuple[Mutant, ...] = (
     Mutant(
+        name="a query that nobody watches goes on",
+        file="connectgroup/spark/query.py",
+        old="                with contextlib.suppress(Exception):\n                    self._query.stop()\n",
+        new="",
+        tests="tests/spark/test_tasks.py::test_a_query_that_nobody_can_watch_for_want_of_a_thread_is_ended",
+    ),
+    Mutant(
         name="a task's predecessor writes after it has claimed (X1)",
         file=OFFSETS,
         old="        if fence > owner.epoch:\n",

@@ -12,7 +12,30 @@ SERVER_TESTS = "tests/transport/test_tcp_server.py"
 CLIENT_TESTS = "tests/transport/test_tcp_client.py"
 SMALL_PRINT = "tests/transport/test_small_print.py"
 
+EXHAUSTION = "tests/cli/test_exhaustion.py"
+
 TRANSPORT: tuple[Mutant, ...] = (
+    Mutant(
+        name="a server without descriptors tries a thousand times in one turn of the loop",
+        file=SERVER,
+        old="ssl=self._tls, backlog=1\n",
+        new="ssl=self._tls, backlog=_BACKLOG\n",
+        tests=EXHAUSTION,
+    ),
+    Mutant(
+        name="a server has one place for those who wait to be taken in",
+        file=SERVER,
+        old="                    same.listen(_BACKLOG)\n",
+        new="                    pass\n",
+        tests=f"{SERVER_TESTS}::test_as_many_may_come_at_the_same_moment_as_there_are_workers",
+    ),
+    Mutant(
+        name="a client that cannot look a name up for want of a thread ends its worker",
+        file=CLIENT,
+        old="        except (OSError, UnicodeError, OverflowError, RuntimeError) as error:\n",
+        new="        except (OSError, UnicodeError, OverflowError) as error:\n",
+        tests=f"{CLIENT_TESTS}::test_a_name_that_cannot_be_looked_up_for_want_of_a_thread",
+    ),
     Mutant(
         name="a server takes frames of any length",
         file=SERVER,

@@ -17,8 +17,23 @@ PERFORMING = "tests/worker/test_perform.py"
 WAITING_TESTS = "tests/worker/test_waiting.py"
 REVIEWED = "tests/worker/test_reviewed.py"
 SMALL_PRINT = "tests/worker/test_small_print.py"
+EXHAUSTION = "tests/worker/test_exhaustion.py"
 
 WORKER: tuple[Mutant, ...] = (
+    Mutant(
+        name="a stop for which there is no thread counts as one that failed",
+        file=OFFLOAD,
+        old="    except (RuntimeError, MemoryError):\n        return False\n",
+        new="    except MemoryError:\n        return False\n",
+        tests=EXHAUSTION,
+    ),
+    Mutant(
+        name="a call for which there was no thread is never made",
+        file=OFFLOAD,
+        old="    while not _start(name, run):\n",
+        new="    while not _start(name, run) and failures < 1:\n",
+        tests=f"{EXHAUSTION}::test_a_call_waits_until_there_is_a_thread_for_it_and_is_made_once",
+    ),
     # ---------------------------------------------------------------------------------------------- loop
     Mutant(
         name="a wait between two heartbeats goes on past the end of the lease",

@@ -11,10 +11,11 @@ import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.errors import ConfigError
-from connectgroup.spark.errors import BadLine, Fenced, SinkError, SourceError
+from connectgroup.spark.errors import BadLine, Fenced, SinkError, SourceError, SparkError
 from connectgroup.spark.offsets import Range
 from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
+from tests.no_threads import NoThreads
 
 from .conftest import Bench, wait
 
@@ -266,6 +267,19 @@ def test_stop_returns_only_when_nothing_is_written_any_more(table: Bench, monkey
     assert run.errors == []
     assert [query.name for query in spark_session().streams.active] == []
     run.task.stop()  # a second one does nothing
+
+
+def test_a_query_that_nobody_can_watch_for_want_of_a_thread_is_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36: a start that failed leaves nothing behind that writes, and the same grant may try again."""
+    bench.write("one.csv", range(10))
+    none = NoThreads(monkeypatch, "watch ")
+    with pytest.raises(SparkError, match="can't start new thread"):
+        bench.start(1)
+    assert not [query for query in spark_session().streams.active if query.name.startswith("flights-0@")]
+    none.over()
+    bench.start(1).wait(lambda: bench.seen() == [*range(10)])
 
 
 def test_a_query_that_somebody_else_ends_fails_its_task_and_no_other(table: Bench) -> None:

@@ -17,6 +17,7 @@ from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served
 from connectgroup.wire.framing import frame
+from tests.no_threads import NoThreads
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -77,6 +78,18 @@ async def test_nobody_listens() -> None:
 async def test_an_address_that_cannot_be_one(host: str, port: int) -> None:
     async with closing(TcpClient(host, port)) as client:
         with pytest.raises(TransportError, match="cannot connect"):
+            await said(client, "a")
+
+
+@pytest.mark.asyncio
+async def test_a_name_that_cannot_be_looked_up_for_want_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F36: one more reason to try again, not the end of the worker."""
+    none = NoThreads(monkeypatch, "asyncio_")
+    async with closing(TcpClient("localhost", 1)) as client:
+        with pytest.raises(TransportError, match=r"^localhost:1: cannot connect: can't start new thread$"):
+            await said(client, "a")
+        none.over()
+        with pytest.raises(TransportError, match=r"^localhost:1: cannot connect: "):
             await said(client, "a")
 
 

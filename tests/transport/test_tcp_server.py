@@ -454,6 +454,15 @@ async def test_the_newest_connection_over_a_cap_is_refused_until_another_goes(li
 
 
 @pytest.mark.asyncio
+async def test_as_many_may_come_at_the_same_moment_as_there_are_workers() -> None:
+    """They wait to be taken in, and none of them is turned away, although the server takes them one by one."""
+    async with server(Stage()) as tcp:
+        # The loop stands still meanwhile. Where the queue is full, a connection is not made.
+        peers = [socket.create_connection(("127.0.0.1", tcp.port), timeout=5) for _ in range(300)]
+        for peer in peers:
+            peer.close()
+
+
 async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None:
     """Or a peer could park requests without end by connecting anew."""
     stage = Stage("a", "b")

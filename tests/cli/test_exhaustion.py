@@ -1,0 +1,60 @@
+"""F36: a coordinator without a file descriptor left. Its members go on, who comes new waits, nothing is lost."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ..integration.processes import Program, marked, wait
+from .test_coming_and_going import SHORT, Stage
+
+SAID = "ERROR no new connection can be taken in: Too many open files; those that are open go on"
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_over() -> Iterator[None]:
+    with marked():
+        yield
+
+
+def open_files(pid: int) -> list[int]:
+    return sorted(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@contextmanager
+def no_descriptor_left(program: Program, address: tuple[str, int]) -> Iterator[None]:
+    """Connections that say nothing take all that the process may still open."""
+    before = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
+    limit = open_files(program.pid)[-1] + 4
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    with ExitStack() as idle:
+        for _ in range(40):
+            idle.enter_context(socket.create_connection(address, timeout=10))
+        wait("the last descriptor", lambda: len(open_files(program.pid)) == limit, program.story)
+        yield
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_a_coordinator_without_descriptors_serves_its_members_and_takes_the_others_later(tmp_path: Path) -> None:
+    with Stage(tmp_path, *SHORT) as stage, stage.worker("a") as a, stage.worker("b") as b:
+        wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
+        host, _, port = stage.at[1].rpartition(":")
+        with no_descriptor_left(stage.coordinator, (host, int(port))):
+            wait("more than a session", lambda: sum(SAID in line for line in stage.coordinator.lines) > 4)
+            # Over the connection that it has; an answer to it is written to the log first.
+            b.signal(signal.SIGTERM)
+            assert b.ended() == 0, b.story()
+        wait("all with those that are left", lambda: stage.all_run() and set(stage.places().values()) == {"a"}, a.story)
+        assert "worker a (127.0.0.1): STABLE" in stage.describe()
+        assert not [line for line in a.lines if "WARNING" in line], a.story()
+        said = [line for line in stage.coordinator.lines if "ERROR" in line or "Traceback" in line]
+        assert len(said) < 500, "once a second, and not as often as there is room for those who wait"
+        assert {line.partition(" ")[2] for line in said} == {SAID}, stage.coordinator.story()
+        with stage.worker("c") as c:
+            wait("a new one", lambda: stage.all_run() and set(stage.places().values()) == {"a", "c"}, c.story)
