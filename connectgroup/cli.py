@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import logging
+import os
 import resource
 import signal
 import sys
@@ -57,7 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        return _run(options.run(options))
+        code = _run(options.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever reads our lines has read enough (``| head``). Python would say so again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as the shell says of who is ended by SIGPIPE
     except ConnectGroupError as error:
         print(f"connectgroup: {error}", file=sys.stderr)
         return 2
@@ -90,7 +97,8 @@ def _allow_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their own hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -26,7 +26,15 @@ from ..assignor import Assignor
 from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor, who
 from ..buggify import buggify
 from ..connector import Config
-from ..errors import ComputeAssignment, GroupError, PluginError, StaleGroupEpoch, TransportError, from_code
+from ..errors import (
+    ComputeAssignment,
+    GroupError,
+    InvalidAssignment,
+    PluginError,
+    StaleGroupEpoch,
+    TransportError,
+    from_code,
+)
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute
 from ..member.machine import Member, MemberSettings, Phase
@@ -434,7 +442,9 @@ class Worker:
         except GroupError as error:
             # Fenced, or replaced by another member meanwhile: what is wanted of us now we have not been told yet, and
             # an interval is long to wait with tasks to start. Sooner, then, but ever later if it is the same again.
-            logger.info("assignment not installed: %s", error)
+            # Not legal: the fault of the assignor, whose author wants to see which rule it broke.
+            level = logging.ERROR if isinstance(error, InvalidAssignment) else logging.INFO
+            logger.log(level, "assignment not installed: %s", error)
             await asyncio.sleep(min(self._times.retry_first_s * 2**self._turned_down, self._times.retry_most_s))
             self._turned_down = min(self._turned_down + 1, 16)
             self._speak_up()

@@ -51,6 +51,18 @@ def connector_file(path: Path, **config: str) -> Path:
     return path
 
 
+def test_a_reader_that_has_read_enough_is_no_error(address: str, idle: Path) -> None:
+    """``connectgroup groups describe ... | head``."""
+    group = ("--group", GROUP, "--coordinator", address)
+    assert run_command("connectors", "put", idle, *group).code == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "connectgroup", "groups", "describe", GROUP, *group[2:]]
+    with open(writer, "wb") as closed:
+        ran = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+    assert (ran.returncode, ran.stderr) == (141, b"")
+
+
 def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Path) -> None:
     """A connector's life from the command line, with one worker."""
     at = ("--coordinator", address)

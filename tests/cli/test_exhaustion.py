@@ -58,3 +58,17 @@ def test_a_coordinator_without_descriptors_serves_its_members_and_takes_the_othe
         assert {line.partition(" ")[2] for line in said} == {SAID}, stage.coordinator.story()
         with stage.worker("c") as c:
             wait("a new one", lambda: stage.all_run() and set(stage.places().values()) == {"a", "c"}, c.story)
+
+
+def test_a_coordinator_allows_itself_as_many_files_as_it_takes_connections(tmp_path: Path) -> None:
+    """The usual limit is half of that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        program = Program("coordinator", "--port", 0, "--data", tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with program:
+        program.line_with("coordinator at ")
+        allowed, _ = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
+        assert allowed == (2200 if hard == resource.RLIM_INFINITY else min(2200, hard))

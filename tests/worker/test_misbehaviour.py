@@ -271,6 +271,26 @@ async def test_a_failing_assignor_is_shown_in_one_line_and_another_member_is_ask
         assert "a:" in (await world.describe()).assignor_error
 
 
+async def test_an_answer_that_only_the_group_can_refuse_is_an_error_line_as_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A delay that this group does not allow: the worker cannot know."""
+    async with World(tmp_path) as world:
+        assignor = Spread()
+        assignor.before = lambda group: ConnectAssignment(
+            members=[ConnectMemberAssignment(member_id="a", units=frozenset(group.units))], delay_ms=3_600_001
+        )
+        await world.add("c", 1)
+        world.start("a", assignors=[assignor])
+        await world.settled()
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert lines
+        assert all(
+            line.startswith("assignment not installed: ") and "a delay of 3600001 ms; allowed: 0 to 3600000" in line
+            for line in lines
+        )
+
+
 async def test_after_three_failures_the_coordinator_helps_itself(tmp_path: Path) -> None:
     """L5: a bad plug-in cannot stop a group."""
     async with World(tmp_path) as world:
