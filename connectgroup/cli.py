@@ -151,6 +151,7 @@ async def _up(options: argparse.Namespace) -> int:
 def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
     """The settings, checked; and the directory they name, made."""
     from .config import CoordinatorConfig, checked
+    from .plugins import load_assignor
 
     values = {
         "host": options.host,
@@ -161,8 +162,10 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
         "assignment_interval_ms": options.assignment_interval_ms,
         "moves_per_round": options.moves_per_round,
+        "assignor": options.fallback_assignor,
     }
     config = checked(CoordinatorConfig, values)
+    load_assignor(config.assignor)  # said before anything is made
     _make_directory("--data", options.data)
     return config
 
@@ -447,6 +450,12 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         "--session-timeout-ms", type=_number, default=10_000, help="silence that removes a worker (10000)"
     )
     parser.add_argument("--heartbeat-interval-ms", type=_number, default=3_000, help="how often workers speak (3000)")
+    parser.add_argument(
+        "--fallback-assignor",
+        default="balanced",
+        metavar="NAME",
+        help="the coordinator's own, for when the workers' has failed three times (balanced)",
+    )
     parser.add_argument(
         "--rebalance-delay-ms",
         type=_number,

@@ -107,3 +107,33 @@ def test_a_worker_is_drained_and_the_group_deleted_when_all_have_left(tmp_path: 
         done = run_command("groups", "delete", GROUP, *stage.at)
         assert (done.out, done.err) == (f"group {GROUP}: deleted\n", "")
         assert run_command("groups", "list", *stage.at).out == ""
+
+
+NEVER = """
+from connectgroup.assignor import ConnectAssignor
+
+class Never(ConnectAssignor):
+    name = "never"
+
+    def assign(self, group):
+        raise RuntimeError("not today")
+"""
+
+
+def test_when_the_workers_assignor_fails_the_coordinators_own_is_the_one_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins = tmp_path / "plugins"
+    (plugins / "never-1.0.dist-info").mkdir(parents=True)
+    (plugins / "never.py").write_text(NEVER)
+    (plugins / "never-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: never\nVersion: 1.0\n")
+    (plugins / "never-1.0.dist-info" / "entry_points.txt").write_text("[connectgroup.assignors]\nnever = never:Never\n")
+    monkeypatch.setenv("PYTHONPATH", str(plugins))
+    with (
+        Stage(tmp_path, "--fallback-assignor", "incremental-cooperative") as stage,
+        stage.worker("a", "--assignor", "never") as a,
+    ):
+        wait("all at work", stage.all_run, a.story)
+        described = stage.describe()
+        assert "assignor: incremental-cooperative" in described
+        assert re.search(r"^last assignor error: a: assignor 'never' .*not today", described, re.MULTILINE), described

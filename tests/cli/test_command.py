@@ -234,6 +234,10 @@ LINES = {
         ["up", "--port", "0", "--data", "{tmp}/unused", "--assignor", "nosuch"],
         r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
+    "a fallback that is not installed": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--fallback-assignor", "nosuch"],
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
     "data that is a file": (
         ["coordinator", "--port", "0", "--data", "{tmp}/bad.json"],
         r"connectgroup: --data: got '{tmp}/bad.json'; allowed: a directory that can be made \(File exists\)",
