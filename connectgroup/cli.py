@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
@@ -48,7 +49,10 @@ STATES = {"resume": WantedState.RUNNING, "pause": WantedState.PAUSED, "stop": Wa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code says how it went: 0 done, 1 ended by an error on the way, 2 refused."""
+    """Run one command; the exit code says how it went: 0 done, 1 ended by an error on the way, 2 refused.
+
+    130: interrupted (Ctrl-C); 141: nobody reads what it prints any more.
+    """
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
@@ -59,11 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         code = _run(options.run(options))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where the shell has closed it
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever reads our lines has read enough (``| head``). Python would say so again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not _is_unread():
+            raise
         return 141  # as the shell says of who is ended by SIGPIPE
     except ConnectGroupError as error:
         print(f"connectgroup: {error}", file=sys.stderr)
@@ -78,6 +83,18 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
         return await command
 
     return asyncio.run(run())
+
+
+def _is_unread() -> bool:
+    """Whether whoever reads our lines has read enough (``| head``). Python would say so again at its end."""
+    if sys.stdout is None:
+        return False
+    output = select.poll()
+    output.register(sys.stdout, 0)  # a pipe without a reader is in error, whatever one asks for
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -113,14 +113,17 @@ class TcpClient(Client):
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: link, self._host, self._port, ssl=self._tls)
+                try:
+                    await loop.create_connection(lambda: link, self._host, self._port, ssl=self._tls)
+                except RuntimeError as error:
+                    # A name is looked up in a thread, and the system has none to give (reliability F36).
+                    raise OSError(f"cannot look up {self._host}: {error}") from error
                 response = await link.send(ApiVersionsRequest(client_software_name="connectgroup"))
             link.agree(response)
         except TimeoutError:
             what = "not connected" if link.transport is None else "no answer to ApiVersions, so no coordinator,"
             raise TransportError(f"{self.address}: {what} within {self._connect_timeout_s:g} s") from None
-        except (OSError, UnicodeError, OverflowError, RuntimeError) as error:
-            # RuntimeError: a host's name is looked up in a thread, and the system has none to give (reliability F36).
+        except (OSError, UnicodeError, OverflowError) as error:
             raise TransportError(f"{self.address}: cannot connect: {reason(error)}") from error
 
 

@@ -134,7 +134,7 @@ class TcpServer:
             for listening in self._listener.sockets:
                 with socket.socket(fileno=os.dup(listening.fileno())) as same:
                     same.listen(_BACKLOG)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread to look a name up in
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None

@@ -15,7 +15,7 @@ from ..errors import PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign
 from ..names import Units, show
-from .offload import off_loop
+from .offload import insist, off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,12 @@ def _end_of_given_up(what: str, call: asyncio.Task[None]) -> None:
 
 async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:
     call: Callable[[Units, int], Awaitable[None] | None] = getattr(listener, event)
-    result = await off_loop(event, call, units, epoch)
+
+    def make() -> Awaitable[Awaitable[None] | None]:
+        return off_loop(event, call, units, epoch)
+
+    # What a listener is to let go of it must hear, late rather than never.
+    result = await (make() if event == "on_assigned" else insist(event, make))
     if inspect.isawaitable(result):
         try:
             await result

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from .waiting import backoff_s
@@ -20,19 +20,21 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 5.0
 logger = logging.getLogger(__name__)
 
 
+class NoThread(RuntimeError):
+    """The system has no thread to give; what was to run in it has not begun."""
+
+
 async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread of its own and wait for its result.
 
     A daemon thread, not an executor's: code that hangs must keep neither others waiting for a place in a pool nor
     the process from ending. Who gives up waiting (a timeout, a cancellation) leaves the thread to itself.
 
-    Where the system has no thread to give, the call waits for one. It must not fail then: a stop that never began
-    would look like one that failed, and the task's next owner would start beside it (reliability S11, F36).
-
     Args:
         name: of the thread, for whoever reads a stack dump.
 
     Raises:
+        NoThread: there is none, and the function has not been called.
         Exception: whatever the function raised; ``SystemExit`` and its like come back as ``RuntimeError``.
     """
     loop = asyncio.get_running_loop()
@@ -59,19 +61,30 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, value, error)
 
-    failures = 0
-    while not _start(name, run):
-        failures += 1
-        if failures in (1, 5) or failures % 20 == 0:
-            logger.warning("%s: waits for a thread, the system has none to give (attempt %d)", name, failures)
-        await asyncio.sleep(backoff_s(failures, RETRY_FIRST_S, RETRY_MOST_S))
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise NoThread(str(error)) from error
     return await result
 
 
-def _start(name: str, run: Callable[[], None]) -> bool:
-    """Whether there was a thread for it. Only the start is tried: what it runs raises elsewhere."""
-    try:
-        threading.Thread(target=run, name=name, daemon=True).start()
-    except (RuntimeError, MemoryError):
-        return False
-    return True
+async def insist(name: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call off the loop that must not be left out, as soon as there is a thread for it.
+
+    A stop that never began would look like one that failed: nobody would make it later, and what it was to stop would
+    run on unwatched (reliability S11, F36). What may fail and be tried again is not for here: a start that waited
+    could come when its grant is long another's.
+
+    Args:
+        name: what is to be done, for the log.
+        call: calls ``off_loop``.
+    """
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except NoThread:
+            failures += 1
+            if failures in (1, 5) or failures % 20 == 0:
+                logger.warning("%s: waits for a thread, the system has none to give (attempt %d)", name, failures)
+        await asyncio.sleep(backoff_s(failures, RETRY_FIRST_S, RETRY_MOST_S))

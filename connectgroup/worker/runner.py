@@ -29,7 +29,7 @@ from ..messages import TaskStatus
 from ..names import Unit, Units, printable
 from ..placement import own_settings
 from ..records import UnitState
-from .offload import off_loop
+from .offload import insist, off_loop
 from .waiting import Bell, backoff_s
 
 logger = logging.getLogger(__name__)
@@ -293,7 +293,7 @@ class TaskRunner:
                 await run.pause()
         finally:
             try:
-                await off_loop(f"stop {unit}", end, task)
+                await insist(f"stop {unit}", lambda: off_loop(f"stop {unit}", end, task))
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, one_line(error))
                 run.stop_error = error

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup import cli
+
 from ..integration.processes import PATIENCE_S, Program, family, marked, run_command, wait
 
 GROUP = "sleepers"
@@ -61,6 +63,25 @@ def test_a_reader_that_has_read_enough_is_no_error(address: str, idle: Path) -> 
     with open(writer, "wb") as closed:
         ran = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (141, b"")
+
+
+def test_a_command_may_have_no_output_at_all(address: str, idle: Path) -> None:
+    """``>&-``: what it does is done."""
+    put = [sys.executable, "-m", "connectgroup", "connectors", "put", str(idle), "--group", GROUP]
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", *put, "--coordinator", address]
+    ran = subprocess.run(words, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every broken pipe is that of a reader of ours."""
+
+    def breaks(options: object) -> None:
+        raise BrokenPipeError("a plug-in's")
+
+    monkeypatch.setattr(cli, "_groups_list", breaks, raising=True)
+    with pytest.raises(BrokenPipeError):
+        cli.main(["groups", "list"])
 
 
 def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ TRANSPORT: tuple[Mutant, ...] = (
     Mutant(
         name="a client that cannot look a name up for want of a thread ends its worker",
         file=CLIENT,
-        old="        except (OSError, UnicodeError, OverflowError, RuntimeError) as error:\n",
-        new="        except (OSError, UnicodeError, OverflowError) as error:\n",
+        old="                except RuntimeError as error:\n",
+        new="                except LookupError as error:\n",
         tests=f"{CLIENT_TESTS}::test_a_name_that_cannot_be_looked_up_for_want_of_a_thread",
     ),
     Mutant(

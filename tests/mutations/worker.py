@@ -22,17 +22,17 @@ EXHAUSTION = "tests/worker/test_exhaustion.py"
 WORKER: tuple[Mutant, ...] = (
     Mutant(
         name="a stop for which there is no thread counts as one that failed",
-        file=OFFLOAD,
-        old="    except (RuntimeError, MemoryError):\n        return False\n",
-        new="    except MemoryError:\n        return False\n",
+        file=RUNNER,
+        old='await insist(f"stop {unit}", lambda: off_loop(f"stop {unit}", end, task))',
+        new='await off_loop(f"stop {unit}", end, task)',
         tests=EXHAUSTION,
     ),
     Mutant(
-        name="a call for which there was no thread is never made",
-        file=OFFLOAD,
-        old="    while not _start(name, run):\n",
-        new="    while not _start(name, run) and failures < 1:\n",
-        tests=f"{EXHAUSTION}::test_a_call_waits_until_there_is_a_thread_for_it_and_is_made_once",
+        name="a listener for which there was no thread does not hear of a revocation",
+        file=CALLBACKS,
+        old='await (make() if event == "on_assigned" else insist(event, make))',
+        new="await make()",
+        tests=EXHAUSTION,
     ),
     # ---------------------------------------------------------------------------------------------- loop
     Mutant(
@@ -430,7 +430,7 @@ WORKER: tuple[Mutant, ...] = (
     Mutant(
         name="a task that fails is not stopped before it is started again",
         file=RUNNER,
-        old='                await off_loop(f"stop {unit}", end, task)\n',
+        old='                await insist(f"stop {unit}", lambda: off_loop(f"stop {unit}", end, task))\n',
         new="                await asyncio.sleep(0)\n",
         tests=f"{MISBEHAVIOUR} tests/worker/test_idle.py",
     ),

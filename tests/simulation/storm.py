@@ -246,16 +246,18 @@ class Storm:
             cluster.say("drill", what)
             # Stops take up to 0.35 s in a seed without moods, callbacks 0.2 s; a source is asked every five seconds.
             longest_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
+            # Where only so many units may move at a time, each round is an epoch, and each has that long.
+            most = cluster.setting.most_moves
+            most_epochs = 2 + (len(cluster.durable.runnable) // most if most else 0)
             while cluster.durable.epoch == epoch or self._unsettled():
-                # Where only so many units may move at a time, each round is an epoch, and each has that long.
-                rounds = cluster.durable.epoch - epoch if cluster.setting.most_moves else 1
+                rounds = min(cluster.durable.epoch - epoch, most_epochs) if most else 1
                 if cluster.loop.now - began_s > longest_s * max(1, rounds):
                     why = self._unsettled() or "nothing happened"
                     cluster.watch.the(ComesToRest).broken(f"{what} is not over after {longest_s:.1f} s: {why}")
                     return
                 await asyncio.sleep(0.25)
-            moved, most = cluster.durable.epoch - epoch, cluster.setting.most_moves
-            if moved > 2 + (len(cluster.durable.runnable) // most if most else 0):
+            moved = cluster.durable.epoch - epoch
+            if moved > most_epochs:
                 cluster.watch.the(NoRebalanceStorm).broken(f"{what} raised the epoch by {moved}")
             await asyncio.sleep(interval_s)
 

@@ -36,6 +36,7 @@ from connectgroup.wire.apis import (
     served,
 )
 from connectgroup.wire.framing import frame
+from tests.no_threads import NoThreads
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -454,15 +455,24 @@ async def test_the_newest_connection_over_a_cap_is_refused_until_another_goes(li
 
 
 @pytest.mark.asyncio
+async def test_a_name_that_cannot_be_looked_up_for_want_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F36: one line, as for a port in use."""
+    NoThreads(monkeypatch, "asyncio_")
+    with pytest.raises(TransportError, match=r"^localhost:0: cannot listen: can't start new thread$"):
+        await TcpServer(Stage(), "localhost").start()
+
+
+@pytest.mark.asyncio
 async def test_as_many_may_come_at_the_same_moment_as_there_are_workers() -> None:
     """They wait to be taken in, and none of them is turned away, although the server takes them one by one."""
     async with server(Stage()) as tcp:
         # The loop stands still meanwhile. Where the queue is full, a connection is not made.
-        peers = [socket.create_connection(("127.0.0.1", tcp.port), timeout=5) for _ in range(300)]
+        peers = [socket.create_connection(("127.0.0.1", tcp.port), timeout=5) for _ in range(100)]
         for peer in peers:
             peer.close()
 
 
+@pytest.mark.asyncio
 async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None:
     """Or a peer could park requests without end by connecting anew."""
     stage = Stage("a", "b")

@@ -1,4 +1,4 @@
-"""F36: the operating system has no thread to give. Whatever had to run in one waits for it, and nothing is skipped."""
+"""F36: the operating system has no thread to give. What must be done waits for one, what may fail is tried again."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ import pytest
 from connectgroup.names import Unit
 from tests.no_threads import NoThreads
 
-from .builders import World
+from .builders import Spread, World
 from .test_misbehaviour import until_status
 
 REAL = """
-import asyncio, logging, re, resource
-from connectgroup.worker.offload import off_loop
+import asyncio, logging, re, resource, threading
+from connectgroup.worker.offload import insist, off_loop
+
+threading.stack_size(64 << 20)
 
 logging.basicConfig(format="%(message)s")
 
 async def main():
     in_use = int(re.search(r"VmSize:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (in_use + (4 << 20), hard))  # a thread's stack takes 8 MiB
-    call = asyncio.create_task(off_loop("stop c-0", lambda: calls.append(1)))
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (16 << 20), hard))
+    call = asyncio.create_task(insist("stop c-0", lambda: off_loop("stop c-0", lambda: calls.append(1))))
     await asyncio.sleep(0.5)
     print(calls, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -75,12 +77,46 @@ async def test_a_listener_is_told_late_rather_than_never(tmp_path: Path, monkeyp
         assert world.count("a on_revoked") == 1
 
 
-async def test_a_task_starts_once_there_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_without_a_thread_is_a_failure_that_is_shown_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with World(tmp_path) as world:
         none = NoThreads(monkeypatch, "start ")
         await world.add("c", 1)
         world.start("a")
         await world.until(lambda: none.refused > 3)
+        assert "can't start new thread" in await until_status(world, Unit("c", 0), "FAILED")
         none.over()
         assert await until_status(world, Unit("c", 0), "RUNNING") == ""
         assert world.count("a start c-0") == 1
+
+
+async def test_a_start_for_which_there_was_no_thread_does_not_come_when_its_grant_is_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: the world checks that no unit ran twice."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        a = world.start("a")
+        none = NoThreads(monkeypatch, "start ")
+        await world.until(lambda: none.refused > 3)
+        a.cut()
+        await world.until(lambda: a.worker.lost == 1)
+        none.over()
+        b = world.start("b")
+        await world.until(lambda: world.count("b start c-0") + world.count("b start c-1") == 2, within=60)
+        assert world.count("a start c-0") + world.count("a start c-1") == 0
+        a.heal()
+        await world.settled()
+        assert len(b.worker.member.owned) == 2
+
+
+async def test_an_assignor_without_a_thread_costs_no_time_and_is_not_blamed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World(tmp_path) as world:
+        NoThreads(monkeypatch, "assignor ")
+        await world.add("c", 1)
+        world.start("a", assignors=[Spread()])
+        await world.settled(within=5)
+        assert "can't start new thread" in (await world.describe()).assignor_error

@@ -165,7 +165,8 @@ class FencedComesBack(Invariant):
         self._late_s: dict[tuple[str, Unit, int], float] = {}
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
-        if node.worker.member.phase is Phase.JOINING:
+        # Its wait for what it has lost may be all but over by then.
+        if node.worker.member.phase in (Phase.LOSING, Phase.JOINING):
             self._late_s[node.name, unit, epoch] = self.cluster.loop.now
 
     def on_stopped(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
