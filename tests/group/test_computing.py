@@ -29,7 +29,7 @@ from connectgroup.messages import (
     grouped,
 )
 from connectgroup.names import Unit, Units
-from connectgroup.records import MemberState
+from connectgroup.records import ComputationRecord, MemberState
 
 from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
 
@@ -82,6 +82,14 @@ def test_a_member_that_joins_again_is_told_to_compute_again(pair: Scene) -> None
     pair.update(added("bar"))
     pair.prepare("A", 3)
     assert pair.join("A", A).error_code == ComputeAssignment.code
+
+
+def test_a_computation_that_is_over_is_not_begun_again_by_a_join(pair: Scene) -> None:
+    """L2: nobody is told anything new, so nothing is written of it."""
+    assert pair.group.computation is not None
+    assert pair.group.computation.prepared
+    pair.join("A", A)
+    assert not [record for record in pair.records if isinstance(record, ComputationRecord)]
 
 
 def test_the_question_is_complete(pair: Scene) -> None:
