@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_unread():
             raise
+        # Python would say so again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as the shell says of who is ended by SIGPIPE
     except ConnectGroupError as error:
         print(f"connectgroup: {error}", file=sys.stderr)
@@ -86,15 +88,12 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
 
 
 def _is_unread() -> bool:
-    """Whether whoever reads our lines has read enough (``| head``). Python would say so again at its end."""
+    """Whether whoever reads our lines has read enough (``| head``)."""
     if sys.stdout is None:
         return False
     output = select.poll()
     output.register(sys.stdout, 0)  # a pipe without a reader is in error, whatever one asks for
-    if not output.poll(0):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True
+    return bool(output.poll(0))
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -110,12 +109,13 @@ def _allow_open_files() -> None:
     """As many as the server takes connections, where the system lets us: the usual limit is 1,024."""
     from .transport.tcp_server import Limits
 
-    needed = Limits().max_connections + 200
+    wanted = Limits().max_connections + 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # some systems allow less than their own hard limit
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -133,16 +133,16 @@ async def _up(options: argparse.Namespace) -> int:
         # Said here, once, and not by every worker.
         load_assignor(name)
     data = Path(options.data)
-    config = _coordinator_config(options)
     supervisor = Supervisor(
         options.group,
         workers=options.workers,
         scratch=data / "scratch",
-        coordinator=config,
+        coordinator=_coordinator_config(options),
         connectors=connectors,
         assignors=assignors,
         restart=not options.no_restart,
     )
+    _make_directory("--data", data)
     _allow_open_files()
     stopping = _stop_event()
     said, last, rows = 0, "", 0
@@ -166,9 +166,8 @@ async def _up(options: argparse.Namespace) -> int:
 
 
 def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
-    """The settings, checked; and the directory they name, made."""
+    """The settings, checked."""
     from .config import CoordinatorConfig, checked
-    from .plugins import load_assignor
 
     values = {
         "host": options.host,
@@ -181,16 +180,14 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
         "moves_per_round": options.moves_per_round,
         "assignor": options.fallback_assignor,
     }
-    config = checked(CoordinatorConfig, values)
-    load_assignor(config.assignor)  # said before anything is made
-    _make_directory("--data", options.data)
-    return config
+    return checked(CoordinatorConfig, values)
 
 
 async def _coordinator(options: argparse.Namespace) -> int:
     from .coordinator.server import CoordinatorServer
 
     server = CoordinatorServer(_coordinator_config(options))
+    _make_directory("--data", options.data)
     _allow_open_files()
     stopping = _stop_event()
     await server.start()

@@ -20,7 +20,7 @@ from typing import Any, Final
 from ..errors import TransportError, WireError
 from ..messages import ApiVersionsRequest, ApiVersionsResponse
 from ..names import printable
-from ..transport.base import reason
+from ..transport.base import looking_up, reason
 from ..wire.framing import frame
 from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_answer, encode_call
 
@@ -93,10 +93,8 @@ class BrokerConnection:
     async def _connect(self) -> None:
         """Connect, and agree on the highest version of each API that both sides know."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            try:
+            with looking_up(self._host):
                 self._streams = await asyncio.open_connection(self._host, self._port)
-            except RuntimeError as error:  # a name is looked up in a thread, and the system has none to give
-                raise OSError(f"cannot look up {self._host}: {error}") from error
             asked = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
             try:
                 answer: ApiVersionsResponse = await self._exchange(asked, BROKER_APIS[ApiVersionsRequest].versions[-1])

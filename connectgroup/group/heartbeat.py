@@ -281,8 +281,12 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
         timers += (timing.cancel_rebalance(group.group_id, member_id),)
         _let_go(draft, member_id)
         computation = draft.computation
-        under_way = computation is not None and computation.epoch > draft.target_epoch
-        if computation is not None and under_way and computation.member_id == member_id and computation.prepared:
+        if (
+            computation is not None
+            and computation.epoch > draft.target_epoch
+            and computation.member_id == member_id
+            and computation.prepared
+        ):
             # Whoever asked for the group's state may be gone with its former process: it is told again.
             draft.write(replace(computation, prepared=False))
     return timers

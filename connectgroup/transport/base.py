@@ -21,7 +21,8 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -125,6 +126,15 @@ class Conversation(Generic[Ticket]):
         while turns and turns[0].done:
             turn = turns.popleft()
             self._answer(turn.ticket, turn.response)
+
+
+@contextmanager
+def looking_up(host: str) -> Iterator[None]:
+    """A name is looked up in a thread; that the system has none to give is an ``OSError`` too (reliability F36)."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(f"cannot look up {host}: {error}") from error
 
 
 def reason(error: Exception) -> str:

@@ -20,7 +20,7 @@ from ..messages import ApiVersionsRequest, ApiVersionsResponse, Request, Respons
 from ..names import printable
 from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, decode_response, encode_request
 from ..wire.framing import FrameReader, frame
-from .base import Client, reason
+from .base import Client, looking_up, reason
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 
@@ -113,11 +113,8 @@ class TcpClient(Client):
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 loop = asyncio.get_running_loop()
-                try:
+                with looking_up(self._host):
                     await loop.create_connection(lambda: link, self._host, self._port, ssl=self._tls)
-                except RuntimeError as error:
-                    # A name is looked up in a thread, and the system has none to give (reliability F36).
-                    raise OSError(f"cannot look up {self._host}: {error}") from error
                 response = await link.send(ApiVersionsRequest(client_software_name="connectgroup"))
             link.agree(response)
         except TimeoutError:

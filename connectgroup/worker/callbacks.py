@@ -82,12 +82,9 @@ def _end_of_given_up(what: str, call: asyncio.Task[None]) -> None:
 
 async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:
     call: Callable[[Units, int], Awaitable[None] | None] = getattr(listener, event)
-
-    def make() -> Awaitable[Awaitable[None] | None]:
-        return off_loop(event, call, units, epoch)
-
     # What a listener is to let go of it must hear, late rather than never.
-    result = await (make() if event == "on_assigned" else insist(event, make))
+    tell = off_loop if event == "on_assigned" else insist
+    result = await tell(event, call, units, epoch)
     if inspect.isawaitable(result):
         try:
             await result

@@ -60,7 +60,7 @@ from ..transport.base import Client
 from .offload import off_loop
 from .perform import Performer
 from .runner import Runner
-from .waiting import Bell, backoff_s
+from .waiting import Bell, backoff_s, worth_a_line
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ class Worker:
                 failures = 0
             except _TryAgain as error:
                 failures += 1
-                if failures in (1, 5) or failures % 20 == 0:
+                if worth_a_line(failures):
                     logger.warning("heartbeat not answered (attempt %d): %s", failures, error)
                 await self._rest(backoff_s(failures, times.retry_first_s, times.retry_most_s))
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from .waiting import backoff_s
+from .waiting import backoff_s, worth_a_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,23 +68,19 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
     return await result
 
 
-async def insist(name: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call off the loop that must not be left out, as soon as there is a thread for it.
+async def insist(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """``off_loop`` for a call that must not be left out: it is made as soon as there is a thread for it.
 
     A stop that never began would look like one that failed: nobody would make it later, and what it was to stop would
     run on unwatched (reliability S11, F36). What may fail and be tried again is not for here: a start that waited
     could come when its grant is long another's.
-
-    Args:
-        name: what is to be done, for the log.
-        call: calls ``off_loop``.
     """
     failures = 0
     while True:
         try:
-            return await call()
+            return await off_loop(name, function, *args, **kwargs)
         except NoThread:
             failures += 1
-            if failures in (1, 5) or failures % 20 == 0:
+            if worth_a_line(failures):
                 logger.warning("%s: waits for a thread, the system has none to give (attempt %d)", name, failures)
         await asyncio.sleep(backoff_s(failures, RETRY_FIRST_S, RETRY_MOST_S))

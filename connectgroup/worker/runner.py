@@ -293,7 +293,7 @@ class TaskRunner:
                 await run.pause()
         finally:
             try:
-                await insist(f"stop {unit}", lambda: off_loop(f"stop {unit}", end, task))
+                await insist(f"stop {unit}", end, task)
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, one_line(error))
                 run.stop_error = error

@@ -47,6 +47,11 @@ def _release(listener: asyncio.Future[None]) -> None:
         listener.set_result(None)
 
 
+def worth_a_line(failures: int) -> bool:
+    """Whether to speak of a failure, the so many-th in a row: of the first, the fifth, and then of each twentieth."""
+    return failures in (1, 5) or failures % 20 == 0
+
+
 def backoff_s(failures: int, first_s: float, most_s: float) -> float:
     """How long to wait after so many failures in a row: by chance, up to a limit that doubles with each of them.
 

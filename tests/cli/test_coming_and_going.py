@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ..integration.processes import Program, marked, run_command, wait
+from tests.distribution import make_distribution
+
+from ..integration.processes import Program, run_command, wait
 from .test_command import connector_file
 
 GROUP = "sleepers"
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left_over() -> Iterator[None]:
-    with marked():
-        yield
 
 
 class Stage:
@@ -124,10 +119,7 @@ def test_when_the_workers_assignor_fails_the_coordinators_own_is_the_one_it_was_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugins = tmp_path / "plugins"
-    (plugins / "never-1.0.dist-info").mkdir(parents=True)
-    (plugins / "never.py").write_text(NEVER)
-    (plugins / "never-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: never\nVersion: 1.0\n")
-    (plugins / "never-1.0.dist-info" / "entry_points.txt").write_text("[connectgroup.assignors]\nnever = never:Never\n")
+    make_distribution(plugins, "never", "connectgroup.assignors", NEVER, never=":Never")
     monkeypatch.setenv("PYTHONPATH", str(plugins))
     with (
         Stage(tmp_path, "--fallback-assignor", "incremental-cooperative") as stage,

@@ -23,12 +23,6 @@ from ..integration.processes import PATIENCE_S, Program, family, marked, run_com
 GROUP = "sleepers"
 
 
-@pytest.fixture(autouse=True)
-def no_process_is_left_over() -> Iterator[None]:
-    with marked():
-        yield
-
-
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[Program]:
     """A coordinator alone, on a port of its own."""

@@ -9,18 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
-from ..integration.processes import Program, marked, wait
+from ..integration.processes import Program, wait
 from .test_coming_and_going import Stage
 
 SAID = "ERROR no new connection can be taken in: Too many open files; those that are open go on"
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left_over() -> Iterator[None]:
-    with marked():
-        yield
 
 
 def open_files(pid: int) -> list[int]:

@@ -31,9 +31,9 @@ TRANSPORT: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a client that cannot look a name up for want of a thread ends its worker",
-        file=CLIENT,
-        old="                except RuntimeError as error:\n",
-        new="                except LookupError as error:\n",
+        file=BASE,
+        old="    except RuntimeError as error:\n",
+        new="    except LookupError as error:\n",
         tests=f"{CLIENT_TESTS}::test_a_name_that_cannot_be_looked_up_for_want_of_a_thread",
     ),
     Mutant(

@@ -23,15 +23,15 @@ WORKER: tuple[Mutant, ...] = (
     Mutant(
         name="a stop for which there is no thread counts as one that failed",
         file=RUNNER,
-        old='await insist(f"stop {unit}", lambda: off_loop(f"stop {unit}", end, task))',
+        old='await insist(f"stop {unit}", end, task)',
         new='await off_loop(f"stop {unit}", end, task)',
         tests=EXHAUSTION,
     ),
     Mutant(
         name="a listener for which there was no thread does not hear of a revocation",
         file=CALLBACKS,
-        old='await (make() if event == "on_assigned" else insist(event, make))',
-        new="await make()",
+        old='tell = off_loop if event == "on_assigned" else insist',
+        new="tell = off_loop",
         tests=EXHAUSTION,
     ),
     # ---------------------------------------------------------------------------------------------- loop
@@ -430,7 +430,7 @@ WORKER: tuple[Mutant, ...] = (
     Mutant(
         name="a task that fails is not stopped before it is started again",
         file=RUNNER,
-        old='                await insist(f"stop {unit}", lambda: off_loop(f"stop {unit}", end, task))\n',
+        old='                await insist(f"stop {unit}", end, task)\n',
         new="                await asyncio.sleep(0)\n",
         tests=f"{MISBEHAVIOUR} tests/worker/test_idle.py",
     ),

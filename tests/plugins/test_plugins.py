@@ -11,6 +11,7 @@ import pytest
 
 from connectgroup.errors import ConfigError, PluginError
 from connectgroup.plugins import available, load_assignor, load_connector_class, load_listener
+from tests.distribution import make_distribution
 
 Install = Callable[..., None]
 
@@ -54,12 +55,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     def put(distribution: str, group: str, code: str = HEADER, **entries: str) -> None:
         site = tmp_path / distribution
-        info = site / f"{distribution}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (site / f"{distribution}_code.py").write_text(code)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        lines = [f"{name.replace('_', '-')} = {distribution}_code{value}" for name, value in entries.items()]
-        (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(lines) + "\n")
+        make_distribution(site, distribution, group, code, **entries)
         monkeypatch.syspath_prepend(str(site))
         importlib.invalidate_caches()
 

@@ -24,7 +24,7 @@ from itertools import count
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
-from connectgroup.worker import callbacks, loop as worker_loop, runner
+from connectgroup.worker import callbacks, loop as worker_loop, offload, runner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -299,7 +299,7 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def simulated() -> Iterator[None]:
     """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
-    modules: list[Any] = [callbacks, worker_loop, runner]
+    modules: list[Any] = [callbacks, offload, worker_loop, runner]
     kept = [module.off_loop for module in modules], getattr(runner, "shutil"), time.sleep, threading.Thread.start  # noqa: B009
     disabled = logging.root.manager.disable
     for module in modules:

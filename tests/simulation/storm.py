@@ -250,10 +250,10 @@ class Storm:
             most = cluster.setting.most_moves
             most_epochs = 2 + (len(cluster.durable.runnable) // most if most else 0)
             while cluster.durable.epoch == epoch or self._unsettled():
-                rounds = min(cluster.durable.epoch - epoch, most_epochs) if most else 1
-                if cluster.loop.now - began_s > longest_s * max(1, rounds):
+                rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if most else 1
+                if cluster.loop.now - began_s > longest_s * rounds:
                     why = self._unsettled() or "nothing happened"
-                    cluster.watch.the(ComesToRest).broken(f"{what} is not over after {longest_s:.1f} s: {why}")
+                    cluster.watch.the(ComesToRest).broken(f"{what} is not over after {longest_s * rounds:.1f} s: {why}")
                     return
                 await asyncio.sleep(0.25)
             moved = cluster.durable.epoch - epoch

@@ -11,12 +11,12 @@ import pytest
 from connectgroup.names import Unit
 from tests.no_threads import NoThreads
 
-from .builders import Spread, World
+from .builders import Actor, Spread, World
 from .test_misbehaviour import until_status
 
 REAL = """
 import asyncio, logging, re, resource, threading
-from connectgroup.worker.offload import insist, off_loop
+from connectgroup.worker.offload import insist
 
 threading.stack_size(64 << 20)
 
@@ -26,7 +26,7 @@ async def main():
     in_use = int(re.search(r"VmSize:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (in_use + (16 << 20), hard))
-    call = asyncio.create_task(insist("stop c-0", lambda: off_loop("stop c-0", lambda: calls.append(1))))
+    call = asyncio.create_task(insist("stop c-0", calls.append, 1))
     await asyncio.sleep(0.5)
     print(calls, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -45,17 +45,25 @@ def test_a_call_waits_until_there_is_a_thread_for_it_and_is_made_once() -> None:
     assert ran.stderr.startswith("stop c-0: waits for a thread, the system has none to give (attempt 1)\n")
 
 
+async def half_to_b(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, tasks: int, without: str
+) -> tuple[NoThreads, Actor]:
+    """A has all tasks, and B comes: A is to let go of half of them, and finds no thread for that."""
+    await world.add("c", tasks)
+    world.start("a")
+    await world.settled()
+    none = NoThreads(monkeypatch, without)
+    b = world.start("b")
+    await world.until(lambda: none.refused > 3)
+    return none, b
+
+
 async def test_a_task_that_cannot_be_stopped_for_want_of_a_thread_is_given_to_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2, S11: its stop has not begun, so it is not acknowledged; the world checks that no unit ran twice."""
     async with World(tmp_path) as world:
-        await world.add("c", 4)
-        world.start("a")
-        await world.settled()
-        none = NoThreads(monkeypatch, "stop ")
-        b = world.start("b")
-        await world.until(lambda: none.refused > 3)
+        none, b = await half_to_b(world, monkeypatch, tasks=4, without="stop ")
         assert not b.worker.member.owned
         none.over()
         await world.settled()
@@ -65,12 +73,7 @@ async def test_a_task_that_cannot_be_stopped_for_want_of_a_thread_is_given_to_no
 
 async def test_a_listener_is_told_late_rather_than_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        world.start("a")
-        await world.settled()
-        none = NoThreads(monkeypatch, "on_revoked")
-        b = world.start("b")
-        await world.until(lambda: none.refused > 3)
+        none, b = await half_to_b(world, monkeypatch, tasks=2, without="on_revoked")
         assert (world.count("a on_revoked"), len(b.worker.member.owned)) == (0, 0)
         none.over()
         await world.settled()
