@@ -1,2 +1,8 @@
 """The built-in assignors, one file each, found by the entry points ``connectgroup.assignors`` (connectors and tasks)
-and ``connectgroup.partition_assignors`` (topic partitions)."""
+and ``connectgroup.partition_assignors`` (topic partitions).
+
+The package is ``connectgroup.assignors``; this folder is only where its files are.
+"""
+
+if __name__ != "connectgroup.assignors":
+    raise ImportError(f"the package is connectgroup.assignors, not {__name__}")

@@ -31,7 +31,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from benchmarks.script import hide_own_folder
 from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
 from connectgroup.messages import (
@@ -249,5 +248,4 @@ def line(row: Row, java: Java) -> str:
 
 
 if __name__ == "__main__":
-    hide_own_folder()
     sys.exit(main())

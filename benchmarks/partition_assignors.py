@@ -26,7 +26,6 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
-from benchmarks.script import hide_own_folder
 from connectgroup.assignor import PartitionGroup, PartitionMember, Partitions, TopicSpec
 from connectgroup.plugins import available, load_partition_assignor
 
@@ -150,5 +149,4 @@ def _rounds(text: str) -> int:
 
 
 if __name__ == "__main__":
-    hide_own_folder()
     sys.exit(main())

@@ -25,7 +25,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.script import hide_own_folder
+if __name__ == "__main__":
+    # Run as a script from anywhere: the modules beside this file are imported as benchmarks.NAME.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
 from connectgroup.config import ConnectorFile, CoordinatorConfig
 from connectgroup.messages import ConnectorChange, UpdateConnectorsRequest
@@ -455,5 +458,4 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 if __name__ == "__main__":
-    hide_own_folder()
     sys.exit(main())

@@ -1,1 +1,7 @@
-"""The ready-made listeners, one file each, found by the entry point ``connectgroup.listeners``."""
+"""The ready-made listeners, one file each, found by the entry point ``connectgroup.listeners``.
+
+The package is ``connectgroup.listeners``; this folder is only where its files are.
+"""
+
+if __name__ != "connectgroup.listeners":
+    raise ImportError(f"the package is connectgroup.listeners, not {__name__}")

@@ -56,8 +56,8 @@ PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "
 
 
 WHERE = """
-import connectgroup, assignors, listeners, tests.mutations, pathlib
-for module in connectgroup, assignors, listeners, tests:
+import connectgroup.assignors, tests.mutations, pathlib
+for module in connectgroup, tests:
     print(pathlib.Path(module.__file__).parents[1])
 """
 
@@ -221,7 +221,7 @@ def copy_tree(source: Path, place: Path) -> None:
     place.mkdir()
     for part in PARTS:
         if (source / part).is_dir():
-            shutil.copytree(source / part, place / part, ignore=shutil.ignore_patterns(*leave))
+            shutil.copytree(source / part, place / part, symlinks=True, ignore=shutil.ignore_patterns(*leave))
         elif (source / part).exists():
             shutil.copy2(source / part, place / part)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from assignors.balanced import BalancedAssignor
 from connectgroup.assignor import (
     ConnectAssignment,
     ConnectAssignor,
@@ -17,6 +16,7 @@ from connectgroup.assignor import (
     ConnectMember,
     ConnectMemberAssignment,
 )
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError
 from connectgroup.names import Unit
 from connectgroup.testing.assignor_contract import ConnectAssignorContract

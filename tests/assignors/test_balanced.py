@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from assignors.balanced import BalancedAssignor
 from connectgroup.assignor import ConnectAssignor, ConnectGroup
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.names import NO_UNITS, Units
 from connectgroup.testing.assignor_contract import ConnectAssignorContract
 

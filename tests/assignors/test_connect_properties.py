@@ -14,11 +14,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from assignors.balanced import BalancedAssignor
-from assignors.incremental_cooperative import IncrementalCooperativeAssignor
-from assignors.weighted import WeightedAssignor
 from connectgroup.assignor import ConnectAssignor, ConnectGroup
 from connectgroup.assignor_guard import members_for_install, run_assignor
+from connectgroup.assignors.balanced import BalancedAssignor
+from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
+from connectgroup.assignors.weighted import WeightedAssignor
 from connectgroup.names import Units
 from connectgroup.plugins import available, load_assignor
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assignors.balanced import BalancedAssignor
-from assignors.weighted import LATER_MS, WeightedAssignor
 from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
 from connectgroup.assignor_guard import group_from_prepare, members_for_install
+from connectgroup.assignors.balanced import BalancedAssignor
+from connectgroup.assignors.weighted import LATER_MS, WeightedAssignor
 from connectgroup.coordinator.server import as_server_assignor
 from connectgroup.errors import InvalidRequest, PluginError
 from connectgroup.group.describe import describe

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from assignors.weighted import WeightedAssignor
 from connectgroup.assignor_guard import introduce
+from connectgroup.assignors.weighted import WeightedAssignor
 from connectgroup.config import CoordinatorConfig, WorkerConfig, checked
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import ConfigError, PluginError

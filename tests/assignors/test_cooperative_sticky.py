@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.sticky import StickyAssignor
 from connectgroup.assignor import PartitionGroup
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.partitions import claimants
 from connectgroup.testing import AssignorContract
 

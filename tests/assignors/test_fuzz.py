@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from assignors.balanced import BalancedAssignor
 from connectgroup import wire
 from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError, WireError
 from connectgroup.messages import (
     AssignorMetadata,

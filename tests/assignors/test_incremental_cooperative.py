@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.assignor import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec
 from connectgroup.assignor_guard import run_assignor
+from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.coordinator.server import server_assignor
 from connectgroup.group.describe import describe
 from connectgroup.names import NO_UNITS, Unit, Units

@@ -16,12 +16,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.range import RangeAssignor, ServerRangeAssignor
-from assignors.roundrobin import RoundRobinAssignor
-from assignors.sticky import StickyAssignor
-from assignors.uniform import UniformAssignor
 from connectgroup.assignor import PartitionAssignor, PartitionGroup, Partitions, TopicPartition
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.range import RangeAssignor, ServerRangeAssignor
+from connectgroup.assignors.roundrobin import RoundRobinAssignor
+from connectgroup.assignors.sticky import StickyAssignor
+from connectgroup.assignors.uniform import UniformAssignor
 from connectgroup.partitions import claimants
 from connectgroup.plugins import available, load_partition_assignor
 from connectgroup.testing.partition_contract import PartitionAssignorContract

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.range import RangeAssignor
-from assignors.sticky import StickyAssignor
-from assignors.uniform import UniformAssignor
 from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.range import RangeAssignor
+from connectgroup.assignors.sticky import StickyAssignor
+from connectgroup.assignors.uniform import UniformAssignor
 
 from .partition_tables import Racks, asked, question
 

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from assignors.balanced import BalancedAssignor
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.sticky import StickyAssignor
 from connectgroup.assignor import (
     ConnectAssignment,
     ConnectAssignor,
@@ -26,6 +23,9 @@ from connectgroup.assignor import (
     PartitionMemberAssignment,
     TopicPartition,
 )
+from connectgroup.assignors.balanced import BalancedAssignor
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.errors import PluginError
 from connectgroup.names import Unit
 from connectgroup.testing import AssignorContract

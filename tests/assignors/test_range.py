@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pytest
 
-from assignors.range import RangeAssignor, ServerRangeAssignor
+from connectgroup.assignors.range import RangeAssignor, ServerRangeAssignor
 from connectgroup.errors import PluginError
 from connectgroup.testing import AssignorContract
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assignors.roundrobin import RoundRobinAssignor
+from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.testing import AssignorContract
 
 from .partition_tables import question, shares, table

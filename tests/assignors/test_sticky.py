@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.sticky import StickyAssignor
 from connectgroup.assignor import PartitionAssignor, PartitionGroup, Partitions, TopicPartition
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.testing import AssignorContract
 
 from .partition_tables import movable, partitions, question, settled, shares, table, transfers

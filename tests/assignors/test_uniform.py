@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assignors.uniform import UniformAssignor
+from connectgroup.assignors.uniform import UniformAssignor
 from connectgroup.errors import PluginError
 from connectgroup.testing import AssignorContract
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor
 from connectgroup.assignor import (
     ConnectAssignment,
     ConnectAssignor,
@@ -16,6 +15,7 @@ from connectgroup.assignor import (
     HeldWork,
 )
 from connectgroup.assignor_guard import assignor_info, introduce, run_assignor
+from connectgroup.assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor
 from connectgroup.names import NO_UNITS, Unit, Units
 from connectgroup.placement import WorkerTraits, labels_of, placement_of
 from connectgroup.testing.assignor_contract import ConnectAssignorContract

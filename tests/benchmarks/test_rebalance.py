@@ -49,7 +49,7 @@ def test_every_scenario_runs_and_no_task_ever_runs_twice_or_is_missing() -> None
 
 @pytest.mark.parametrize("script", ["assignors.py", "partition_assignors.py"])
 def test_a_benchmark_of_assignors_runs_as_the_script_it_is(script: str) -> None:
-    """Its folder comes first on the path, where ``assignors.py`` would be taken for the package of that name."""
+    """Its folder, with a module ``assignors``, comes first on ``sys.path``."""
     done = subprocess.run([sys.executable, f"benchmarks/{script}", "3x20"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3x20" in done.stdout

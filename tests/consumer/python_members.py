@@ -14,7 +14,6 @@ import threading
 import time
 from typing import Any
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignor import (
     PartitionAssignment,
     PartitionAssignor,
@@ -23,6 +22,7 @@ from connectgroup.assignor import (
     Partitions,
     TopicPartition,
 )
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.offsets import Position, send_commit

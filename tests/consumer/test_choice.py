@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.range import RangeAssignor
-from assignors.roundrobin import RoundRobinAssignor
-from assignors.sticky import StickyAssignor
 from connectgroup.assignor import PartitionAssignor, RebalanceProtocol
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.range import RangeAssignor
+from connectgroup.assignors.roundrobin import RoundRobinAssignor
+from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers, protocols_of
 from connectgroup.consumer.embedded import Subscription, decode_subscription
 from connectgroup.errors import ConfigError, PluginError, WireError

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.range import RangeAssignor
 from connectgroup.assignor import PartitionAssignment, PartitionGroup, RebalanceProtocol, TopicPartition, TopicSpec
 from connectgroup.assignor_guard import run_assignor
+from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from connectgroup.assignors.range import RangeAssignor
 from connectgroup.consumer.embedded import Subscription, decode_assignment
 from connectgroup.consumer.rounds import (
     AfterSync,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from assignors.range import RangeAssignor
 from connectgroup import partitions as public
 from connectgroup.assignor import PartitionAssignment, PartitionGroup, PartitionMemberAssignment, TopicPartition
 from connectgroup.assignor_guard import run_assignor
+from connectgroup.assignors.range import RangeAssignor
 from connectgroup.consumer.validation import Early, given_too_early, require_no_overlap, told, validate_subscription
 from connectgroup.partitions import claimants
 from tests.assignors.partition_questions import questions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assignors.balanced import BalancedAssignor
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.coordinator.server import server_assignors
 from connectgroup.errors import TransportError
 from connectgroup.log.memory import MemoryLog

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from assignors.balanced import BalancedAssignor
 from connectgroup.assignor import ConnectGroup, ConnectMember, ConnectorSpec, Metadata
 from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import server_assignor
 from connectgroup.errors import InvalidRequest

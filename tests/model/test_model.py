@@ -91,7 +91,7 @@ def test_the_model_knows_nothing_of_the_rules() -> None:
                 modules = (
                     [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
                 )
-                ours = {module for module in modules if module.startswith(("connectgroup", "tests", "assignors"))}
+                ours = {module for module in modules if module.startswith(("connectgroup", "tests"))}
                 assert ours <= SHARED, f"{name} imports {sorted(ours - SHARED)}"
 
 

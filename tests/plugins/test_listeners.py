@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.listeners.log import LoggingListener
 from connectgroup.names import Unit, Units
-from listeners.log import LoggingListener
 
 SOME = frozenset({Unit("a", 0), Unit("a")})
 

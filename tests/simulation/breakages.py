@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from assignors import balanced
+from connectgroup.assignors import balanced
 from connectgroup.coordinator import runtime
 from connectgroup.group import (
     assignment,

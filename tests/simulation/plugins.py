@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from assignors.balanced import BalancedAssignor
 from connectgroup.assignor import (
     ConnectAssignment,
     ConnectAssignor,
@@ -18,6 +17,7 @@ from connectgroup.assignor import (
     ConnectMemberAssignment,
     Metadata,
 )
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import Fenced
 from connectgroup.listener import WorkerRebalanceListener

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from assignors.incremental_cooperative import IncrementalCooperativeAssignor
-from assignors.weighted import WeightedAssignor
 from connectgroup.assignor_guard import introduce
+from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
+from connectgroup.assignors.weighted import WeightedAssignor
 from connectgroup.names import Unit
 from connectgroup.placement import WorkerTraits
 

@@ -13,7 +13,7 @@ from ..simulation.loop import Node, SimulatedLoop, simulated
 
 
 def _balanced() -> type:
-    from assignors.balanced import BalancedAssignor
+    from connectgroup.assignors.balanced import BalancedAssignor
 
     return BalancedAssignor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from assignors.balanced import BalancedAssignor
 from connectgroup.assignor import ConnectAssignment, ConnectGroup
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.names import Unit
 
 from .base import Invariant

@@ -1,0 +1,111 @@
+"""What an install puts into site-packages, and under which names it is imported there: wheel, sdist and editable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+USE = """
+import importlib
+from connectgroup.plugins import available, load_assignor, load_listener, load_partition_assignor
+print(type(load_assignor("balanced")).__module__, type(load_partition_assignor("range")).__module__,
+      type(load_listener("log")).__module__)
+assert len([load_assignor(name) for name in available("assignors")]) == 3
+assert len([load_partition_assignor(name) for name in available("partition_assignors")]) == 6
+for name in "assignors", "listeners", "tests", "examples", "benchmarks":
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        pass
+    else:
+        print("importable:", name)
+"""
+
+
+class Built(NamedTuple):
+    """A wheel and an sdist of the checkout, in ``folder``."""
+
+    folder: Path
+    wheel: Path
+    sdist: Path
+
+
+def run(*words: object, cwd: Path) -> str:
+    """Run a command outside of the checkout's path; its output."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    for package in "hatchling", "editables":
+        pytest.importorskip(package, reason=f"{package} is not installed; allowed: pip install {package}")
+    folder = tmp_path_factory.mktemp("built")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (wheel,) = folder.glob("*.whl")
+    (sdist,) = folder.glob("*.tar.gz")
+    return Built(folder, wheel, sdist)
+
+
+def from_wheel(built: Built) -> list[object]:
+    return [built.wheel]
+
+
+def from_sdist(built: Built) -> list[object]:
+    return ["--no-build-isolation", built.sdist]
+
+
+def editable(built: Built) -> list[object]:
+    return ["--no-build-isolation", "--editable", ROOT]
+
+
+def editable_of_an_unpacked_sdist(built: Built) -> list[object]:
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(built.folder, filter="data")
+    return ["--no-build-isolation", "--editable", built.sdist.with_name(built.sdist.name.removesuffix(".tar.gz"))]
+
+
+@pytest.mark.parametrize("source", [from_wheel, from_sdist, editable, editable_of_an_unpacked_sdist])
+def test_install_adds_one_top_level_package(built: Built, tmp_path: Path, source: object) -> None:
+    """The built-in assignors and listeners are ``connectgroup.assignors`` and ``connectgroup.listeners`` alone."""
+    assert callable(source)
+    venv = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
+    python = venv / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    # Dependencies and build back end: those of the environment the tests run in. Its .pth files are not read.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+    run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", *source(built), cwd=tmp_path)
+
+    packages = {path.name for path in site.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")}
+    assert packages - {"__pycache__"} <= {"connectgroup"}
+    assert not list(site.glob("*assignors*")) + list(site.glob("*listeners*"))
+    assert run(python, "-c", USE, cwd=tmp_path).splitlines() == [
+        "connectgroup.assignors.balanced connectgroup.assignors.range connectgroup.listeners.log"
+    ]
+
+
+@pytest.mark.parametrize("name", ["assignors", "listeners"])
+def test_source_folder_is_not_importable_as_a_second_package(name: str) -> None:
+    """From the checkout, where the folders are on ``sys.path``: two copies of a class would not be equal."""
+    code = f"try:\n    import {name}\nexcept ImportError as error:\n    print(error)"
+    assert run(sys.executable, "-c", code, cwd=ROOT) == f"the package is connectgroup.{name}, not {name}\n"
