@@ -15,16 +15,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from .errors import ConfigError
 from .group.settings import GroupSettings, ServerAssign
 from .member.machine import MemberSettings
+from .names import MAX_NAME_BYTES
 from .placement import LARGEST_CAPACITY, LARGEST_TRAITS, MOST_LABELS, WorkerTraits, labels_of
 
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
 MaybeMilliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
-Name = Annotated[str, Field(min_length=1, max_length=249)]
+
+
+def _in_bytes(name: str) -> str:
+    """A name no longer than the protocol carries."""
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise PydanticCustomError("too_long", "at most {limit} bytes in UTF-8", {"limit": MAX_NAME_BYTES})
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), AfterValidator(_in_bytes)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 DEFAULT_PORT = 8474

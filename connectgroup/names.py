@@ -15,6 +15,9 @@ CONNECTOR: Final = -1
 JOIN_EPOCH: Final = 0
 """Sent by a member that joins, or joins again, and runs nothing."""
 
+MAX_NAME_BYTES: Final = 249
+"""UTF-8 bytes of an identifier: group, member, instance, connector or assignor name (Kafka's limit for topic names)."""
+
 LEAVE_EPOCH: Final = -1
 """Sent by a member that leaves for good."""
 
@@ -54,6 +57,10 @@ def show(units: Iterable[Unit], *, most: int = 8) -> str:
 
 
 def printable(value: object, *, most: int = 80) -> str:
-    """Somebody else's text made safe for one line of ours: control characters escaped, cut to ``most``."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in str(value))
+    """Somebody else's text made safe for one line of ours: control characters escaped, cut to ``most`` characters.
+
+    The text is cut before it is escaped: the work does not grow with what a peer sent.
+    """
+    head = (value[: most + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: most + 1]
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in str(head))
     return text if len(text) <= most else text[: most - 3] + "..."

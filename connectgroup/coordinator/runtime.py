@@ -62,6 +62,9 @@ MOST_A_TURN = 500
 LATE_S = 1.0
 """A timer that fires later than this, or than a quarter of its time, is set anew instead."""
 
+MAX_HEARD_OTHERS = 10_000
+"""Member ids whose last sequence is kept though no group has them as members; the oldest are dropped first."""
+
 RELOAD_WAIT_S = 0.2
 """Between two attempts to load a group whose log cannot be read just now."""
 
@@ -200,7 +203,8 @@ class Coordinator:
 
     async def _describe(self, request: DescribeRequest, client_host: str) -> Response:
         known = [group_id for group_id, group in self._groups.items() if group.exists]
-        asked = request.group_ids or tuple(sorted({*known, *self._broken}))
+        # Each group once, however often it is named: a described group may take megabytes.
+        asked = tuple(dict.fromkeys(request.group_ids)) or tuple(sorted({*known, *self._broken}))
         answers = [await self._ask(DescribeRequest(group_ids=(group_id,)), group_id, client_host) for group_id in asked]
         groups = [group for answer in answers if isinstance(answer, DescribeResponse) for group in answer.groups]
         return DescribeResponse(groups=tuple(groups), coordinator_epoch=self._log.epoch)
@@ -374,13 +378,11 @@ class Coordinator:
         if isinstance(request, HeartbeatRequest) and not command.arrived:
             command.arrived = True
             who = (request.group_id, request.member_id)
-            if request.sequence >= 0:
-                if request.sequence <= self._last_heard(who, group):
-                    command.late = True
-                    error = StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
-                    answers.append((command, refusal(request, error)))
-                    return None
-                self._heard[who] = request.sequence, self._loop.time()
+            if 0 <= request.sequence <= self._last_heard(who, group):
+                command.late = True
+                error = StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
+                answers.append((command, refusal(request, error)))
+                return None
         if isinstance(request, HeartbeatRequest):
             earlier = self._parked.get((request.group_id, request.member_id))
             if earlier is not None and earlier is not command and earlier.parked_response is not None:
@@ -405,13 +407,17 @@ class Coordinator:
         now_s = self._loop.time()
         kept_s = 2 * self._settings.session_timeout_ms / 1000
         if len(self._heard) >= self._most_heard:
-            self._heard = {
-                (group_id, member_id): (sequence, at_s)
-                for (group_id, member_id), (sequence, at_s) in self._heard.items()
-                if now_s - at_s < kept_s
-                or ((known := self._groups.get(group_id)) is not None and member_id in known.members)
+            members = {
+                (group_id, member_id): heard
+                for (group_id, member_id), heard in self._heard.items()
+                if (known := self._groups.get(group_id)) is not None and member_id in known.members
             }
-            self._most_heard = 2 * len(self._heard) + 1_000
+            others = [
+                (key, heard) for key, heard in self._heard.items() if key not in members and now_s - heard[1] < kept_s
+            ]
+            others.sort(key=lambda entry: entry[1][1])
+            self._heard = members | dict(others[-MAX_HEARD_OTHERS:])
+            self._most_heard = min(2 * len(self._heard) + 1_000, len(self._heard) + MAX_HEARD_OTHERS)
         sequence, at_s = self._heard.get(who, (-1, now_s))
         return sequence if who[1] in group.members or now_s - at_s < kept_s else -1
 
@@ -436,6 +442,11 @@ class Coordinator:
         if outcome.response is None:
             return outcome.records
         request = command.what
+        if isinstance(request, HeartbeatRequest) and request.sequence >= 0 and not repeated:
+            # Only ids that the group rules found valid are kept: an id that is none would take memory for nothing.
+            assert isinstance(outcome.response, HeartbeatResponse)
+            if outcome.response.error_code != InvalidRequest.code:
+                self._heard[(request.group_id, request.member_id)] = request.sequence, self._loop.time()
         parks = outcome.parks and not buggify("a parked heartbeat is answered at once")
         if parks and isinstance(request, HeartbeatRequest) and request.max_wait_ms > 0:
             assert isinstance(outcome.response, HeartbeatResponse)

@@ -20,13 +20,10 @@ from ..messages import (
     config_of,
     each_unit,
 )
-from ..names import CONNECTOR, JOIN_EPOCH, STATIC_LEAVE_EPOCH, Unit, printable
+from ..names import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAVE_EPOCH, Unit, printable
 from ..placement import placement_of
 from ..records import WantedState
 from .settings import GroupSettings
-
-LONGEST_NAME = 249
-"""Characters in a group, member, instance or connector name (Kafka's limit for topic names)."""
 
 
 def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
@@ -34,11 +31,11 @@ def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
 
 
 def name(field: str, value: str) -> None:
-    """A name is 1 to 249 printable characters without blanks at its ends; ``.`` and ``..`` are file-system words."""
+    """A name is 1 to 249 bytes of printable characters without blanks at its ends, and not ``.`` or ``..``."""
     if not value:
         raise _refuse(field, value, "a non-empty name")
-    if len(value) > LONGEST_NAME:
-        raise _refuse(field, value, f"at most {LONGEST_NAME} characters (it has {len(value)})")
+    if len(value) > MAX_NAME_BYTES or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise _refuse(field, value, f"at most {MAX_NAME_BYTES} bytes (it has {len(value)} characters)")
     if not value.isprintable() or value.strip() != value or value in (".", ".."):
         raise _refuse(field, value, "printable characters, no blanks at the ends, not '.' or '..'")
 

@@ -67,6 +67,9 @@ UPDATE_CONNECTORS: Final = 20484
 DELETE: Final = 20485
 
 
+MAX_CLIENT_ID: Final = 249
+"""Bytes of a request header's client id, as of every other identifier."""
+
 _ANSWERABLE: Final = struct.Struct(">hhi")  # API key, version, correlation id
 _HEADER: Final = struct.Struct(">hhih")  # and the length of the client id, which is never compact
 _CORRELATION_ID: Final = struct.Struct(">i")
@@ -180,7 +183,9 @@ def decode_request(data: bytes | memoryview) -> DecodedRequest:
         if length != -1:
             pos = 10 + length
             if not 10 <= pos <= size:
-                raise Fault(f"length {length}", f"-1 to the {size - 10} bytes that remain")
+                raise Fault(f"client_id of length {length}", f"-1 to the {size - 10} bytes that remain")
+            if length > MAX_CLIENT_ID:
+                raise Fault(f"client_id of length {length}", f"at most {MAX_CLIENT_ID} bytes")
             client_id = data[10:pos].decode()
         if flexible:
             # Tagged fields of the header: none are known, those of a newer client are passed over.

@@ -7,8 +7,9 @@ interpreting a definition costs about ten times as much, and hand-written code f
 messages would have its checks forgotten somewhere.
 
 The contract of what comes out, for any bytes whatever: ``decode`` returns a message or raises ``WireError``, and
-nothing is allocated before its length was held against the bytes that remain (KAFKA-20570). ``encode`` raises
-``WireError`` with the field's name for a value that the field cannot hold.
+nothing is allocated before its length was held against the bytes that remain (KAFKA-20570) and against the limits that
+the definition declares (``maxLength``, ``maxElements``, ``maxTotal``). ``encode`` raises ``WireError`` with the field's
+name for a value that the field cannot hold; it does not check the declared limits.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ def compile_codec(message: Message, version: int) -> Codec:
         raise AssertionError(f"{message.name}: no version {version}")
     name = f"{message.name} v{version}"
     writer = _Writer(version=version, flexible=version in message.flexible)
+    writer.count_totals(message.body)
     writer.write(message.body)
     source, filename = "\n".join(writer.lines) + "\n", f"<wire {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     exec(compile(source, filename, "exec"), writer.names)
     encode_body, decode_body = writer.names[f"encode_{message.body.name}"], writer.names[f"decode_{message.body.name}"]
     lines = Lines(filename=filename, version=version, flexible=writer.flexible, fields=writer.fields)
+    totals = tuple(writer.totals)
 
     def encode(value: Any) -> bytes:
         try:
@@ -73,7 +76,7 @@ def compile_codec(message: Message, version: int) -> Codec:
     def decode(data: bytes, pos: int) -> Any:
         size = len(data)
         try:
-            value, pos = decode_body(data, pos, size)
+            value, pos = decode_body(data, pos, size, list(totals)) if totals else decode_body(data, pos, size)
         except _DECODING as error:
             raise WireError(f"{name}: {explain_decoding(error, lines)}") from error
         if pos != size:
@@ -103,15 +106,22 @@ def _smallest_whole(field: Field, version: int, flexible: bool) -> int:
 
 
 class _Writer:
-    """Writes the source of one message in one version: ``encode_X(m)`` and ``decode_X(data, pos, size)`` a struct."""
+    """Writes the source of one message in one version: ``encode_X(m)`` and ``decode_X(data, pos, size)`` a struct.
+
+    Where a field of the message declares ``maxTotal``, all decoding functions take ``left`` as well: for each such
+    field, how many more elements this message may hold.
+    """
 
     def __init__(self, *, version: int, flexible: bool) -> None:
         self.version, self.flexible = version, flexible
+        self.totals: list[int] = []
+        self._arguments = "data, pos, size"
         self.lines: list[str] = []
         self.fields: dict[int, tuple[Field, ...]] = {}
         self.names: dict[str, Any] = {name: getattr(primitives, name) for name in primitives.FOR_GENERATED_CODE}
         self.names |= {"unpack_from": struct.unpack_from, "pack": struct.pack}
         self._written: dict[str, Struct] = {}
+        self._total_of: dict[tuple[str, str], int] = {}
 
     def put(self, indent: int, line: str, *fields: Field) -> None:
         """One line; ``fields`` are those to blame if it fails."""
@@ -132,6 +142,19 @@ class _Writer:
         suffix = letters.replace("?", "t")
         self.names[f"pack_{suffix}"], self.names[f"unpack_{suffix}"] = of.pack, of.unpack_from
         return f"pack_{suffix}", f"unpack_{suffix}", of.size
+
+    def count_totals(self, of: Struct) -> None:
+        """Find the fields that declare ``maxTotal``."""
+        for field in of.fields:
+            if self.version not in field.versions:
+                continue
+            key = of.name, field.attribute
+            if field.max_total is not None and key not in self._total_of:
+                self._total_of[key] = len(self.totals)
+                self.totals.append(field.max_total)
+                self._arguments = "data, pos, size, left"
+            if field.struct is not None:
+                self.count_totals(field.struct)
 
     def write(self, of: Struct) -> None:
         if of.name in self._written:
@@ -255,14 +278,14 @@ class _Writer:
         # So the slots are filled in a class of the same layout that is not frozen, which then becomes the real one.
         loose = type(of.cls.__name__, (), {"__slots__": of.cls.__slots__})
         self.names[f"Loose_{of.name}"], self.names[f"Class_{of.name}"] = loose, of.cls
-        self.put(0, f"def decode_{of.name}(data, pos, size):")
+        self.put(0, f"def decode_{of.name}({self._arguments}):")
         self.put(1, f"o = Loose_{of.name}()")
         for field in (*absent, *tagged):
             self.put(1, f"o.{field.attribute} = {self.default(of, field)}")
         for run in _runs(plain):
-            self._decode_run(1, run)
+            self._decode_run(1, run, of)
         if self.flexible and tagged:
-            self._decode_tags(tagged)
+            self._decode_tags(tagged, of)
         elif self.flexible:
             self.put(1, "if data[pos]:", *plain[-1:])
             self.put(2, "pos = skip_tags(data, pos, size)")
@@ -271,9 +294,9 @@ class _Writer:
         self.put(1, f"o.__class__ = Class_{of.name}")
         self.put(1, "return o, pos")
 
-    def _decode_run(self, indent: int, run: list[Field]) -> None:
+    def _decode_run(self, indent: int, run: list[Field], of: Struct) -> None:
         if not _fixed(run[0]):
-            self._decode_value(indent, run[0])
+            self._decode_value(indent, run[0], of)
             return
         _, unpack, size = self.layout(_letters(run, decoding=True))
         targets = ", ".join(f"o.{field.attribute}" for field in run)
@@ -286,7 +309,7 @@ class _Writer:
                 self.put(indent + 1, f"raise bad_choice(o.{field.attribute}, {choices})", field)
                 self.put(indent, f"o.{field.attribute} = {choices}[o.{field.attribute}]")
 
-    def _decode_tags(self, tagged: list[Field]) -> None:
+    def _decode_tags(self, tagged: list[Field], of: Struct) -> None:
         self.put(1, "count = data[pos]")
         self.put(1, "pos += 1")
         self.put(1, "if count:")
@@ -303,13 +326,13 @@ class _Writer:
         self.put(4, "raise bad_tag(last, tag, n, size - begin)")
         for number, field in enumerate(tagged):
             self.put(3, f"{'if' if number == 0 else 'elif'} tag == {field.tag}:")
-            self._decode_run(4, [field])
+            self._decode_run(4, [field], of)
         self.put(3, "else:")
         self.put(4, "pos = end  # of a newer peer: not known here, not an error")
         self.put(3, "if pos != end:")
         self.put(4, "raise tag_not_used_up(tag, pos - begin, end - begin)")
 
-    def _decode_value(self, indent: int, field: Field) -> None:
+    def _decode_value(self, indent: int, field: Field, of: Struct) -> None:
         at, nullable = f"o.{field.attribute}", self.version in field.nullable
         if field.wire_type == "struct" and not field.array:
             assert field.struct is not None
@@ -322,7 +345,7 @@ class _Writer:
                 self.put(indent + 1, "raise bad_presence(mark)", field)
                 self.put(indent, "else:")
                 indent += 1
-            self.put(indent, f"{at}, pos = decode_{field.struct.name}(data, pos, size)", field)
+            self.put(indent, f"{at}, pos = decode_{field.struct.name}({self._arguments})", field)
             return
         self._decode_length(indent, field)
         if nullable:
@@ -331,12 +354,13 @@ class _Writer:
             self.put(indent, "else:")
             indent += 1
         if field.array:
-            self._decode_elements(indent, field, at)
+            self._decode_elements(indent, field, of)
             return
         # One comparison for three faults: null (or worse) where it is not allowed, too long, and beyond the end.
+        limit = field.max_length
         self.put(indent, "stop = pos + n")
-        self.put(indent, "if not pos <= stop <= size:")
-        self.put(indent + 1, "raise bad_length(n, size - pos)", field)
+        self.put(indent, f"if not pos <= stop <= size{f' or n > {limit}' if limit else ''}:")
+        self.put(indent + 1, f"raise bad_length(n, size - pos{f', {limit}' if limit else ''})", field)
         self.put(indent, f"{at} = data[pos:stop]{'.decode()' if field.wire_type == 'string' else ''}", field)
         self.put(indent, "pos = stop")
 
@@ -353,21 +377,28 @@ class _Writer:
             self.put(indent, f"n, = {unpack}(data, pos)", field)
             self.put(indent, f"pos += {size}")
 
-    def _decode_elements(self, indent: int, field: Field, at: str) -> None:
+    def _decode_elements(self, indent: int, field: Field, of: Struct) -> None:
+        at, limit = f"o.{field.attribute}", field.max_elements
         least = smallest(field, self.version, self.flexible)
-        self.put(indent, f"if n < 0 or n * {least} > size - pos:")
-        self.put(indent + 1, f"raise bad_count(n, size - pos, {least})", field)
+        self.put(indent, f"if n < 0 or n * {least} > size - pos{f' or n > {limit}' if limit else ''}:")
+        self.put(indent + 1, f"raise bad_count(n, size - pos, {least}{f', {limit}' if limit else ''})", field)
+        if field.max_total is not None:
+            left = f"left[{self._total_of[of.name, field.attribute]}]"
+            self.put(indent, f"{left} -= n")
+            self.put(indent, f"if {left} < 0:")
+            self.put(indent + 1, f"raise bad_total({field.max_total} - {left}, {field.max_total})", field)
         if field.wire_type in INTEGERS:
             self.put(indent, f'{at} = unpack_from(f">{{n}}{INTEGERS[field.wire_type]}", data, pos)', field)
             self.put(indent, f"pos += n * {least}")
             return
         if field.struct is not None:
-            decode = f"decode_{field.struct.name}"
+            item = f"decode_{field.struct.name}({self._arguments})"
         else:
-            decode = "read_compact_string" if self.flexible else "read_classic_string"
+            length = f", {field.max_length}" if field.max_length else ""
+            item = f"read_{'compact' if self.flexible else 'classic'}_string(data, pos, size{length})"
         self.put(indent, "items = []")
         self.put(indent, "for _ in range(n):")
-        self.put(indent + 1, f"item, pos = {decode}(data, pos, size)", field)
+        self.put(indent + 1, f"item, pos = {item}", field)
         self.put(indent + 1, "items.append(item)")
         self.put(indent, f"{at} = tuple(items)")
 

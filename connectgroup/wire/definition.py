@@ -5,6 +5,9 @@ versions from which it is flexible, and its fields in wire order. The class says
 says where its bytes are. ``load`` refuses a pair that disagrees, naming message and field, so that a field added
 to one and forgotten in the other is found when the module is imported and not when a byte goes missing.
 
+Beyond Kafka's form, a field may declare limits, which the decoder checks before it allocates: ``maxLength`` (bytes of a
+string or bytes value), ``maxElements`` (of one array) and ``maxTotal`` (of all arrays of the field in one message).
+
 Source: the README beside Kafka's ``clients/src/main/resources/common/message``.
 """
 
@@ -34,6 +37,7 @@ _FIELD_KEYS = frozenset(
     (
         *("name", "type", "versions", "nullableVersions", "taggedVersions", "tag"),
         *("default", "ignorable", "about", "fields", "attribute"),
+        *("maxLength", "maxElements", "maxTotal"),
     )
 )
 _PYTHON_TYPE = {"string": str, "bytes": bytes, "bool": bool, **dict.fromkeys(INTEGERS, int)}
@@ -55,6 +59,10 @@ class Field:
         default: its value where it is absent.
         ignorable: whether a value other than the default may be left out of a version that lacks the field.
         choices: the numbers it may have and what they are called, if its class is an ``IntEnum``.
+        max_length: the most bytes accepted in a string or bytes value (each element, if an array); null for no limit
+            but the frame's.
+        max_elements: the most elements accepted in one array of this field; null for no limit but the frame's.
+        max_total: the most elements accepted in all arrays of this field in one message; null for no limit.
     """
 
     attribute: str
@@ -68,6 +76,9 @@ class Field:
     default: object
     ignorable: bool
     choices: type[IntEnum] | None
+    max_length: int | None = None
+    max_elements: int | None = None
+    max_total: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +202,18 @@ def _field(
         default=_default(at, entry, type_name, array, struct),
         ignorable=entry.get("ignorable", False),
         choices=choices,
+        max_length=_limit(at, entry, "maxLength", type_name in ("string", "bytes")),
+        max_elements=_limit(at, entry, "maxElements", array),
+        max_total=_limit(at, entry, "maxTotal", array),
     )
+
+
+def _limit(at: str, entry: Mapping[str, Any], key: str, applies: bool) -> int | None:
+    """One of the limits of a field, or null."""
+    limit = entry.get(key)
+    if limit is not None and (not applies or type(limit) is not int or limit < 1):
+        raise AssertionError(f"{at}: {key} is {limit!r}; allowed: 1 or more, on a field that has lengths of that kind")
+    return limit
 
 
 def _default(at: str, entry: Mapping[str, Any], type_name: str, array: bool, struct: Struct | None) -> object:

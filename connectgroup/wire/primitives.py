@@ -17,7 +17,8 @@ from ..names import printable
 FOR_GENERATED_CODE: Final = (
     *("BOOL", "SHORT", "Fault", "uvarint", "compact_string", "classic_string"),
     *("read_uvarint", "read_compact_string", "read_classic_string", "read_tag", "skip_tags"),
-    *("bad_choice", "bad_count", "bad_length", "bad_presence", "bad_tag", "tag_not_used_up", "too_many_tags"),
+    *("bad_choice", "bad_count", "bad_length", "bad_presence", "bad_tag", "bad_total", "tag_not_used_up"),
+    "too_many_tags",
 )
 """What the generated code finds under its own names."""
 
@@ -88,23 +89,23 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
     raise Fault("a varint of more than 5 bytes", "1 to 5 bytes")
 
 
-def read_compact_string(data: bytes, pos: int, size: int) -> tuple[str, int]:
+def read_compact_string(data: bytes, pos: int, size: int, limit: int = MAX_LENGTH) -> tuple[str, int]:
     length = data[pos]
     pos += 1
     if length > 127:
         length, pos = read_uvarint(data, pos)
-    return _read_text(data, pos, size, length - 1)
+    return _read_text(data, pos, size, length - 1, limit)
 
 
-def read_classic_string(data: bytes, pos: int, size: int) -> tuple[str, int]:
+def read_classic_string(data: bytes, pos: int, size: int, limit: int = MAX_LENGTH) -> tuple[str, int]:
     (length,) = _INT16.unpack_from(data, pos)
-    return _read_text(data, pos + 2, size, length)
+    return _read_text(data, pos + 2, size, length, limit)
 
 
-def _read_text(data: bytes, pos: int, size: int, length: int) -> tuple[str, int]:
+def _read_text(data: bytes, pos: int, size: int, length: int, limit: int) -> tuple[str, int]:
     stop = pos + length
-    if not pos <= stop <= size:
-        raise bad_length(length, size - pos)
+    if not pos <= stop <= size or length > limit:
+        raise bad_length(length, size - pos, limit)
     return data[pos:stop].decode(), stop
 
 
@@ -154,17 +155,26 @@ def tag_not_used_up(tag: int, used: int, length: int) -> Fault:
     return Fault(f"tag {tag} of {length} bytes whose value takes {used}", "equal sizes")
 
 
-def bad_length(length: int, left: int) -> Fault:
+def bad_length(length: int, left: int, limit: int = MAX_LENGTH) -> Fault:
     """For the length of a string or bytes, -1 being null."""
+    if limit < length <= left:
+        return Fault(f"length {length}", f"at most {limit} bytes")
     return Fault("null" if length == -1 else f"length {length}", f"0 to the {left} bytes that remain")
 
 
-def bad_count(count: int, left: int, smallest: int) -> Fault:
+def bad_count(count: int, left: int, smallest: int, limit: int = MAX_LENGTH) -> Fault:
     """For the count of an array, -1 being null."""
+    if limit < count <= left // smallest:
+        return Fault(f"{count} elements", f"at most {limit}")
     return Fault(
         "null" if count == -1 else f"{count} elements",
         f"0 to {left // smallest}: {left} bytes remain, {smallest} or more each",
     )
+
+
+def bad_total(total: int, limit: int) -> Fault:
+    """For the elements of all arrays of one field in one message."""
+    return Fault(f"{total} elements in the whole message", f"at most {limit}")
 
 
 def bad_presence(mark: int) -> Fault:

@@ -83,13 +83,18 @@ def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
     elif field.wire_type == "bytes":
         one = st.binary(max_size=200)
     elif field.wire_type == "string":
-        one = UNICODE | st.sampled_from(TEXTS)
+        one = UNICODE | st.sampled_from(_texts(field))
     else:
         assert field.struct is not None
         one = messages(field.struct, version)
     if field.array:
         one = st.lists(one, max_size=3).map(tuple)
     return st.none() | one if version in field.nullable else one
+
+
+def _texts(field: Field) -> list[str]:
+    """Those that the field's declared limit allows."""
+    return [text for text in TEXTS if field.max_length is None or len(text.encode()) <= field.max_length]
 
 
 def made_up(of: Struct, version: int, rng: random.Random, *, full: bool = False) -> Any:
@@ -119,6 +124,6 @@ def _made_up(field: Field, version: int, rng: random.Random, full: bool) -> Any:
     if field.wire_type == "bytes":
         return rng.randbytes(rng.randrange(1, 9))
     if field.wire_type == "string":
-        return rng.choice(TEXTS[1:])
+        return rng.choice(_texts(field)[1:])
     assert field.struct is not None
     return made_up(field.struct, version, rng, full=full)

@@ -1,0 +1,57 @@
+"""What a coordinator keeps of requests, whatever they hold."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from connectgroup.coordinator import runtime
+from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.messages import DescribeRequest, DescribeResponse
+
+from .builders import GROUP, add, ask, beat, change, look, send, serving
+
+
+async def test_member_ids_that_are_refused_are_not_kept() -> None:
+    """150 heartbeats with a member id of 7 MiB left 1,137 MB behind."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a", sequence=1))
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for number in range(20):
+                answer = await ask(coordinator, beat(f"{number}" + "x" * (1 << 20), sequence=1))
+                assert answer.error_code == InvalidRequest.code
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 1 << 20
+
+
+async def test_member_ids_that_no_group_has_are_kept_up_to_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last sequence is kept for twice the session timeout, in which any number of them may come."""
+    monkeypatch.setattr(runtime, "MAX_HEARD_OTHERS", 100, raising=False)
+    async with serving() as coordinator:
+        await change(coordinator, add())
+        await ask(coordinator, beat("a", sequence=10))
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for number in range(6_000):
+                answer = await ask(coordinator, beat(f"other-{number}", 7, sequence=1))
+                assert answer.error_code == UnknownMemberId.code
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 6_000 * 150
+        assert (await ask(coordinator, beat("a", sequence=9))).error_code == StaleMemberEpoch.code
+        assert {member.member_id for member in (await look(coordinator)).members} == {"a"}
+
+
+async def test_a_group_named_several_times_is_described_once() -> None:
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a"))
+        answer = await send(coordinator, DescribeRequest(group_ids=(GROUP, "other", GROUP, GROUP)))
+        assert isinstance(answer, DescribeResponse)
+        assert [group.group_id for group in answer.groups] == [GROUP, "other"]
