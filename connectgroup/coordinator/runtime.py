@@ -129,7 +129,7 @@ class Coordinator:
         self._heard: dict[tuple[str, str], tuple[int, float]] = {}
         self._most_heard = 1_000
         self._timers: dict[TimerKey, _Armed] = {}
-        self._expired: set[TimerKey] = set()
+        self._expired: dict[TimerKey, _Command] = {}  # by identity: timers in the queue that are not yet decided
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._not_serving: GroupError | None = None
@@ -301,6 +301,10 @@ class Coordinator:
             if records:
                 await self._log.append(records)
         except AppendRefused as error:
+            # What was decided for groups without records stands.
+            for timer in timers:
+                if timer.key.group_id not in touched:
+                    self._set(timer)
             await self._on_refused(error, commands, answers, touched)
             self._arm(parked)
             return
@@ -359,9 +363,9 @@ class Coordinator:
         if command.answer is not None and command.answer.done():
             return None
         if isinstance(command.what, TimerKey):
-            if command.what not in self._expired:
-                return None
-            self._expired.discard(command.what)
+            if self._expired.get(command.what.identity) is not command:
+                return None  # cancelled or set again since it expired
+            del self._expired[command.what.identity]
         if command.group_id in self._broken:
             self._refuse(command, CoordinatorNotAvailable(str(self._broken[command.group_id])))
             return None
@@ -434,11 +438,17 @@ class Coordinator:
         if group.exists:
             self._groups[group.group_id] = group
         # A parked heartbeat is proof of life from its arrival, not from each time it is looked at again.
-        timers += [
+        decided = [
             timer
             for timer in outcome.timers
             if not (repeated and isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION)
         ]
+        timers += decided
+        # A timer that expired while this input waited in the queue is a command of this turn already. It must not fire
+        # after the input that ended it, so it goes now; it is armed anew only after the append. Should the append
+        # fail, the group is loaded again, and ``on_load`` arms its timers.
+        for timer in decided:
+            self._expired.pop(timer.key.identity, None)
         if outcome.response is None:
             return outcome.records
         request = command.what
@@ -499,9 +509,10 @@ class Coordinator:
     # Timers
 
     def _set(self, timer: Timer) -> None:
-        # One that has fired and still waits for its turn is out of date now.
-        self._expired.discard(timer.key)
-        armed = self._timers.get(timer.key)
+        # An expired timer that is still in the queue is stale now.
+        key = timer.key.identity
+        self._expired.pop(key, None)
+        armed = self._timers.get(key)
         if isinstance(timer, SetTimer):
             due_s = self._loop.time() + timer.after_ms / 1000
             if armed is not None and armed.due_s <= due_s:
@@ -509,9 +520,9 @@ class Coordinator:
                 # waits on, and the event loop's own timers stay as they are.
                 armed.timer, armed.due_s = timer, due_s
                 return
-            self._timers[timer.key] = _Armed(timer, due_s, self._loop.call_at(due_s, self._look, timer.key))
+            self._timers[key] = _Armed(timer, due_s, self._loop.call_at(due_s, self._look, key))
         else:
-            self._timers.pop(timer.key, None)
+            self._timers.pop(key, None)
         if armed is not None:
             armed.look.cancel()
 
@@ -532,8 +543,8 @@ class Coordinator:
             again_ms = LATE_S * 1000 if key.kind is TimerKind.DELAY else timer.after_ms
             self._set(replace(timer, after_ms=min(timer.after_ms, int(again_ms))))
             return
-        self._expired.add(key)
-        self._enqueue(_Command(key, key.group_id))
+        self._expired[key] = command = _Command(armed.timer.key, key.group_id)
+        self._enqueue(command)
 
     # ----------------------------------------------------------------------------------------------
     # Loading
@@ -556,6 +567,8 @@ class Coordinator:
         self._groups.pop(group_id, None)
         for key in [key for key in self._timers if key.group_id == group_id]:
             self._timers.pop(key).look.cancel()
+        for key in [key for key in self._expired if key.group_id == group_id]:
+            del self._expired[key]
         for who in [who for who in self._parked if who[0] == group_id]:
             error = CoordinatorLoadInProgress(f"group {printable(group_id)} is being loaded")
             self._refuse(self._parked.pop(who), error)

@@ -165,7 +165,7 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
     under_way = draft.computation
     fresh = under_way is None or under_way.epoch != draft.epoch
     if fresh and not waited and (left_ms := _too_early_ms(draft, settings)):
-        return (compute(draft.group.group_id, left_ms),)
+        return (compute(draft.group.group_id, draft.epoch, left_ms),)
     assignor = select_assignor(members)
     if assignor is None:
         if fresh:
@@ -207,7 +207,7 @@ def _ask(
     draft.write(replace(computation, member_id=chosen, prepared=False))
     member = draft.member(chosen)
     assert member is not None
-    return (compute(draft.group.group_id, member.rebalance_timeout_ms),)
+    return (compute(draft.group.group_id, draft.epoch, member.rebalance_timeout_ms),)
 
 
 def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
@@ -233,7 +233,7 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
     if failure:
         # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
         draft.write(replace(computation, member_id="", error=printable(failure, most=500)))
-        return (compute(draft.group.group_id, settings.session_timeout_ms),)
+        return (compute(draft.group.group_id, draft.epoch, settings.session_timeout_ms),)
     # What was said of an answer before no longer holds of this one.
     remark = printable(answer.message, most=500) or computation.error
     if remark or (draft.computation is not None and draft.computation.error):

@@ -37,7 +37,7 @@ from .leave import delay_over, rebalance_timed_out, session_timed_out
 from .outcome import Outcome
 from .settings import GroupSettings
 from .state import Group
-from .timing import TimerKey, TimerKind
+from .timing import TimerKey, TimerKind, belongs_to
 
 GroupRequest = (
     HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest | UpdateConnectorsRequest | DeleteRequest
@@ -96,7 +96,9 @@ def refusal(request: GroupRequest, error: GroupError) -> Response:
 
 
 def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Decide one expired timer. One whose reason is gone does nothing."""
+    """Decide one expired timer. A timer whose reason is gone, or that was armed for a former epoch, does nothing."""
+    if key.belongs_to != belongs_to(group, key):
+        return Outcome(response=None)
     match key.kind:
         case TimerKind.SESSION:
             return session_timed_out(group, key.member_id, now_ms, settings)

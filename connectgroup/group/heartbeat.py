@@ -227,7 +227,7 @@ def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Curre
             return ()
         member = draft.member(member_id)
         assert member is not None
-        return (timing.rebalance(group_id, member_id, member.rebalance_timeout_ms),)
+        return (timing.rebalance(group_id, member_id, after, member.rebalance_timeout_ms),)
     if before.state == MemberState.UNREVOKED:
         return (timing.cancel_rebalance(group_id, member_id),)
     return ()

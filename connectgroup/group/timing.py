@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
+from zlib import crc32
 
-from ..records import DelayRecord, MemberState
+from ..records import DelayRecord, MemberState, held
 from .settings import GroupSettings
-from .state import Group
+from .state import Current, Group
 
 LEAST_AFTER_LOAD_MS = 1_000
 """No delay ends sooner after a load: a worker that is back may be about to say so, and a log that cannot be written
@@ -30,11 +31,47 @@ class TimerKind(StrEnum):
 
 
 class TimerKey(NamedTuple):
-    """One timer; setting a key again replaces it."""
+    """One timer; setting a timer again replaces it.
+
+    Attributes:
+        belongs_to: what the timer was armed for: see ``belongs_to``. It is no part of the timer's identity. An expired
+            timer of a former epoch is stale and does nothing.
+    """
 
     kind: TimerKind
     group_id: str
     member_id: str = ""
+    belongs_to: int = 0
+
+    @property
+    def identity(self) -> TimerKey:
+        """The key by which a runtime finds the timer to replace or to cancel."""
+        return self._replace(belongs_to=0) if self.belongs_to else self
+
+
+def belongs_to(group: Group, key: TimerKey) -> int:
+    """What a timer of this kind would be armed for now.
+
+    Returns:
+        COMPUTE: the group epoch. REBALANCE: the pending revocation (``revocation``). SESSION and DELAY: 0, because a
+        heartbeat or a record replaces them and no epoch does.
+    """
+    match key.kind:
+        case TimerKind.COMPUTE:
+            return group.epoch
+        case TimerKind.REBALANCE:
+            return revocation(group.current(key.member_id))
+        case TimerKind.SESSION | TimerKind.DELAY:
+            return 0
+
+
+def revocation(current: Current) -> int:
+    """A number that identifies a member's pending revocation; 0 where nothing is pending.
+
+    The member epoch cannot: it stays the same from one revocation to the next (CA-08). A grant, a unit with its owner
+    epoch, is revoked once, so two revocations never have the same units and owner epochs.
+    """
+    return crc32(repr(held(current.pending)).encode()) if current.pending else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +97,16 @@ def session(group_id: str, member_id: str, settings: GroupSettings) -> SetTimer:
     return SetTimer(TimerKey(TimerKind.SESSION, group_id, member_id), settings.session_timeout_ms)
 
 
-def rebalance(group_id: str, member_id: str, timeout_ms: int) -> SetTimer:
-    """The member must have stopped what it was told to stop before this fires; only UNREVOKED arms it (TO-03)."""
-    return SetTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id), timeout_ms)
+def rebalance(group_id: str, member_id: str, current: Current, timeout_ms: int) -> SetTimer:
+    """The member must acknowledge its pending revocation before this fires; only UNREVOKED arms it (TO-03)."""
+    return SetTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id, revocation(current)), timeout_ms)
 
 
-def compute(group_id: str, timeout_ms: int) -> SetTimer:
-    """ "The worker should finish the assignment within rebalance.timeout.ms"."""
-    return SetTimer(TimerKey(TimerKind.COMPUTE, group_id), timeout_ms)
+def compute(group_id: str, epoch: int, timeout_ms: int) -> SetTimer:
+    """The assignment for this group epoch is due: "the worker should finish the assignment within
+    rebalance.timeout.ms".
+    """
+    return SetTimer(TimerKey(TimerKind.COMPUTE, group_id, belongs_to=epoch), timeout_ms)
 
 
 def delay(record: DelayRecord, now_ms: int) -> SetTimer:
@@ -105,10 +144,12 @@ def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, 
         timers.append(replace(timer, after_ms=after_ms))
     for member_id in sorted(group.members):
         timers.append(session(group.group_id, member_id, settings))
-        if group.current(member_id).state == MemberState.UNREVOKED:
-            timers.append(rebalance(group.group_id, member_id, group.members[member_id].rebalance_timeout_ms))
+        current = group.current(member_id)
+        if current.state == MemberState.UNREVOKED:
+            timers.append(rebalance(group.group_id, member_id, current, group.members[member_id].rebalance_timeout_ms))
     if group.epoch > group.target_epoch and group.members:
         computation = group.computation
         chosen = group.members.get(computation.member_id) if computation else None
-        timers.append(compute(group.group_id, chosen.rebalance_timeout_ms if chosen else settings.session_timeout_ms))
+        timeout_ms = chosen.rebalance_timeout_ms if chosen else settings.session_timeout_ms
+        timers.append(compute(group.group_id, group.epoch, timeout_ms))
     return tuple(timers)

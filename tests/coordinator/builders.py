@@ -36,14 +36,14 @@ from tests.group import invariants
 from tests.worker.builders import settings
 
 GROUP = "workers"
-Fault = Literal["before", "after", "refuse", "fenced", "bug"]
+Fault = Literal["none", "before", "after", "refuse", "fenced", "bug"]
 
 
 class FaultyLog(Log):
     """A memory log that can fail or be slow, before or after the batch is in.
 
     Attributes:
-        faults: what becomes of the next appends that hold records; none left, no fault.
+        faults: what becomes of the next appends that hold records; "none", or none left: no fault.
         slow: while set, appends wait for ``slow_gate`` before (or, ``slow_after``, behind) the write.
         unreadable: loads fail.
         limit: batches with more records are refused.

@@ -16,7 +16,7 @@ from connectgroup.group.handle import GroupRequest, step
 from connectgroup.group.outcome import Outcome
 from connectgroup.group.settings import GroupSettings
 from connectgroup.group.state import Current, Group, replay
-from connectgroup.group.timing import TimerKey, TimerKind
+from connectgroup.group.timing import TimerKey, TimerKind, belongs_to
 from connectgroup.messages import (
     AssignorInfo,
     ConnectorChange,
@@ -350,8 +350,9 @@ class Scene:
         self.group = replay(GROUP, self.log)
 
     def expire(self, kind: TimerKind, member_id: str = "") -> Outcome[Response | None]:
-        """A timer fires."""
-        return self.act(TimerKey(kind, GROUP, member_id))
+        """A timer fires that belongs to the group as it is now."""
+        key = TimerKey(kind, GROUP, member_id)
+        return self.act(key._replace(belongs_to=belongs_to(self.group, key)))
 
     def prepare(self, member_id: str, epoch: int) -> PrepareResponse:
         """The chosen member asks what the group is."""

@@ -19,7 +19,7 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.describe import describe
-from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, compute, on_load
 from connectgroup.messages import (
     AssignorMetadata,
     ConnectorTasks,
@@ -283,12 +283,12 @@ def test_cn_06_a_silent_member_is_replaced_and_not_fenced(pair: Scene) -> None:
     """CN-06: another is chosen after the rebalance timeout; A goes on as a member, and is too late to install."""
     pair.join("C", A)
     assert pair.last is not None
-    assert SetTimer(COMPUTE, 10_000) in pair.last.timers
+    assert compute(GROUP, 4, 10_000) in pair.last.timers
     pair.prepare("A", 3)
     pair.expire(TimerKind.COMPUTE)
     assert computing(pair) == "B"
     assert pair.last is not None
-    assert SetTimer(COMPUTE, 10_000) in pair.last.timers
+    assert compute(GROUP, 4, 10_000) in pair.last.timers
     assert told(pair.heartbeat("A", 3)) == (3, None)
     assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
     assert pair.heartbeat("B", 3).error_code == ComputeAssignment.code
@@ -353,7 +353,19 @@ def test_a_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair
 def test_a_computation_under_way_gets_its_timer_back_after_a_load(pair: Scene) -> None:
     """L5: a target that is stale is always being seen to."""
     pair.join("C", A)
-    assert SetTimer(COMPUTE, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
+    assert compute(GROUP, 4, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
+
+
+def test_compute_timer_of_a_former_group_epoch_does_nothing(pair: Scene) -> None:
+    """CN-06: A was asked for epoch 4 and then for epoch 5; only the timer of epoch 5 says that A is late."""
+    pair.join("C", A)
+    pair.join("D", A)
+    assert pair.group.epoch == 5
+    stale = pair.act(compute(GROUP, 4, 0).key)
+    assert (stale.records, stale.timers) == ((), ())
+    assert computing(pair) == "A"
+    pair.act(compute(GROUP, 5, 0).key)
+    assert computing(pair) == "B"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +382,7 @@ def test_hb_18_an_assignor_of_the_coordinator_that_raises(fixed: FixedAssignor, 
     fixed.error = error
     assert told(scene.join("m2")) == (10, [])
     assert scene.last is not None
-    assert SetTimer(COMPUTE, 10_000) in scene.last.timers
+    assert compute(GROUP, 11, 10_000) in scene.last.timers
     assert (scene.group.epoch, scene.group.target_epoch) == (11, 10)
     assert describe(scene.group).assignor_error
     scene.expire(TimerKind.COMPUTE)

@@ -15,7 +15,7 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.state import Group
-from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.group.timing import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, on_load, rebalance
 from connectgroup.messages import HeartbeatRequest, grouped
 from connectgroup.names import Unit, Units
 from connectgroup.records import CurrentRecord, GroupRecord, Key, Kind, MemberState, TargetRecord, Tombstone, held
@@ -346,7 +346,7 @@ def test_kafka_8896_a_timer_of_a_member_that_is_gone_does_nothing(rest: Scene, k
     assert Scene(settings=rest.settings).expire(TimerKind.COMPUTE).records == ()
 
 
-def rebalance_timers(scene: Scene) -> list[object]:
+def rebalance_timers(scene: Scene) -> list[Timer]:
     """What the last step did to rebalance timers."""
     assert scene.last is not None
     return [timer for timer in scene.last.timers if timer.key.kind is TimerKind.REBALANCE]
@@ -356,9 +356,8 @@ def test_to_02_a_revocation_that_takes_too_long_is_fenced(rest: Scene, fixed: Fi
     """TO-02, S14: heartbeats without an acknowledgement do not help, nor do they put the deadline off."""
     fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m9")
-    key = TimerKey(TimerKind.REBALANCE, GROUP, "m1")
     rest.heartbeat("m1", 100)
-    assert rebalance_timers(rest) == [SetTimer(key, 10_000)]
+    assert rebalance_timers(rest) == [rebalance(GROUP, "m1", rest.current("m1"), 10_000)]
     for owned in (None, foo(1, 2, 3), None):
         rest.heartbeat("m1", 100, owned)
         assert rebalance_timers(rest) == []
@@ -403,7 +402,24 @@ def test_a_second_revocation_has_a_deadline_of_its_own(rest: Scene, fixed: Fixed
     rest.join("m9")
     rest.heartbeat("m1", 100, foo(1, 2))
     assert rest.state("m1") is UNREVOKED
-    assert rebalance_timers(rest) == [SetTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"), 10_000)]
+    assert rebalance_timers(rest) == [rebalance(GROUP, "m1", rest.current("m1"), 10_000)]
+
+
+def test_rebalance_timer_of_a_former_revocation_does_nothing(rest: Scene, fixed: FixedAssignor) -> None:
+    """CA-08: the member epoch is the same in both revocations; the first one's timer does not end the second."""
+    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    rest.join("m8")
+    rest.heartbeat("m1", 100)
+    [first] = rebalance_timers(rest)
+    fixed.shares = {"m0": foo(-1, 0, 3, 2), "m1": foo(1)}
+    rest.join("m9")
+    rest.heartbeat("m1", 100, foo(1, 2))
+    [second] = rebalance_timers(rest)
+    stale = rest.act(first.key)
+    assert (stale.records, stale.timers) == ((), ())
+    assert rest.state("m1") is UNREVOKED
+    rest.act(second.key)
+    assert "m1" not in rest.group.members
 
 
 def test_every_answered_heartbeat_restarts_the_session(rest: Scene) -> None:
@@ -426,7 +442,7 @@ def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
     assert on_load(rest.group, rest.now_ms, rest.settings) == (
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m0"), 10_000),
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000),
-        SetTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"), 10_000),
+        rebalance(GROUP, "m1", rest.current("m1"), 10_000),
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m9"), 10_000),
     )
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.group.describe import state_name
-from connectgroup.group.timing import SetTimer, TimerKey, TimerKind, on_load
+from connectgroup.group.timing import SetTimer, TimerKind, compute, on_load
 
 from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, told
 
 INTERVAL_MS = 5_000
-COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def test_to_06_what_comes_too_early_waits_and_to_07_is_answered_together(scene: 
     scene.now_ms += 4_995
     assert told(scene.join("m2")) == (epoch, [])
     assert scene.last is not None
-    assert SetTimer(COMPUTE, 5) in scene.last.timers
+    assert compute(GROUP, epoch + 1, 5) in scene.last.timers
     scene.join("m3")
     assert (scene.group.epoch, scene.group.target_epoch, fixed.calls) == (epoch + 2, epoch, 1)
     assert state_name(scene.group) == "Assigning"
@@ -54,7 +53,8 @@ def test_the_timer_asks_where_nobody_else_speaks(scene: Scene, fixed: FixedAssig
 def test_a_new_coordinator_does_not_forget_to_ask(scene: Scene, fixed: FixedAssignor) -> None:
     scene.join("m2")
     scene.reload()
-    assert any(isinstance(t, SetTimer) and t.key == COMPUTE for t in on_load(scene.group, scene.now_ms, scene.settings))
+    timers = on_load(scene.group, scene.now_ms, scene.settings)
+    assert any(isinstance(timer, SetTimer) and timer.key.kind is TimerKind.COMPUTE for timer in timers)
     scene.expire(TimerKind.COMPUTE)
     assert scene.group.target_epoch == scene.group.epoch
 

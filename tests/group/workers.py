@@ -18,7 +18,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.describe import state_name
 from connectgroup.group.state import replay
-from connectgroup.group.timing import TimerKey, TimerKind
+from connectgroup.group.timing import TimerKind
 from connectgroup.messages import (
     AssignorInfo,
     ConfigEntry,
@@ -432,7 +432,7 @@ class Storm:
             if self.at_rest():
                 return rounds
             if rounds % 6 == 5:
-                self.scene.act(TimerKey(TimerKind.COMPUTE, GROUP))
+                self.scene.expire(TimerKind.COMPUTE)
         raise AssertionError(f"not at rest after {most_rounds} rounds: {state_name(self.scene.group)}")
 
     def answer_questions(self) -> None:

@@ -109,7 +109,12 @@ def news(what: object, response: object) -> str:
 
 
 def timers_differ(
-    model: Model, armed: set[TimerName], what: object, timers: Iterable[Timer], before: Picture, expected: Answer | None
+    model: Model,
+    armed: dict[TimerName, TimerKey],
+    what: object,
+    timers: Iterable[Timer],
+    before: Picture,
+    expected: Answer | None,
 ) -> Iterator[Difference]:
     """The timers that run, which were set just now, and for how long; ``armed`` is kept up to date.
 
@@ -120,13 +125,15 @@ def timers_differ(
     """
     should, anew = model.timers(), set()
     if isinstance(what, TimerKey):
-        armed.discard((str(what.kind), what.member_id))
+        key = (str(what.kind), what.member_id)
+        if armed.get(key) == what:
+            del armed[key]
     for timer in timers:
         key = (str(timer.key.kind), timer.key.member_id)
         if not isinstance(timer, SetTimer):
-            armed.discard(key)
+            armed.pop(key, None)
             continue
-        armed.add(key)
+        armed[key] = timer.key
         anew.add(key)
         whole_ms = should.get(key, timer.after_ms)
         if key[0] == "delay" and key in should:

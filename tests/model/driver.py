@@ -80,6 +80,7 @@ class Driver:
     log: list[Record] = field(default_factory=list)
     questions: dict[str, PrepareResponse] = field(default_factory=dict)
     said: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)
+    former: list[TimerKey] = field(default_factory=list)
     installed: InstallRequest | None = None
     now_ms: int = 1_000_000
 
@@ -279,8 +280,9 @@ class Driver:
         self.now_ms += 1_000 * (pause % 10)
         armed = self.replay.armed(self.group)
         if armed and pause % 3:
-            kind, name = armed[who % len(armed)]
-            self.send(TimerKey(TimerKind(kind), GROUP, name))
+            self.former += [key for key in armed if key not in self.former[-20:]]
+            stale = self.former[-20:] if pause % 3 == 2 else armed
+            self.send(stale[who % len(stale)])
             return
         kind = tuple(TimerKind)[which % 4]
         name = MEMBERS[who % 5] if kind is not TimerKind.COMPUTE else ""

@@ -8,7 +8,7 @@ one that was decided once, and the model goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -44,7 +44,7 @@ from .pictures import (
     proposal_of,
     question_of,
 )
-from .words import Answer, Choice, NotAllowed, Proposal, Question
+from .words import Answer, Choice, NotAllowed, Proposal, Question, Timer as TimerName
 
 LONGEST_LINE = 1_000
 """Of a finding: a group of a hundred tasks fills pages."""
@@ -58,7 +58,7 @@ class Followed:
 
     Attributes:
         shown: how the model looked after the last input.
-        armed: the timers that were set for it.
+        armed: the timers that were set for it, by name; each with the key it will expire with.
         hear: whom an empty heartbeat would have brought something then.
         settings: the product's, whose assignors are overheard; ``heard`` is what was heard of them just now.
     """
@@ -66,7 +66,7 @@ class Followed:
     group: Group
     model: Model
     shown: Picture
-    armed: set[tuple[str, str]]
+    armed: dict[TimerName, TimerKey]
     hear: set[str]
     settings: GroupSettings
     heard: Overheard
@@ -131,7 +131,7 @@ class Replay:
         )
         found: list[Difference] = []
         try:
-            expected = decide(model, what)
+            expected = None if _is_stale(what, followed.armed) else decide(model, what)
             model.rest()
         except NotAllowed as error:
             found.append(("choice", "as in the input", error))
@@ -186,9 +186,9 @@ class Replay:
         self.on_load(group, now_ms, settings)
         return group
 
-    def armed(self, group: Group) -> list[tuple[str, str]]:
+    def armed(self, group: Group) -> list[TimerKey]:
         """The timers that are set for a group."""
-        return sorted(self._followed[id(group)].armed) if id(group) in self._followed else []
+        return sorted(self._followed[id(group)].armed.values()) if id(group) in self._followed else []
 
     def follow(self, group: Group, settings: GroupSettings) -> Followed:
         """From now on, or anew, from where the product stands."""
@@ -198,7 +198,7 @@ class Replay:
             group=group,
             model=model,
             shown=picture(model),
-            armed=set(model.timers()),
+            armed={(str(key.kind), key.member_id): key for key in _armed(group, model)},
             hear=model.hear(),
             settings=replace(settings, server_assignors=listening),
             heard=heard,
@@ -225,6 +225,20 @@ def decide(model: Model, what: GroupRequest | TimerKey) -> Answer | None:
     }
     decided = inputs.get(what.kind if isinstance(what, TimerKey) else type(what))
     return decided(what) if decided else None  # a description changes nothing
+
+
+def _armed(group: Group, model: Model) -> Iterator[TimerKey]:
+    """The keys of all timers that must be running."""
+    for kind, who in model.timers():
+        key = TimerKey(TimerKind(kind), group.group_id, who)
+        yield key._replace(belongs_to=timing.belongs_to(group, key))
+
+
+def _is_stale(what: object, armed: Mapping[TimerName, TimerKey]) -> bool:
+    """Whether an expired timer is not the one that was armed last: it belongs to a former epoch and does nothing."""
+    if not isinstance(what, TimerKey) or what.kind not in (TimerKind.COMPUTE, TimerKind.REBALANCE):
+        return False
+    return armed.get((str(what.kind), what.member_id)) != what
 
 
 def _is_among(shown: Picture, pictures: Sequence[Picture]) -> bool:

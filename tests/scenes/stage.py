@@ -251,10 +251,11 @@ class Stage:
     def set_timers(self, timers: Iterable[Timer], now_ms: int) -> None:
         """Do as a runtime would."""
         for timer in timers:
+            same = [key for key in self.timers if key.identity == timer.key.identity]
+            for key in same:
+                del self.timers[key]
             if isinstance(timer, SetTimer):
                 self.timers[timer.key] = now_ms + timer.after_ms
-            else:
-                self.timers.pop(timer.key, None)
 
     def wait(self, ms: int, beating: Iterable[str] = ()) -> Iterator[str]:
         """Time passes: timers fire when they are due, and some workers go on beating."""
