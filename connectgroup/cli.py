@@ -16,7 +16,6 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -202,8 +201,9 @@ async def _coordinator(options: argparse.Namespace) -> int:
 async def _worker(options: argparse.Namespace) -> int:
     from .config import WorkerConfig, checked
     from .worker.process import run_worker
+    from .worker.scratch import default_parent
 
-    scratch = options.scratch or Path(tempfile.gettempdir()) / "connectgroup"
+    scratch = options.scratch or default_parent()
     values: dict[str, Any] = {"coordinator": options.coordinator, "group": options.group, "scratch": scratch}
     if options.name:
         values["name"] = options.name
@@ -407,7 +407,11 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--capacity", help="weight of tasks it can carry at most (no limit)")
     worker.add_argument("--label", action="append", help="name=value, for connectors that ask; may be repeated")
     worker.add_argument("--rack", help="where it stands: a rack or a zone")
-    worker.add_argument("--scratch", type=Path, help="directory for what tasks throw away")
+    worker.add_argument(
+        "--scratch",
+        type=Path,
+        help="where the worker creates its private directory for temporary files",
+    )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     worker.set_defaults(run=_worker)
 

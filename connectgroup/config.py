@@ -110,7 +110,7 @@ class WorkerConfig(Settings):
         labels: ``name=value`` words that connectors may ask for (``assignment.labels``).
         rack: where it stands, a rack or a zone.
         host: the machine, which workers may share; this one's name by default.
-        scratch: where tasks get a directory each, on local disk.
+        scratch: where the worker creates a private directory (mode 0700) for its tasks, on local disk.
         rebalance_timeout_ms: how long stopping tasks may take.
     """
 

@@ -12,12 +12,10 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 from ..assignor_guard import introduce
@@ -29,7 +27,8 @@ from ..plugins import load_assignor, load_connector_class, load_listener
 from ..transport.tcp_client import TcpClient
 from .loop import Worker
 from .offload import off_loop
-from .runner import RunnerSettings, TaskRunner, file_name
+from .runner import RunnerSettings, TaskRunner
+from .scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +57,10 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
         assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
     )
+    scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(
         config.name,
-        RunnerSettings(scratch=_empty_directory(config.scratch / file_name(config.name)), refresh_s=config.refresh_s),
+        RunnerSettings(scratch=scratch.path, refresh_s=config.refresh_s),
         load_class=load_connector_class,
         publish=worker.publish_tasks,
         report=worker.report,
@@ -79,12 +79,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
             telling.cancel()
         await heartbeats.close()
         await control.close()
-
-
-def _empty_directory(path: Path) -> Path:
-    """What an earlier process of this name left when it was killed is of no use to anybody."""
-    shutil.rmtree(path, ignore_errors=True)
-    return path
+        scratch.remove()
 
 
 async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bool:
