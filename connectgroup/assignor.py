@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 from .names import NO_UNITS, Unit, Units
-from .placement import NO_PLACEMENT, Placement, WorkerTraits
+from .placement import NO_PLACEMENT, Labels, Placement, WorkerTraits
 
 if TYPE_CHECKING:
     from .assignor_columns import ConnectColumns, Integers
@@ -125,7 +125,7 @@ class Group:
         # An assignor must not be able to change the question its answer is held against.
         for field in fields(self):
             given = getattr(self, field.name)
-            if not isinstance(given, Lazy):
+            if not isinstance(given, Lazy | int):
                 object.__setattr__(self, field.name, tuple(given))
 
 
@@ -173,10 +173,23 @@ class ConnectMember(GroupMember):
         owned: its share of the target in force, which may name units that are gone.
         told: what this assignor's last answer said to it (``ConnectMemberAssignment.metadata``), where the target in
             force is that answer. So an assignor can leave itself a note: the group remembers, the assignor does not.
+        labels: names and values, sorted, as the operator gave them (``connectgroup worker --label``).
+        rack: the worker's rack or zone; empty if not given.
+        capacity: the most weight the worker can carry; 0 if not given.
+        host: the machine the worker runs on, which workers may share; empty if not given.
     """
 
     owned: Units = NO_UNITS
     told: bytes = b""
+    labels: Labels = ()
+    rack: str = ""
+    capacity: int = 0
+    host: str = ""
+
+    @property
+    def traits(self) -> WorkerTraits:
+        """Labels, rack, capacity and host as one value."""
+        return WorkerTraits(labels=self.labels, rack=self.rack, capacity=self.capacity, host=self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +237,14 @@ class ConnectGroup(Group):
         connectors: all there is to place; names are unique.
         held_back: what waits for a lost worker. An assignor need not look at it: it may place those units or leave
             them out, they are given to nobody before their time is up or their worker is back.
+        scheduled_rebalance_max_delay_ms: the group's ``scheduled.rebalance.max.delay.ms``, in milliseconds: the most
+            that an assignor puts revocations off. 0: no delay.
     """
 
     members: Sequence[ConnectMember] = ()
     connectors: Sequence[ConnectorSpec] = ()
     held_back: Sequence[HeldWork] = ()
+    scheduled_rebalance_max_delay_ms: int = 0
 
     @property
     def waiting(self) -> Units:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from .assignor import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, HeldWork, Lazy
 from .errors import ConfigError, PluginError
-from .messages import ConnectorTasks, PreparedConnector, PrepareResponse, config_of, units_of
+from .messages import ConnectorTasks, PreparedConnector, PreparedMember, PrepareResponse, config_of, units_of
 from .names import CONNECTOR, Unit, Units, printable
-from .placement import NO_PLACEMENT, Placement, placement_of
+from .placement import NO_PLACEMENT, Labels, Placement, WorkerTraits, placement_of
 
 MOST_UNITS = 10_000_000
 """No question has more; a coordinator takes 200,000 unless it is told otherwise."""
@@ -38,6 +38,7 @@ class ConnectColumns:
         member_versions: the version each member's metadata has, in that order.
         member_metadata: that metadata.
         member_told: what the answer before said to each (``ConnectMember.told``).
+        member_traits: labels, rack, capacity and host of each.
         connector_names: sorted.
         unit_connector: int32[U], index into ``connector_names``; ascending.
         unit_task: int32[U], task number, -1 for the connector itself.
@@ -51,6 +52,7 @@ class ConnectColumns:
     member_versions: tuple[int, ...]
     member_metadata: tuple[bytes, ...]
     member_told: tuple[bytes, ...]
+    member_traits: tuple[WorkerTraits, ...]
     connector_names: tuple[str, ...]
     unit_connector: NDArray[np.int32]
     unit_task: NDArray[np.int32]
@@ -85,11 +87,14 @@ def columns_of(group: ConnectGroup) -> ConnectColumns:
         response: PrepareResponse = members.origin
         place = _Places([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
         prepared = sorted(response.members, key=attrgetter("member_id"))
-        said = [(each.member_id, each.assignor.version, each.assignor.metadata, each.told) for each in prepared]
+        said = [
+            (each.member_id, each.assignor.version, each.assignor.metadata, each.told, _traits(each))
+            for each in prepared
+        ]
         return place.columns(said, *place.of_places([member.places for member in prepared]))
     place = _Places([(spec.name, spec.num_tasks, spec.weight, spec.task_weights) for spec in connectors])
     in_order = sorted(members, key=attrgetter("member_id"))
-    said = [(each.member_id, each.version, each.metadata, each.told) for each in in_order]
+    said = [(each.member_id, each.version, each.metadata, each.told, each.traits) for each in in_order]
     return place.columns(said, *place.of_units([member.owned for member in in_order]))
 
 
@@ -121,6 +126,7 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
             )
             for work in response.held_back
         ),
+        scheduled_rebalance_max_delay_ms=response.scheduled_rebalance_max_delay_ms,
     )
 
 
@@ -154,9 +160,21 @@ def _members(response: PrepareResponse) -> list[ConnectMember]:
             metadata=member.assignor.metadata,
             owned=share,
             told=member.told,
+            labels=_labels(member),
+            rack=member.rack,
+            capacity=member.capacity,
+            host=member.host,
         )
         for member, share in zip(response.members, response.shares(), strict=True)
     ]
+
+
+def _labels(member: PreparedMember) -> Labels:
+    return tuple([(label.name, label.value) for label in member.labels])
+
+
+def _traits(member: PreparedMember) -> WorkerTraits:
+    return WorkerTraits(labels=_labels(member), rack=member.rack, capacity=member.capacity, host=member.host)
 
 
 def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> list[ConnectMemberAssignment]:
@@ -247,9 +265,15 @@ class _Places:
         return places, whose
 
     def columns(
-        self, members: Sequence[tuple[str, int, bytes, bytes]], places: Integers, whose: Integers
+        self, members: Sequence[tuple[str, int, bytes, bytes, WorkerTraits]], places: Integers, whose: Integers
     ) -> ConnectColumns:
-        """All columns, given what each member said (id, version, metadata, told), and the units' places and holders."""
+        """All columns.
+
+        Args:
+            members: id, version, metadata, told and traits of each.
+            places: int64, the places of all units that are held.
+            whose: int64, who holds each, an index into ``members``.
+        """
         first = self.first
         connector = np.repeat(np.arange(len(self.names), dtype=np.int32), self.counts + 1)
         task = (np.arange(self.total) - first[connector]).astype(np.int32)
@@ -271,6 +295,7 @@ class _Places:
             member_versions=tuple(said[1] for said in members),
             member_metadata=tuple(said[2] for said in members),
             member_told=tuple(said[3] for said in members),
+            member_traits=tuple(said[4] for said in members),
             connector_names=self.names,
             unit_connector=connector,
             unit_task=task,

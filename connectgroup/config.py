@@ -156,6 +156,7 @@ class WorkerConfig(Settings):
             member_id=self.name,
             instance_id=self.instance,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
+            traits=self.traits(),
         )
 
 

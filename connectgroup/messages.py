@@ -165,6 +165,10 @@ class HeartbeatRequest:
         traceparent: *(tagged)* W3C trace context of the caller.
         draining: *(tagged)* the member wants nothing new and its work taken over; it leaves when it has none.
             Read from full heartbeats only, those that name assignors and units.
+        labels: *(tagged)* the worker's labels, sorted by name. Like the next three, read from full heartbeats only.
+        rack: *(tagged)* the worker's rack or zone; empty if not given.
+        capacity: *(tagged)* the most weight the worker can carry; 0 if not given.
+        host: *(tagged)* the machine the worker runs on, which workers may share; empty if not given.
     """
 
     group_id: str
@@ -181,6 +185,10 @@ class HeartbeatRequest:
     cause: str = ""
     traceparent: str = ""
     draining: bool = False
+    labels: tuple[ConfigEntry, ...] = ()
+    rack: str = ""
+    capacity: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +297,10 @@ class PreparedMember:
             took longer than its answer.
         told: *(tagged)* what this assignor's answer said to the member with that share (``InstalledMember.metadata``);
             empty where another assignor made it.
+        labels: *(tagged)* as the member's heartbeat gave them; so are the next three.
+        rack: *(tagged)* see ``HeartbeatRequest``.
+        capacity: *(tagged)* see ``HeartbeatRequest``.
+        host: *(tagged)* see ``HeartbeatRequest``.
     """
 
     member_id: str
@@ -297,6 +309,10 @@ class PreparedMember:
     assignor: AssignorMetadata = AssignorMetadata()
     places: tuple[int, ...] = ()
     told: bytes = b""
+    labels: tuple[ConfigEntry, ...] = ()
+    rack: str = ""
+    capacity: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +357,7 @@ class PrepareResponse:
 
     Attributes:
         held_back: *(tagged)* may be placed or left out, as the assignor likes: the coordinator gives it to nobody yet.
+        scheduled_rebalance_max_delay_ms: *(tagged)* the group's setting, in milliseconds; 0 is no delay.
     """
 
     throttle_time_ms: int = 0
@@ -352,6 +369,7 @@ class PrepareResponse:
     connectors: tuple[PreparedConnector, ...] = ()
     coordinator_epoch: int = -1
     held_back: tuple[HeldBack, ...] = ()
+    scheduled_rebalance_max_delay_ms: int = 0
 
     def all_units(self) -> list[Unit]:
         """All there is to place, in the order of ``connectors``: each connector, then its tasks."""
@@ -506,7 +524,16 @@ class DescribeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """One member: what it runs, what it is stopping, what it shall run."""
+    """One member: what it runs, what it is stopping, what it shall run.
+
+    Attributes:
+        labels: *(tagged)* as the member's heartbeat gave them; so are the next three.
+        rack: *(tagged)* see ``HeartbeatRequest``.
+        capacity: *(tagged)* see ``HeartbeatRequest``.
+        host: *(tagged)* see ``HeartbeatRequest``.
+        client_id: *(tagged)* the client id of the request that joined.
+        joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -516,6 +543,12 @@ class DescribedMember:
     assigned: tuple[ConnectorTasks, ...] = ()
     pending_revocation: tuple[ConnectorTasks, ...] = ()
     target: tuple[ConnectorTasks, ...] = ()
+    labels: tuple[ConfigEntry, ...] = ()
+    rack: str = ""
+    capacity: int = 0
+    host: str = ""
+    client_id: str = ""
+    joined_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -738,12 +771,13 @@ Response = (
 class Handler(Protocol):
     """What a server serves and a client reaches: every transport carries exactly this contract."""
 
-    async def handle(self, request: Request, *, client_host: str) -> Response:
+    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
         """Answer one request.
 
         Args:
             request: decoded, version-independent.
             client_host: where it came from, for people to read.
+            client_id: the client id in the request header, empty if null; for people to read.
 
         Returns:
             The response of the request's own type. A refusal is a response with an error code.

@@ -176,6 +176,26 @@ class WorkerTraits:
 NO_TRAITS: Final = WorkerTraits()
 
 
+def check_traits(traits: WorkerTraits) -> None:
+    """Refuse traits that are too long or out of range: they are stored, and sent to every assignor.
+
+    Raises:
+        ConfigError: the field, its value, what is allowed.
+    """
+    words = [traits.rack, traits.host, *(word for pair in traits.labels for word in pair)]
+    for word in words:
+        if len(word) > LONGEST_WORD or not word.isprintable():
+            raise ConfigError("labels, rack, host", printable(word), f"printable words of at most {LONGEST_WORD}")
+    names = [name for name, _ in traits.labels]
+    if len(names) > MOST_LABELS or not all(names) or names != sorted(set(names)):
+        raise ConfigError("labels", printable(", ".join(names)), f"at most {MOST_LABELS} names, each once, sorted")
+    if not 0 <= traits.capacity <= LARGEST_CAPACITY:
+        raise ConfigError("capacity", traits.capacity, f"0 to {LARGEST_CAPACITY}")
+    size = sum(len(word.encode()) for word in words)
+    if size > LARGEST_TRAITS:
+        raise ConfigError("labels", f"{size} bytes", f"at most {LARGEST_TRAITS}")
+
+
 def traits_of(metadata: bytes) -> WorkerTraits:
     """What a worker's metadata says.
 

@@ -101,6 +101,13 @@ class MemberRecord:
 
     Attributes:
         draining: *(tagged)* it wants nothing new and its work taken over.
+        labels: *(tagged)* the worker's labels, sorted by name.
+        rack: *(tagged)* the worker's rack or zone; empty if not given.
+        capacity: *(tagged)* the most weight the worker can carry; 0 if not given.
+        host: *(tagged)* the machine the worker runs on; empty if not given.
+        client_id: *(tagged)* the client id of the request that joined; for people to read, as ``client_host`` is.
+        joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown (KIP-848,
+            ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId).
     """
 
     group_id: str
@@ -111,6 +118,17 @@ class MemberRecord:
     server_assignor: str | None = None
     assignors: tuple[AssignorInfo, ...] = ()
     draining: bool = False
+    labels: tuple[ConfigEntry, ...] = ()
+    rack: str = ""
+    capacity: int = 0
+    host: str = ""
+    client_id: str = ""
+    joined_epoch: int = 0
+
+    @property
+    def traits(self) -> tuple[tuple[ConfigEntry, ...], str, int, str]:
+        """Labels, rack, capacity and host: a change of them asks for a new target assignment."""
+        return (self.labels, self.rack, self.capacity, self.host)
 
     @property
     def key(self) -> Key:
@@ -306,8 +324,8 @@ class DelayRecord:
         deadline_ms: wall clock, milliseconds since 1970. A coordinator that loads the group goes on from it.
         epoch: the group epoch that the loss led to. While it is the newest, nothing else has happened since. A unit
             that is newer than this (made anew, reconfigured) does not wait.
-        said: checksum of the assignors the worker listed, with their metadata and reasons: one that comes back with
-            others wants another target.
+        said: checksum of the assignors the worker listed, with their metadata and reasons, and of its labels, rack,
+            capacity and host: one that comes back with others wants another target.
     """
 
     group_id: str

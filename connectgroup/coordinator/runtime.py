@@ -81,6 +81,7 @@ class _Command:
     what: GroupRequest | TimerKey
     group_id: str
     client_host: str = ""
+    client_id: str = ""
     answer: asyncio.Future[Response] | None = None
     arrived: bool = False
     late: bool = False
@@ -191,7 +192,7 @@ class Coordinator:
             logger.error("no longer the coordinator: %s", error)
             self._stop_serving(NotCoordinator(f"another coordinator has taken over: {error}"))
 
-    async def handle(self, request: Request, *, client_host: str) -> Response:
+    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
         """Answer one request; see ``messages.Handler``."""
         if not isinstance(request, GroupRequest):
             raise InvalidRequest(f"{type(request).__name__}: the server answers this itself")
@@ -199,7 +200,7 @@ class Coordinator:
             return await self._describe(request, client_host)
         if isinstance(request, DeleteRequest):
             return await self._delete(request, client_host)
-        return await self._ask(request, request.group_id, client_host)
+        return await self._ask(request, request.group_id, client_host, client_id)
 
     async def _describe(self, request: DescribeRequest, client_host: str) -> Response:
         known = [group_id for group_id, group in self._groups.items() if group.exists]
@@ -217,9 +218,9 @@ class Coordinator:
         results = [result for answer in answers if isinstance(answer, DeleteResponse) for result in answer.results]
         return DeleteResponse(results=tuple(results), coordinator_epoch=self._log.epoch)
 
-    async def _ask(self, request: GroupRequest, group_id: str, client_host: str) -> Response:
+    async def _ask(self, request: GroupRequest, group_id: str, client_host: str, client_id: str = "") -> Response:
         answer: asyncio.Future[Response] = self._loop.create_future()
-        command = _Command(request, group_id, client_host, answer)
+        command = _Command(request, group_id, client_host, client_id, answer)
         if self._not_serving is not None:
             self._refuse(command, self._not_serving)
         else:
@@ -434,7 +435,14 @@ class Coordinator:
         parked: list[_Command],
     ) -> tuple[Record, ...]:
         repeated = command.parked_response is not None
-        outcome = step(group, command.what, self._wall_clock_ms(), self._settings, client_host=command.client_host)
+        outcome = step(
+            group,
+            command.what,
+            self._wall_clock_ms(),
+            self._settings,
+            client_host=command.client_host,
+            client_id=command.client_id,
+        )
         if group.exists:
             self._groups[group.group_id] = group
         # A parked heartbeat is proof of life from its arrival, not from each time it is looked at again.

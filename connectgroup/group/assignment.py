@@ -219,7 +219,7 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
     if name not in settings.server_assignors:
         failure: str | None = f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
     else:
-        question = group_state(draft, name)
+        question = group_state(draft, name, settings)
         try:
             said = settings.server_assignors[name](question)
             answer = said if isinstance(said, ServerAnswer) else ServerAnswer(members=said)
@@ -305,7 +305,7 @@ def _chosen(group: Group, member_id: str) -> ComputationRecord:
     return computation
 
 
-def prepare(group: Group, request: PrepareRequest, now_ms: int) -> Outcome[PrepareResponse]:
+def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
     """Answer the chosen member with all that its assignor may look at.
 
     Raises:
@@ -319,10 +319,10 @@ def prepare(group: Group, request: PrepareRequest, now_ms: int) -> Outcome[Prepa
         draft.write(replace(computation, prepared=True))
     assignor = select_assignor(list(draft.members()))
     assert assignor is not None, "a member is asked only where all list an assignor"
-    return Outcome(response=group_state(draft, assignor), records=tuple(draft.records))
+    return Outcome(response=group_state(draft, assignor, settings), records=tuple(draft.records))
 
 
-def group_state(draft: Draft, assignor: str) -> PrepareResponse:
+def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> PrepareResponse:
     """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
     group = draft.group
     shown = PrepareResponse(
@@ -334,6 +334,8 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
             if connector.wanted_state != WantedState.STOPPED
         ),
         held_back=delay.shown(draft),
+        # An assignor that takes it for a delay of its own must not be refused for it.
+        scheduled_rebalance_max_delay_ms=min(settings.scheduled_delay_ms, settings.longest_delay_ms),
     )
     start = {entry.connector: place for entry, place in zip(shown.connectors, shown.starts()[:-1], strict=True)}
     members = []
@@ -356,6 +358,10 @@ def group_state(draft: Draft, assignor: str) -> PrepareResponse:
                     sorted([start[name] + task - CONNECTOR for name, task in has if (name, task) in group.runnable])
                 ),
                 told=share.metadata if group.target_assignor == assignor else b"",
+                labels=member.labels,
+                rack=member.rack,
+                capacity=member.capacity,
+                host=member.host,
             )
         )
     return replace(shown, members=tuple(members))

@@ -59,7 +59,7 @@ def hold_back(draft: Draft, member_id: str, settings: GroupSettings) -> tuple[Ti
 
 
 def _said(member: MemberRecord) -> int:
-    return crc32(repr((member.assignors, member.server_assignor)).encode())
+    return crc32(repr((member.assignors, member.server_assignor, member.traits)).encode())
 
 
 def waiting_for(draft: Draft, member: MemberRecord) -> tuple[DelayRecord, ...]:

@@ -64,6 +64,12 @@ def _members(group: Group) -> Iterable[DescribedMember]:
             assigned=grouped(current.assigned),
             pending_revocation=grouped(current.pending),
             target=grouped(group.target(member_id).units),
+            labels=member.labels,
+            rack=member.rack,
+            capacity=member.capacity,
+            host=member.host,
+            client_id=member.client_id,
+            joined_epoch=member.joined_epoch,
         )
 
 

@@ -220,6 +220,11 @@ class Draft:
                 return None
         return member_id
 
+    @property
+    def next_epoch(self) -> int:
+        """The group epoch after a bump in this step."""
+        return self.epoch if self._bumped else self.epoch + 1
+
     def bump(self, cause: str) -> None:
         """A new assignment is needed: raise the group epoch (KIP-848, the causes listed under "Group Epoch").
 

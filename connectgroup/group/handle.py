@@ -45,7 +45,13 @@ GroupRequest = (
 
 
 def handle(
-    group: Group, request: GroupRequest, now_ms: int, settings: GroupSettings, *, client_host: str = ""
+    group: Group,
+    request: GroupRequest,
+    now_ms: int,
+    settings: GroupSettings,
+    *,
+    client_host: str = "",
+    client_id: str = "",
 ) -> Outcome[Response]:
     """Decide one request. The group is read only; a request turned down costs no record.
 
@@ -54,9 +60,9 @@ def handle(
     try:
         match request:
             case HeartbeatRequest():
-                return heartbeat(group, request, now_ms, settings, client_host=client_host)
+                return heartbeat(group, request, now_ms, settings, client_host=client_host, client_id=client_id)
             case PrepareRequest():
-                return prepare(group, request, now_ms)
+                return prepare(group, request, now_ms, settings)
             case InstallRequest():
                 return install(group, request, now_ms, settings)
             case UpdateConnectorsRequest():
@@ -111,14 +117,20 @@ def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) ->
 
 
 def step(
-    group: Group, what: GroupRequest | TimerKey, now_ms: int, settings: GroupSettings, *, client_host: str = ""
+    group: Group,
+    what: GroupRequest | TimerKey,
+    now_ms: int,
+    settings: GroupSettings,
+    *,
+    client_host: str = "",
+    client_id: str = "",
 ) -> Outcome[Response | None]:
     """Decide, apply, and follow up; the group is changed when this returns."""
     outcome: Outcome[Response | None]
     if isinstance(what, TimerKey):
         outcome = expire(group, what, now_ms, settings)
     else:
-        outcome = handle(group, what, now_ms, settings, client_host=client_host)
+        outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
     records, timers = list(outcome.records), list(outcome.timers)
     _apply(group, outcome.records)
     if isinstance(what, UpdateConnectorsRequest) and outcome.records:

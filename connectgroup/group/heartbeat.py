@@ -28,7 +28,7 @@ from ..messages import (
     grouped,
     units_of,
 )
-from ..names import JOIN_EPOCH, Unit, Units, printable, show
+from ..names import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
 from ..records import Kind, MemberRecord, MemberState, StatusRecord, UnitState
 from . import delay, static, timing, validate
 from .assignment import check_assignors, settle
@@ -42,7 +42,13 @@ from .timing import Timer
 
 
 def heartbeat(
-    group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings, *, client_host: str = ""
+    group: Group,
+    request: HeartbeatRequest,
+    now_ms: int,
+    settings: GroupSettings,
+    *,
+    client_host: str = "",
+    client_id: str = "",
 ) -> Outcome[HeartbeatResponse]:
     """Answer one heartbeat, moving its sender one step towards its target.
 
@@ -51,6 +57,7 @@ def heartbeat(
         request: decoded, version-independent.
         now_ms: the coordinator's wall clock.
         client_host: where the member speaks from, for people to read.
+        client_id: from the header of the request, for people to read.
 
     Returns:
         An outcome whose records, applied in order, make its response true. A fenced member's response is an error
@@ -65,7 +72,7 @@ def heartbeat(
     draft = Draft(group, now_ms)
     joining: tuple[Timer, ...] = ()
     if request.member_epoch == JOIN_EPOCH:
-        joining = _join(draft, request, settings, client_host)
+        joining = _join(draft, request, settings, client_host, client_id)
     else:
         fenced = _admit(group, request)
         if fenced:
@@ -237,7 +244,9 @@ def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Curre
 # Join
 
 
-def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str) -> tuple[Timer, ...]:
+def _join(
+    draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str, client_id: str
+) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that joins again says "I run nothing"."""
     group, member_id = draft.group, request.member_id
     known, former = group.members.get(member_id), static.away_bearer(group, request)
@@ -262,6 +271,12 @@ def _join(draft: Draft, request: HeartbeatRequest, settings: GroupSettings, clie
         server_assignor=request.server_assignor,
         assignors=request.client_assignors or (),
         draining=request.draining,
+        labels=request.labels,
+        rack=request.rack,
+        capacity=request.capacity,
+        host=request.host,
+        client_id=printable(client_id, most=MAX_NAME_BYTES),
+        joined_epoch=known.joined_epoch if known is not None else 0,
     )
     waiting = delay.waiting_for(draft, member)
     comes_back = f"{member_id} came back" if waiting else ""
@@ -329,18 +344,16 @@ def _take_member(
         return
     others = [other for other in draft.members() if other.member_id != member.member_id]
     check_assignors([*others, member], settings)
+    cause = joins if before is None else _what_changed(before, member)
+    if not member.joined_epoch:
+        member = replace(member, joined_epoch=draft.next_epoch if cause else draft.epoch)
     draft.write(member)
-    if before is None:
-        draft.bump(joins)
-    elif (before.assignors, before.server_assignor, before.draining) != (
-        member.assignors,
-        member.server_assignor,
-        member.draining,
-    ):
-        draft.bump(_what_changed(before, member))
+    if cause:
+        draft.bump(cause)
 
 
 def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
+    """What changed of all that assignments depend on, in words; empty if nothing did."""
     if known.draining != member.draining:
         return f"{member.member_id} is {'' if member.draining else 'no longer '}draining"
     before, after = {info.name: info for info in known.assignors}, {info.name: info for info in member.assignors}
@@ -350,7 +363,11 @@ def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
         if info.reason != before[name].reason:
             asks = f"asks for a rebalance (reason {info.reason})" if info.reason else "asks no longer for a rebalance"
             return f"{member.member_id}: {name} {asks}"
-    return f"{member.member_id} changed its assignors' metadata"
+    if known.assignors != member.assignors:
+        return f"{member.member_id} changed its assignors' metadata"
+    if known.traits != member.traits:
+        return f"{member.member_id} changed its labels, rack, capacity or host"
+    return ""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -395,31 +412,23 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
 
     Null means "as before".
     """
-    known = draft.group.members[request.member_id]
-    timeout_ms, draining = known.rebalance_timeout_ms, known.draining
-    server_assignor, assignors = known.server_assignor, known.assignors
+    known = member = draft.group.members[request.member_id]
     if request.rebalance_timeout_ms != -1:
-        timeout_ms = request.rebalance_timeout_ms
+        member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
     if request.rebalance_timeout_ms != -1 and request.owned is not None:
-        draining = request.draining
-    if request.server_assignor is not None:
-        server_assignor, assignors = request.server_assignor, ()
-    if request.client_assignors is not None:
-        server_assignor, assignors = None, request.client_assignors
-    if (timeout_ms, draining, server_assignor, assignors) != (
-        known.rebalance_timeout_ms,
-        known.draining,
-        known.server_assignor,
-        known.assignors,
-    ):
         member = replace(
-            known,
-            rebalance_timeout_ms=timeout_ms,
-            draining=draining,
-            server_assignor=server_assignor,
-            assignors=assignors,
+            member,
+            draining=request.draining,
+            labels=request.labels,
+            rack=request.rack,
+            capacity=request.capacity,
+            host=request.host,
         )
-        _take_member(draft, member, settings, before=known)
+    if request.server_assignor is not None:
+        member = replace(member, server_assignor=request.server_assignor, assignors=())
+    if request.client_assignors is not None:
+        member = replace(member, server_assignor=None, assignors=request.client_assignors)
+    _take_member(draft, member, settings, before=known)
 
 
 def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:

@@ -21,7 +21,7 @@ from ..messages import (
     each_unit,
 )
 from ..names import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAVE_EPOCH, Unit, printable
-from ..placement import placement_of
+from ..placement import WorkerTraits, check_traits, placement_of
 from ..records import WantedState
 from .settings import GroupSettings
 
@@ -81,6 +81,16 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
         distinct("ConnectorsAndTasks", request.owned)
     if request.max_wait_ms < 0:
         raise _refuse("MaxWaitMs", request.max_wait_ms, ">= 0")
+    traits(request)
+
+
+def traits(request: HeartbeatRequest) -> None:
+    """Labels, rack, capacity and host: stored in the member record, and sent with every Prepare."""
+    labels = tuple((label.name, label.value) for label in request.labels)
+    try:
+        check_traits(WorkerTraits(labels=labels, rack=request.rack, capacity=request.capacity, host=request.host))
+    except ConfigError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def assignor(info: AssignorInfo) -> None:

@@ -28,6 +28,7 @@ from ..errors import (
 )
 from ..messages import (
     AssignorInfo,
+    ConfigEntry,
     HeartbeatRequest,
     HeartbeatResponse,
     MemberAssignment,
@@ -37,6 +38,7 @@ from ..messages import (
     units_of,
 )
 from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
+from ..placement import NO_TRAITS, WorkerTraits
 from .actions import Action, Assign, Compute, Fail, Grant, Lose, Revoke
 
 
@@ -60,6 +62,7 @@ class MemberSettings:
             more of the lease is left when the coordinator cannot be reached; changes are heard at once either way.
         lease_margin: the part of the session timeout kept back for stopping: a worker unheard for
             ``session timeout * (1 - lease_margin)`` stops everything.
+        traits: labels, rack, capacity and host of the worker, for assignors.
     """
 
     group_id: str
@@ -69,6 +72,7 @@ class MemberSettings:
     max_wait_ms: int = 2_000
     server_assignor: str | None = None
     lease_margin: float = 0.2
+    traits: WorkerTraits = NO_TRAITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,10 @@ class Member:
                 sequence=self._sequence,
                 statuses=statuses,
                 draining=self.draining,
+                labels=tuple(ConfigEntry(name=name, value=value) for name, value in settings.traits.labels),
+                rack=settings.traits.rack,
+                capacity=settings.traits.capacity,
+                host=settings.traits.host,
             )
         else:
             request = HeartbeatRequest(

@@ -60,7 +60,7 @@ class Stage:
         self._gates: dict[str, asyncio.Event] = {}
         self._news = asyncio.Condition()
 
-    async def handle(self, request: Request, *, client_host: str) -> Response:
+    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
         self.hosts.add(client_host)
         match request:
             case HeartbeatRequest():

@@ -90,11 +90,12 @@ class Conversation(Generic[Ticket]):
         """Requests begun and not answered yet."""
         return len(self._turns)
 
-    def begin(self, ticket: Ticket, request: Request) -> None:
+    def begin(self, ticket: Ticket, request: Request, *, client_id: str = "") -> None:
         """Give the request to the handler, which starts on it in the next turn of the event loop."""
         turn = _Turn(ticket)
         self._turns.append(turn)
-        task = asyncio.get_running_loop().create_task(self._handler.handle(request, client_host=self._client_host))
+        answer = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
+        task = asyncio.get_running_loop().create_task(answer)
         self.tasks.add(task)
         task.add_done_callback(partial(self._finished, turn, request))
 

@@ -20,10 +20,11 @@ class LocalClient(Client):
     Args:
         handler: who answers.
         client_host: told to the handler.
+        client_id: told to the handler with each request.
     """
 
-    def __init__(self, handler: Handler, *, client_host: str = "local") -> None:
-        self._handler, self._client_host = handler, client_host
+    def __init__(self, handler: Handler, *, client_host: str = "local", client_id: str = "") -> None:
+        self._handler, self._client_host, self._client_id = handler, client_host, client_id
         self._conversation = self._connect()
         self._outstanding: dict[Answer, None] = {}  # in the order of the calls
         self._closed = False
@@ -37,7 +38,7 @@ class LocalClient(Client):
             raise TransportError(f"{self.address}: the client is closed")
         answer: Answer = asyncio.get_running_loop().create_future()
         self._outstanding[answer] = None
-        self._conversation.begin(answer, request)
+        self._conversation.begin(answer, request, client_id=self._client_id)
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer

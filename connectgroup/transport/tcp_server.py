@@ -315,7 +315,7 @@ class _Connection(asyncio.Protocol):
         if isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
             self.conversation.put(header, self._server.answer_here(request))
         else:
-            self.conversation.begin(header, request)
+            self.conversation.begin(header, request, client_id=decoded.client_id or "")
 
     def _refuse_request(self, failure: DecodeFailure) -> None:
         """Answer, in its turn, what cannot be read; hang up, in its turn, where no answer could be read either."""

@@ -51,6 +51,7 @@ from .shuffle import Shuffle
 GROUP = "workers"
 MEMBERS = ("a", "b", "c", "d", "e")
 INSTANCES = (None, None, None, "i", "j")
+RACKS = ("", "r")
 CONNECTORS = ("files", "orders")
 
 Act = tuple[int, int, int, int]
@@ -184,6 +185,7 @@ class Driver:
                 server_assignor=("other", "unheard of")[lists % 2] if assignors is None and lists > 5 else None,
                 owned=(),
                 draining=how % 6 == 5,
+                rack=RACKS[lists % 7 == 6],
             )
         )
 
@@ -206,6 +208,7 @@ class Driver:
                     server_assignor=self.group.members[who].server_assignor if not current.epoch else None,
                     instance_id=self.group.members[who].instance_id,
                     draining=self.group.members[who].draining,
+                    rack=self.group.members[who].rack,
                     statuses=tuple(
                         TaskStatus(connector=unit.connector, task=unit.task, owner_epoch=epoch - late, state=1 + late)
                         for late, (unit, epoch) in enumerate(sorted(current.held.items())[:2])
@@ -327,6 +330,7 @@ class Driver:
                 client_assignors=LISTS[what % 5] if full and what % 2 else None,
                 instance_id=member.instance_id if member is not None and how % 3 else INSTANCES[what % 5],
                 draining=what % 9 == 8,
+                rack=RACKS[what % 8 == 7],
             )
         )
 

@@ -29,7 +29,7 @@ from connectgroup.names import Unit
 
 from .computing import Computing
 from .connectors import change
-from .words import AWAY, STABLE, UNRELEASED, UNREVOKED, Answer, Delay, Member, Share
+from .words import AWAY, STABLE, UNRELEASED, UNREVOKED, Answer, Delay, Member, Share, traits_of
 
 
 class Model(Computing):
@@ -70,6 +70,7 @@ class Model(Computing):
             server_assignor=said.server_assignor,
             assignors=said.client_assignors or (),
             draining=said.draining,
+            traits=traits_of(said),
         )
         others = {name: each for name, each in self.members.items() if name not in (who, replaced)}
         if not self.supported(member, others.values()):
@@ -141,7 +142,7 @@ class Model(Computing):
         if said.client_assignors is not None:
             after.server_assignor, after.assignors = None, said.client_assignors
         if full(said):
-            after.draining = said.draining
+            after.draining, after.traits = said.draining, traits_of(said)
         if not self.supported(after, [each for name, each in self.members.items() if name != who]):
             return Answer(code=UnsupportedAssignor.code)
         self.members[who] = after

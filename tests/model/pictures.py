@@ -11,7 +11,7 @@ from connectgroup.messages import InstalledMember, PrepareResponse, config_of, u
 from connectgroup.names import Unit
 
 from .model import Model
-from .words import Asked, Connector, Delay, Limits, Member, Proposal, Question, Share
+from .words import Asked, Connector, Delay, Limits, Member, Proposal, Question, Share, traits_of
 
 Picture = dict[str, Any]
 Difference = tuple[str, object, object]
@@ -61,6 +61,7 @@ def model_of(group: Group, limits: Limits) -> Model:
             server_assignor=said.server_assignor,
             assignors=said.assignors,
             draining=said.draining,
+            traits=traits_of(said),
             epoch=current.epoch,
             previous=current.previous_epoch,
             state=current.state.name,

@@ -114,13 +114,14 @@ class Replay:
         settings: GroupSettings,
         *,
         client_host: str = "",
+        client_id: str = "",
     ) -> Outcome[Response | None]:
         """One input, to both."""
         self.inputs += 1
         followed = self._followed.get(id(group)) or self.follow(group, settings)
         before, model, heard = followed.shown, followed.model, followed.heard
         heard.clear()
-        outcome = self._rules(group, what, now_ms, followed.settings, client_host=client_host)
+        outcome = self._rules(group, what, now_ms, followed.settings, client_host=client_host, client_id=client_id)
         response, asked = outcome.response, group.computation
         model.now_ms = now_ms
         model.choice = Choice(

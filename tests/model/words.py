@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from connectgroup.messages import AssignorInfo, InstalledMember
+from connectgroup.messages import AssignorInfo, HeartbeatRequest, InstalledMember
 from connectgroup.names import Unit
+from connectgroup.records import MemberRecord
 
 COORDINATOR = "coordinator"
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED", "UNRELEASED"
@@ -124,6 +125,7 @@ class Member:
     server_assignor: str | None = None
     assignors: tuple[AssignorInfo, ...] = ()
     draining: bool = False
+    traits: tuple[object, ...] = ((), "", 0, "")
     epoch: int = 0
     previous: int = 0
     state: str = STABLE
@@ -142,18 +144,23 @@ class Member:
 
     def differs(self, other: Member) -> bool:
         """Whether its words are others, of those that ask for a new target (CN-10)."""
-        mine, others = ((each.server_assignor, each.assignors, each.draining) for each in (self, other))
+        mine, others = ((each.server_assignor, each.assignors, each.draining, each.traits) for each in (self, other))
         return mine != others
 
     @property
     def said(self) -> int:
-        """Checksum of its assignors."""
-        return crc32(repr((self.assignors, self.server_assignor)).encode())
+        """Checksum of its assignors and traits."""
+        return crc32(repr((self.assignors, self.server_assignor, self.traits)).encode())
 
     def told(self, owned: frozenset[Unit] | None) -> Grants:
         """What an answer names: all that it holds; but one that takes something away gives nothing (CN-13)."""
         revokes = owned is not None and bool(self.pending)
         return {unit: at for unit, at in self.assigned.items() if owned is None or not revokes or unit in owned}
+
+
+def traits_of(said: HeartbeatRequest | MemberRecord) -> tuple[object, ...]:
+    """Labels, rack, capacity and host of a member."""
+    return (said.labels, said.rack, said.capacity, said.host)
 
 
 @dataclass(kw_only=True)

@@ -533,7 +533,7 @@ async def test_a_server_that_closes_answers_for_requests_that_cannot_finish() ->
 @pytest.mark.asyncio
 async def test_an_answer_that_cannot_be_encoded_is_a_server_error() -> None:
     class Odd(Stage):
-        async def handle(self, request: Request, *, client_host: str) -> Response:
+        async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
             return HeartbeatResponse(member_epoch=2**40)
 
     async with server(Odd()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:

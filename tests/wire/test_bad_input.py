@@ -200,7 +200,7 @@ def test_tagged_fields_are_checked_where_none_is_known_and_in_the_header(tags: s
 
 def test_unknown_tagged_fields_are_passed_over_everywhere() -> None:
     """WC-03, F24: what a newer peer adds, in header, message or a struct within, is no obstacle to an older one."""
-    unknown = "02 09 00 8a01 03 616263"
+    unknown = "02 28 00 8a01 03 616263"
     header = "5000 0000 00000001 ffff" + unknown
     body = "02 67 02 6d 00000000 00 ffffffff 00 00  02 02 63 01 01" + unknown + "03 00 04 00000007" + unknown[2:]
     request = wire.decode_request(bytes.fromhex(header + body)).request

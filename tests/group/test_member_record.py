@@ -1,0 +1,134 @@
+"""What the group keeps of a member beside its assignors: labels, rack, capacity, host, client id, joined epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connectgroup.errors import InvalidRequest
+from connectgroup.group.describe import describe
+from connectgroup.group.handle import step
+from connectgroup.group.timing import TimerKind
+from connectgroup.messages import ConfigEntry, HeartbeatRequest, HeartbeatResponse, entries
+
+from .builders import GROUP, FixedAssignor, Scene, foo, info, settings
+
+GPU = entries({"gpu": "true", "zone": "a"})
+TRAITS = (GPU, "r1", 8, "h1")
+JOIN = HeartbeatRequest(
+    group_id=GROUP,
+    member_id="m1",
+    member_epoch=0,
+    rebalance_timeout_ms=10_000,
+    client_assignors=(info(),),
+    owned=(),
+    labels=GPU,
+    rack="r1",
+    capacity=8,
+    host="h1",
+)
+
+
+def test_labels_rack_capacity_and_host_of_a_member_are_stored_prepared_and_described() -> None:
+    scene = Scene(settings=settings())
+    scene.act(JOIN)
+    [prepared] = scene.prepare("m1", 0).members
+    assert (prepared.labels, prepared.rack, prepared.capacity, prepared.host) == TRAITS
+    [shown] = describe(scene.group).members
+    assert (shown.labels, shown.rack, shown.capacity, shown.host) == TRAITS
+    scene.reload()
+    [shown] = describe(scene.group).members
+    assert (shown.labels, shown.rack, shown.capacity, shown.host) == TRAITS
+
+
+@pytest.mark.parametrize(
+    "change", [{"labels": ()}, {"rack": "r2"}, {"capacity": 9}, {"host": ""}], ids=lambda change: str(*change)
+)
+def test_a_change_of_a_members_traits_bumps_the_group_epoch(change: dict[str, object]) -> None:
+    """Like a change of its assignors' metadata (CN-10); only a full heartbeat carries them."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
+    scene.act(replace(JOIN, client_assignors=None))
+    scene.heartbeat("m2", 10, foo(-1, 0))
+    epoch = scene.group.epoch
+    scene.heartbeat("m1", scene.current("m1").epoch)
+    assert scene.group.epoch == epoch, "a heartbeat without the fields changes nothing"
+    full = replace(JOIN, client_assignors=None, member_epoch=scene.current("m1").epoch)
+    scene.act(full)
+    assert scene.group.epoch == epoch, "nor does one that repeats them"
+    scene.act(replace(full, **change))  # type: ignore[arg-type]
+    assert scene.group.epoch == epoch + 1
+    assert scene.group.latest_rebalance is not None
+    assert scene.group.latest_rebalance.causes[-1] == "m1 changed its labels, rack, capacity or host"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"capacity": -1}, "capacity: got '-1'; allowed: 0 to 1000000000"),
+        ({"rack": "r" * 250}, "allowed: printable words of at most 249"),
+        ({"host": "a\nb"}, "allowed: printable words of at most 249"),
+        ({"labels": (ConfigEntry(name="a", value="1"),) * 2}, "allowed: at most 64 names, each once, sorted"),
+        ({"labels": (ConfigEntry(name="", value="1"),)}, "allowed: at most 64 names, each once, sorted"),
+        ({"labels": entries({f"n{n:02}": "v" for n in range(65)})}, "allowed: at most 64 names, each once, sorted"),
+        ({"labels": entries({f"n{n:02}": "v" * 240 for n in range(60)})}, "bytes'; allowed: at most 4096"),
+    ],
+)
+def test_traits_out_of_range_are_an_invalid_request(change: dict[str, object], message: str) -> None:
+    """They are stored, and sent to every assignor: 1,000 members must fit a frame."""
+    scene = Scene(settings=settings())
+    response = scene.act(replace(JOIN, **change)).response  # type: ignore[arg-type]
+    assert isinstance(response, HeartbeatResponse)
+    assert response.error_code == InvalidRequest.code
+    assert message in str(response.error_message)
+
+
+@pytest.mark.parametrize(("labels", "computations"), [((), 0), (GPU, 1)], ids=["the same", "others"])
+def test_a_lost_worker_that_returns_with_other_labels_needs_a_new_target_assignment(
+    labels: tuple[ConfigEntry, ...], computations: int
+) -> None:
+    """With the same labels its tasks are given back without a computation (L8)."""
+    fixed = FixedAssignor()
+    fixed.shares = {"m1": foo(0), "m2": foo(-1)}
+    scene = Scene.at_rest(
+        settings(fixed, scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 1}, members=fixed.shares
+    )
+    scene.expire(TimerKind.SESSION, "m1")
+    scene.heartbeat("m2", 10, foo(-1))
+    before = fixed.calls
+    scene.act(replace(JOIN, client_assignors=None, labels=labels, rack="", capacity=0, host=""))
+    assert scene.group.target("m1").units == foo(0)
+    assert fixed.calls == before + computations
+
+
+def test_the_member_record_has_the_client_id_and_the_epoch_at_which_the_member_joined() -> None:
+    """KIP-848, ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId, ClientHost."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_host="::1", client_id="connect-1")
+    shown = {member.member_id: member for member in describe(scene.group).members}
+    assert (shown["m1"].client_id, shown["m1"].client_host, shown["m1"].joined_epoch) == ("connect-1", "::1", 11)
+    assert shown["m2"].joined_epoch == 0, "unknown: read from a record without it"
+    step(scene.group, replace(JOIN, client_assignors=None, member_id="m3"), 0, scene.settings)
+    shown = {member.member_id: member for member in describe(scene.group).members}
+    assert shown["m3"].joined_epoch == 12
+    # A member that joins again under its member id is the same member; its client id is that of its new request.
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_id="connect-2")
+    shown = {member.member_id: member for member in describe(scene.group).members}
+    assert (shown["m1"].client_id, shown["m1"].joined_epoch) == ("connect-2", 11)
+
+
+def test_another_client_id_alone_does_not_bump_the_group_epoch() -> None:
+    scene = Scene(settings=settings())
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_id="a")
+    epoch = scene.group.epoch
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_id="b" * 300)
+    assert scene.group.epoch == epoch
+    [shown] = describe(scene.group).members
+    assert shown.client_id == "b" * 246 + "...", "bounded: a header may carry 32 KiB"
+
+
+def test_the_question_names_the_groups_scheduled_rebalance_delay() -> None:
+    for delay_ms, longest_ms, shown_ms in ((0, 1_000, 0), (7_000, 9_000, 7_000), (9_000, 7_000, 7_000)):
+        scene = Scene(settings=settings(scheduled_delay_ms=delay_ms, longest_delay_ms=longest_ms))
+        scene.act(JOIN)
+        assert scene.prepare("m1", 0).scheduled_rebalance_max_delay_ms == shown_ms
