@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Coroutine
@@ -25,14 +24,20 @@ from ..errors import ConnectGroupError, TransportError
 from ..messages import DescribeRequest, DescribeResponse, config_of
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..transport.tcp_client import TcpClient
+from .garbage import collect_all_again, short_collections
 from .loop import Worker
 from .offload import off_loop
 from .runner import RunnerSettings, TaskRunner
 from .scratch import Scratch
+from .signals import handle_signals
 
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 0.5
+
+COLLECT_ALL_EVERY_S = 60.0
+FEW_UNITS = 1_000
+"""With no more units than this, a collection of all that a worker has is short enough."""
 
 
 async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
@@ -66,17 +71,19 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
         report=worker.report,
     )
     worker.set_runner(runner)
-    _stop_on_signals(worker)
     if supervised:
         _stop_with_supervisor(worker)
-    telling = asyncio.create_task(_tell_supervisor(worker, runner)) if supervised else None
+    beside = [asyncio.create_task(_collect_garbage(worker))]
+    if supervised:
+        beside.append(asyncio.create_task(_tell_supervisor(worker, runner)))
     try:
-        if await _unless_stopped(worker, _warm_up(config, control)):
-            logger.info("joining group %s at %s", config.group, config.coordinator)
-            await worker.run()
+        with handle_signals(worker.stop, worker.drain), short_collections():
+            if await _unless_stopped(worker, _warm_up(config, control)):
+                logger.info("joining group %s at %s", config.group, config.coordinator)
+                await worker.run()
     finally:
-        if telling is not None:
-            telling.cancel()
+        for task in beside:
+            task.cancel()
         await heartbeats.close()
         await control.close()
         scratch.remove()
@@ -120,23 +127,6 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
             logger.error("connector.class %s cannot be warmed up: %s%s", name, kind, error)
 
 
-def _stop_on_signals(worker: Worker) -> None:
-    loop = asyncio.get_running_loop()
-    told = False
-
-    def stop() -> None:
-        nonlocal told
-        if told:
-            logger.warning("told twice: ending at once")
-            os._exit(1)
-        told = True
-        worker.stop()
-
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
-    loop.add_signal_handler(signal.SIGUSR1, worker.drain)
-
-
 def _stop_with_supervisor(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
 
@@ -149,6 +139,13 @@ def _stop_with_supervisor(worker: Worker) -> None:
             loop.call_soon_threadsafe(worker.stop)
 
     threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+
+async def _collect_garbage(worker: Worker) -> None:
+    while True:
+        await asyncio.sleep(COLLECT_ALL_EVERY_S)
+        if len(worker.member.owned) <= FEW_UNITS:
+            collect_all_again()
 
 
 async def _tell_supervisor(worker: Worker, runner: TaskRunner) -> None:

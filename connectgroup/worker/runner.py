@@ -15,11 +15,13 @@ import logging
 import re
 import shutil
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..buggify import buggify
 from ..connector import Config, Connector, Task, TaskContext
@@ -29,10 +31,12 @@ from ..messages import TaskStatus
 from ..names import Unit, Units, printable
 from ..placement import own_settings
 from ..records import UnitState
-from .offload import insist, off_loop
+from .offload import SLICE, CallPool, Inbox, deliver, off_loop
 from .waiting import Bell, backoff_s
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Publish = Callable[[str, int, Sequence[Config]], Awaitable[None]]
 """Hand a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` when
@@ -130,7 +134,11 @@ class TaskRunner:
         self._report = report
         self._runs: dict[Unit, _Run] = {}
         self._ending: dict[Unit, list[_Run]] = {}
-        self._classes: dict[str, asyncio.Task[type[Connector]]] = {}
+        self._classes: dict[str, type[Connector]] = {}
+        self._loading: dict[str, tuple[deque[asyncio.Future[type[Connector]]], asyncio.Task[None]]] = {}
+        self._starts: list[set[Unit]] = []
+        """One set per ``start`` under way: what has been stopped since it began."""
+        self._pool, self._failures = CallPool(), Inbox()
         self.rows = 0
 
     @property
@@ -139,32 +147,56 @@ class TaskRunner:
         return frozenset(self._runs)
 
     async def start(self, grants: Sequence[Grant]) -> None:
-        """See ``Runner.start``."""
-        for grant in grants:
-            run = _Run(grant)
-            # What hangs of an earlier grant is out of date; the stop of this one must not wait for it.
-            self._ending.pop(grant.unit, None)
-            self._runs[grant.unit] = run
-            run.supervisor = asyncio.create_task(self._supervise(run), name=f"run {grant.unit}@{grant.owner_epoch}")
+        """See ``Runner.start``. In slices: other callbacks of the event loop run in between, a ``stop`` too."""
+        stopped: set[Unit] = set()
+        self._starts.append(stopped)
+        try:
+            for some in _slices(grants):
+                for grant in some:
+                    if grant.unit not in stopped:
+                        self._begin(grant)
+                if len(grants) > SLICE:
+                    await asyncio.sleep(0)
+        finally:
+            self._starts = [other for other in self._starts if other is not stopped]
+
+    def _begin(self, grant: Grant) -> None:
+        run = _Run(grant)
+        # What hangs of an earlier grant is out of date; the stop of this one must not wait for it.
+        self._ending.pop(grant.unit, None)
+        self._runs[grant.unit] = run
+        run.supervisor = asyncio.create_task(self._supervise(run), name=f"run {grant.unit}@{grant.owner_epoch}")
 
     async def stop(self, units: Units) -> None:
-        """See ``Runner.stop``."""
-        # Sorted: the order of a set of names changes from process to process, and a run should be repeatable.
-        for unit in sorted(units):
-            run = self._runs.pop(unit, None)
-            if run is not None and run.supervisor is not None:
-                run.stop()
-                self._ending.setdefault(unit, []).append(run)
-                run.supervisor.add_done_callback(partial(self._ended, run))
-        # Those that somebody else has asked to stop are waited for as well. And they are waited for, not gathered:
-        # who gives up waiting must not cancel a stop half-way.
-        ending = [run for unit in units for run in self._ending.get(unit, ())]
-        supervisors = {run.supervisor for run in ending if run.supervisor is not None}
-        if supervisors:
-            await asyncio.wait(supervisors)
-        for run in ending:
-            if run.stop_error is not None:
-                raise run.stop_error
+        """See ``Runner.stop``. In slices, as ``start``; of ``units`` nothing starts any more once this has begun."""
+        for stopped in self._starts:
+            stopped |= units
+        # In an order of its own: the order of a set of names changes from process to process, and a run should be
+        # repeatable. What stops in bulk does so in the order in which it was started: a long sort blocks the loop.
+        known = sorted(units) if len(units) <= SLICE else [u for u in {**self._runs, **self._ending} if u in units]
+        ending: deque[_Run] = deque()
+        for some in _slices(known):
+            for unit in some:
+                run = self._runs.pop(unit, None)
+                if run is not None and run.supervisor is not None:
+                    run.stop()
+                    self._ending.setdefault(unit, []).append(run)
+                    run.supervisor.add_done_callback(partial(self._ended, run))
+                # Those that somebody else has asked to stop are waited for as well.
+                ending += self._ending.get(unit, ())
+            if len(known) > SLICE:
+                await asyncio.sleep(0)
+        error: BaseException | None = None
+        while ending:
+            runs = [ending.popleft() for _ in range(min(SLICE, len(ending)))]
+            # They are waited for, not gathered: a caller that is cancelled must not cancel a stop half-way.
+            if supervisors := [run.supervisor for run in runs if run.supervisor is not None]:
+                await asyncio.wait(supervisors)
+            error = error or next((run.stop_error for run in runs if run.stop_error is not None), None)
+            if ending:
+                await asyncio.sleep(0)
+        if error is not None:
+            raise error
 
     def _ended(self, run: _Run, supervisor: asyncio.Task[None]) -> None:
         unit = run.grant.unit
@@ -210,10 +242,26 @@ class TaskRunner:
     async def _class(self, name: str) -> type[Connector]:
         """The class of that name. Looked up once for all tasks: a look through what is installed takes milliseconds,
         and a hundred tasks may start together. A failure is not kept: the next one to ask looks again."""
-        found = self._classes.get(name)
-        if found is None or (found.done() and (found.cancelled() or found.exception() is not None)):
-            found = self._classes[name] = asyncio.create_task(off_loop(f"load {name}", self._load_class, name))
-        return await asyncio.shield(found)
+        if name in self._classes:
+            return self._classes[name]
+        found: asyncio.Future[type[Connector]] = asyncio.get_running_loop().create_future()
+        if name not in self._loading:
+            self._loading[name] = deque(), asyncio.create_task(self._load(name), name=f"load {name}")
+        self._loading[name][0].append(found)
+        return await found
+
+    async def _load(self, name: str) -> None:
+        cls: type[Connector] | None = None
+        error: BaseException | None = None
+        try:
+            cls = self._classes[name] = await off_loop(f"load {name}", self._load_class, name)
+        except Exception as raised:
+            error = raised
+        waiting, _ = self._loading.pop(name)
+        while waiting:
+            for found in [waiting.popleft() for _ in range(min(SLICE, len(waiting)))]:
+                deliver(found, cls, error)
+            await asyncio.sleep(0)
 
     async def _run_connector(self, run: _Run, cls: type[Connector]) -> None:
         """Own a connector: keep the group's task list in step with what the connector wants."""
@@ -246,7 +294,8 @@ class TaskRunner:
                 run.bell.ring()
 
         def on_failed(error: BaseException) -> None:
-            loop.call_soon_threadsafe(keep, error)
+            # Through one inbox: the tasks of one sink fail together.
+            self._failures.put(loop, partial(keep, error))
 
         def on_progress(rows: int) -> None:
             run.rows += rows
@@ -263,9 +312,11 @@ class TaskRunner:
             failed=on_failed,
         )
 
-        # All of a start, and all of a stop, in one thread each: a thread costs a fraction of a millisecond, and where
-        # a hundred tasks move together it is those that they stand still for.
-        def begin() -> Task:
+        # All of a start, and all of a stop, in one call of a thread each: a call costs a fraction of a millisecond, and
+        # where a hundred tasks move together it is those that they stand still for.
+        def begin() -> Task | None:
+            if run.stopping:
+                return None
             connector = cls(unit.connector, own_settings(grant.connector_config))
             scratch.mkdir(parents=True, exist_ok=True)
             task = connector.task(grant.config, context)
@@ -283,17 +334,22 @@ class TaskRunner:
             try:
                 task.stop()
             finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+                try:
+                    scratch.rmdir()  # ten times as fast as rmtree, and most are empty
+                except OSError:
+                    shutil.rmtree(scratch, ignore_errors=True)
 
         run.stop_error = None
-        task = await off_loop(f"start {unit}", begin)
+        task = await self._pool.call(f"start {unit}", begin)
+        if task is None:
+            return
         try:
             self._say(run, UnitState.RUNNING, None)
             while failure is None and not run.stopping:
                 await run.pause()
         finally:
             try:
-                await insist(f"stop {unit}", end, task)
+                await self._pool.insist(f"stop {unit}", partial(end, task))
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, one_line(error))
                 run.stop_error = error
@@ -316,6 +372,13 @@ class TaskRunner:
                 message=message,
             )
         )
+
+
+def _slices(items: Iterable[T]) -> Iterator[list[T]]:
+    """In lists of ``SLICE``: one list is what one turn of the event loop handles."""
+    left = iter(items)
+    while some := list(islice(left, SLICE)):
+        yield some
 
 
 def file_name(name: str) -> str:

@@ -267,6 +267,11 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
     return await result
 
 
+async def _pooled(self: object, name: str, function: Callable[[], T], *, urgent: bool = False) -> T:
+    """The same instead of a pool's threads."""
+    return await off_loop(name, function)
+
+
 class _NoDisk:
     """A scratch directory that is not there."""
 
@@ -274,6 +279,9 @@ class _NoDisk:
         return self
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Nothing."""
+
+    def rmdir(self) -> None:
         """Nothing."""
 
     @staticmethod
@@ -301,7 +309,9 @@ def simulated() -> Iterator[None]:
     """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
     modules: list[Any] = [callbacks, offload, worker_loop, runner]
     kept = [module.off_loop for module in modules], getattr(runner, "shutil"), time.sleep, threading.Thread.start  # noqa: B009
+    pooled = offload.CallPool.call
     disabled = logging.root.manager.disable
+    setattr(offload.CallPool, "call", _pooled)  # noqa: B010
     for module in modules:
         module.off_loop = off_loop
     setattr(runner, "shutil", _NoDisk())  # noqa: B010
@@ -313,6 +323,7 @@ def simulated() -> Iterator[None]:
     finally:
         for module, original in zip(modules, kept[0], strict=True):
             module.off_loop = original
+        setattr(offload.CallPool, "call", pooled)  # noqa: B010
         setattr(runner, "shutil", kept[1])  # noqa: B010
         setattr(time, "sleep", kept[2])  # noqa: B010
         setattr(threading.Thread, "start", kept[3])  # noqa: B010

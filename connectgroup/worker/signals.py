@@ -1,0 +1,67 @@
+"""Signals of a worker process: SIGTERM and SIGINT stop the worker, SIGUSR1 drains it.
+
+Not ``loop.add_signal_handler``: asyncio passes a signal to the loop as a byte in the socket that
+``call_soon_threadsafe`` also writes to. That socket holds a few hundred bytes. While it is full, the byte, and so the
+signal, is lost. Here Python's own handler acts, and a pipe of its own only wakes the loop up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def handle_signals(stop: Callable[[], None], drain: Callable[[], None]) -> Iterator[None]:
+    """Within this, signals call these on the running event loop; a second SIGTERM or SIGINT ends the process at once.
+
+    Only in the main thread.
+
+    Args:
+        stop: called once, for the first SIGTERM or SIGINT.
+        drain: called for each SIGUSR1.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        if number == signal.SIGUSR1:
+            loop.call_soon_threadsafe(drain)
+        elif stopping:
+            # Not by the log: this may interrupt the very thread that holds a lock of it.
+            if select.select([], [2], [], 0)[1]:
+                os.write(2, b"second SIGTERM or SIGINT: process ends without stopping its tasks\n")
+            os._exit(1)
+        else:
+            stopping = True
+            loop.call_soon_threadsafe(stop)
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    # A signal just before the loop begins to wait for events would be handled only after the wait: the pipe ends it.
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def drop() -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(reader, 4096)
+
+    loop.add_reader(reader, drop)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup_before)
+        loop.remove_reader(reader)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

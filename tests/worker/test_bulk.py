@@ -1,0 +1,257 @@
+"""Many units at once: what one turn of the event loop does is bounded, and a call that blocks delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.member.actions import Grant
+from connectgroup.messages import TaskStatus
+from connectgroup.names import Unit
+from connectgroup.worker.offload import FIRST_THREADS, CallPool, NoThread
+from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from tests.no_threads import NoThreads
+
+from .virtual_time import Gate
+
+UNITS = [Unit("c", number) for number in range(2_000)]
+PER_TURN = 1_000
+"""Callbacks that one turn may schedule: a few per unit of a slice, and far fewer than one per unit."""
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts the callbacks scheduled between two turns, and wakeups by other threads that have not run yet.
+
+    Attributes:
+        most: callbacks scheduled in one turn, at most.
+        most_pending: wakeups by other threads that waited at the same time, at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self.most_pending = self.this_turn = self.pending = 0
+
+    def count(self) -> None:
+        """Run in each turn from now on."""
+        self.most = max(self.most, self.this_turn)
+        self.this_turn = 0
+        super().call_soon(self.count)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        self.this_turn += 1
+        return super().call_soon(callback, *args, context=context)
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        self.pending += 1
+        self.most_pending = max(self.most_pending, self.pending)
+        return super().call_soon_threadsafe(self._awake, callback, *args, context=context)
+
+    def _awake(self, callback: Callable[..., object], *args: Any) -> None:
+        self.pending -= 1
+        callback(*args)
+
+
+def on_counting_loop(run: Callable[[CountingLoop], Awaitable[None]]) -> CountingLoop:
+    """Run it in real time, counting; the loop with its counts."""
+    loop = CountingLoop()
+
+    async def counted() -> None:
+        loop.call_soon(loop.count)
+        await run(loop)
+
+    try:
+        loop.run_until_complete(asyncio.wait_for(counted(), 120))
+    finally:
+        loop.close()
+    return loop
+
+
+class Many(Connector):
+    """Tasks that a test can look at, and whose starts and stops it can make block."""
+
+    contexts: dict[Unit, TaskContext]
+    blocks: Callable[[str, Unit], None]
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        return [{}] * most
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return ManyTask(type(self), context)
+
+
+class ManyTask(Task):
+    def __init__(self, cls: type[Many], context: TaskContext) -> None:
+        self.cls, self.unit = cls, context.unit
+        cls.contexts[context.unit] = context
+
+    def start(self) -> None:
+        self.cls.blocks("start", self.unit)
+
+    def stop(self) -> None:
+        del self.cls.contexts[self.unit]
+        self.cls.blocks("stop", self.unit)
+
+
+class Stage:
+    """A runner of ``Many`` tasks, and what it reports."""
+
+    def __init__(self, scratch: Path, blocks: Callable[[str, Unit], None] = lambda what, unit: None) -> None:
+        self.contexts: dict[Unit, TaskContext] = {}
+        cls = type("Many", (Many,), {"contexts": self.contexts, "blocks": staticmethod(blocks)})
+        self.statuses: list[TaskStatus] = []
+        self.runner = TaskRunner(
+            "a",
+            RunnerSettings(scratch=scratch),
+            load_class=lambda name: cls,
+            publish=self._publish,
+            report=self.statuses.append,
+        )
+
+    async def _publish(self, name: str, epoch: int, configs: Sequence[Config]) -> None:
+        raise AssertionError("no connector runs here")
+
+    async def start(self, units: Sequence[Unit]) -> None:
+        """Start them and wait until each has reported."""
+        expected = len(self.statuses) + len(units)
+        await self.runner.start(grants(units))
+        await until(lambda: len(self.statuses) >= expected)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it; the caller has a time limit."""
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("condition not met")
+
+
+def grants(units: Sequence[Unit]) -> list[Grant]:
+    return [Grant(unit=unit, owner_epoch=5) for unit in units]
+
+
+def test_bulk_start_and_stop_are_sliced(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def run(loop: CountingLoop) -> None:
+        await stage.start(UNITS)
+        assert stage.runner.running == stage.contexts.keys() == set(UNITS)
+        await stage.runner.stop(frozenset(UNITS))
+        assert not stage.runner.running
+        assert not stage.contexts
+
+    loop = on_counting_loop(run)
+    assert loop.most <= PER_TURN
+    assert loop.most_pending <= 20
+
+
+def test_failures_of_many_tasks_wake_the_loop_once(tmp_path: Path) -> None:
+    """A wakeup per failure fills the loop's wakeup socket, which Python's signal handling shares."""
+    stage = Stage(tmp_path)
+
+    async def run(loop: CountingLoop) -> None:
+        await stage.start(UNITS)
+        loop.most = loop.most_pending = 0
+
+        def fail_all() -> None:
+            for context in list(stage.contexts.values()):
+                context.failed(OSError("sink is gone"))
+
+        thread = threading.Thread(target=fail_all)
+        thread.start()
+        thread.join()  # the loop stands still meanwhile, as it would under load
+        await until(lambda: len(stage.statuses) >= 2 * len(UNITS))
+        await stage.runner.stop(frozenset(UNITS))
+
+    loop = on_counting_loop(run)
+    assert loop.most <= PER_TURN
+    assert loop.most_pending <= 20
+
+
+async def test_blocked_starts_and_stops_delay_no_other(tmp_path: Path) -> None:
+    gate = Gate()
+
+    def blocks(what: str, unit: Unit) -> None:
+        if unit.task % 3 == 0:
+            gate.wait()
+
+    stage = Stage(tmp_path, blocks)
+    quick = [unit for unit in UNITS[:300] if unit.task % 3]
+    try:
+        await stage.runner.start(grants(UNITS[:300]))
+        await until(lambda: len(stage.statuses) == len(quick))
+        assert {Unit(status.connector, status.task) for status in stage.statuses} == set(quick)
+        await asyncio.wait_for(stage.runner.stop(frozenset(quick)), 30)
+        assert not any(unit in stage.contexts for unit in quick)
+    finally:
+        gate.open()
+    await stage.runner.stop(frozenset(UNITS))
+
+
+async def test_units_stopped_while_a_bulk_start_is_under_way_do_not_start(tmp_path: Path) -> None:
+    """KAFKA-16375: a worker that loses its units must not go on starting them."""
+    stage = Stage(tmp_path)
+    starting = asyncio.create_task(stage.runner.start(grants(UNITS)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await stage.runner.stop(frozenset(UNITS[1:]))
+    await starting
+    await asyncio.sleep(1)
+    assert stage.runner.running == stage.contexts.keys() == {UNITS[0]}
+    await stage.runner.stop(frozenset(UNITS))
+
+
+async def test_stop_does_not_wait_for_a_start_that_has_not_begun(tmp_path: Path) -> None:
+    """Its threads are taken by starts that block; a start that is queued behind them is left out."""
+    gate = Gate()
+    begun: list[Unit] = []
+
+    def blocks(what: str, unit: Unit) -> None:
+        if what == "start":
+            begun.append(unit)
+            gate.wait()
+
+    stage = Stage(tmp_path, blocks)
+    await stage.runner.start(grants(UNITS))
+    await asyncio.sleep(0.5)
+    queued = frozenset(UNITS) - frozenset(begun)
+    assert queued
+    await asyncio.wait_for(stage.runner.stop(queued), 30)
+    gate.open()
+    await stage.runner.stop(frozenset(UNITS))
+    assert not queued & frozenset(begun)
+
+
+async def test_pool_runs_urgent_calls_first_and_skips_cancelled_ones() -> None:
+    pool, gates, order = CallPool(), [Gate() for _ in range(FIRST_THREADS)], list[str]()
+    hung = [asyncio.create_task(pool.call("hangs", gate.wait)) for gate in gates]
+    await until(lambda: all(gate.entered for gate in gates))
+    calls = [asyncio.create_task(pool.call(name, partial(order.append, name))) for name in ("a", "b", "c")]
+    urgent = asyncio.create_task(pool.insist("urgent", partial(order.append, "urgent")))
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    gates[0].open()
+    await asyncio.wait([*calls, urgent])
+    assert order == ["urgent", "a", "c"]
+    for gate in gates:
+        gate.open()
+    await asyncio.wait(hung)
+
+
+async def test_pool_without_a_thread_raises_and_leaves_the_call_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, done = CallPool(), list[int]()
+    none = NoThreads(monkeypatch, "start ")
+    with pytest.raises(NoThread):
+        await pool.call("start c-0", lambda: done.append(1))
+    none.over()
+    await pool.call("start c-0", lambda: done.append(2))
+    assert done == [2]
