@@ -239,7 +239,7 @@ class Bench:
         """A worker process of nobody's: its death is for the session timeout to find."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "connectgroup", "worker", "--coordinator", self.supervisor.server.address, "--group", GROUP),
+            *("-P", "-m", "connectgroup", "worker", "--coordinator", self.supervisor.server.address, "--group", GROUP),
             *("--name", name, "--scratch", str(self.scratch), "--assignor", "balanced"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

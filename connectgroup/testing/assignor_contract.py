@@ -268,8 +268,12 @@ def answers_of(path: str, module: str, qualname: str) -> None:
 
 
 def _run(code: str, hash_seed: str) -> str:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    # The path of this process as it is: -P adds no current directory, and "" stands for it where it is wanted.
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

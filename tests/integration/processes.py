@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -53,11 +53,18 @@ def run_command(*words: str | Path | int, environment: Mapping[str, str] | None 
 class Program:
     """A command that goes on: its lines are kept, and it is gone, with all it started, when the block is left."""
 
-    def __init__(self, *words: str | Path | int, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *words: str | Path | int,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str | Path] = COMMAND,
+        cwd: Path | None = None,
+    ) -> None:
         self.words = " ".join(map(str, words))
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [*COMMAND, *map(str, words)],
+            [*command, *map(str, words)],
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

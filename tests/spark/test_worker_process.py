@@ -72,12 +72,17 @@ def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     made = Bench(tmp_path, "sqlite")
     made.write("one.csv", range(20_000))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Spark's Python workers are started in this directory, too, and must not take its modules for the standard ones.
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "numbers.py").write_text("raise ImportError('numbers of the current directory')\n")
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(tmp_path)],
+        [sys.executable, "-P", "-c", WORKER, str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        cwd=here,
         start_new_session=True,
     )
     lines: list[str] = []

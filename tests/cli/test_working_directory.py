@@ -1,0 +1,40 @@
+"""Modules of the current directory are not taken for those of the standard library or of connectgroup."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..integration.processes import COMMAND, Program
+from .test_command import connector_file
+
+SHADOW = "raise ImportError(f'{__name__} of the current directory')\n"
+
+
+@pytest.fixture
+def full_of_shadows(tmp_path: Path) -> Path:
+    """A directory as a user may have one: modules of its own, under names that others use, too."""
+    folder = tmp_path / "project"
+    for package in "assignors", "listeners":
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").write_text(SHADOW)
+    for module in "numbers", "calendar", "pydantic":
+        (folder / f"{module}.py").write_text(SHADOW)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command", [[Path(sys.executable).parent / "connectgroup"], COMMAND], ids=["connectgroup", "python -m"]
+)
+def test_up_runs_tasks_whatever_modules_the_current_directory_has(
+    full_of_shadows: Path, tmp_path: Path, command: list[str | Path]
+) -> None:
+    idle = connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
+    words = ("up", "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
+    with Program(*words, command=command, cwd=full_of_shadows) as up:
+        up.line_with("| 1 workers | 3/3 units |")
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0, up.story()
