@@ -6,6 +6,9 @@
 
 A response therefore revokes or assigns and never both. Units are opaque here.
 
+While a revocation is pending, a newer target waits for its acknowledgement, but a unit that must not run any more does
+not: it joins the pending revocation at once (CA-19).
+
 Source: KIP-848 "Reconciliation" and Kafka's ``CurrentAssignmentBuilder``, whose tests are rows CA-01..CA-18 of the
 conformance scenarios; "Connect on the new protocol", the three steps under "Reconciliation".
 """
@@ -39,8 +42,8 @@ def reconcile(
         target_epoch: the target's epoch.
         owned: every unit the member says it may be running; ``None`` is "as before" and acknowledges nothing.
         holder: who holds a unit, units being stopped included.
-        since_epoch: the epoch that brought a unit's configuration. A grant older than that must be given back,
-            even where the unit stays with the member: it runs a configuration that is no more.
+        since_epoch: the units that may run, each with the epoch that brought its configuration. A grant older than that
+            must be given back, even where the unit stays with the member: it runs a configuration that is no more.
         member_id: whose step this is.
 
     Returns:
@@ -57,7 +60,7 @@ def reconcile(
             # "The group coordinator revokes ... until the worker acknowledges the revocation": silence is no
             # acknowledgement, nor is a report in which one of the units is still there.
             if owned is None or owned & current.pending.keys():
-                return current
+                return _stop_too(current, since_epoch)
             return _next(replace(current, pending={}), target, target_epoch, owned, holder, since_epoch, member_id)
         case _:
             if owned is None or owned:
@@ -65,6 +68,19 @@ def reconcile(
             return _next(
                 replace(current, assigned={}, pending={}), target, target_epoch, owned, holder, since_epoch, member_id
             )
+
+
+def _stop_too(current: Current, since_epoch: Mapping[Unit, int]) -> Current:
+    """Add to the pending revocation the units that must not run any more: stopped, paused, deleted, reconfigured
+    (CA-19). The rest of the assignment stays as it is until the member acknowledges (CA-07).
+    """
+    stop = {
+        unit: epoch for unit, epoch in current.assigned.items() if unit not in since_epoch or epoch < since_epoch[unit]
+    }
+    if not stop:
+        return current
+    keep = {unit: epoch for unit, epoch in current.assigned.items() if unit not in stop}
+    return replace(current, assigned=keep, pending={**current.pending, **stop})
 
 
 def _next(

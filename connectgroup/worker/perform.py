@@ -69,13 +69,23 @@ class Performer:
         self._has_work = asyncio.Event()
         self._losing = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
+        self._current: Work | None = None
+        self._begun: dict[Revoke, asyncio.Task[None]] = {}
 
     def do(self, action: Work) -> None:
-        """Queue an action; a loss makes what was queued before it void, and stops everything at once."""
+        """Queue an action; a loss makes what was queued before it void, and stops everything at once.
+
+        A revocation that comes while another one is under way begins to stop its units at once (CA-19): the group
+        counts its rebalance timeout from now, whatever the earlier units take. Its listeners are told in its turn.
+        """
         if isinstance(action, Lose | Fail):
             self._queue.clear()
             self._losing.set()
             self._stopping = asyncio.create_task(self.stop(frozenset(self._member.owned)), name="stop lost work")
+        elif isinstance(action, Revoke) and all(isinstance(work, Revoke) for work in (self._current, *self._queue)):
+            self._begun[action] = stopping = asyncio.create_task(self.stop(action.units), name="stop revoked units")
+            # Its error is for ``_revoke``; after a loss nothing asks for it.
+            stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._queue.append(action)
         self._has_work.set()
 
@@ -86,16 +96,18 @@ class Performer:
                 await self._has_work.wait()
                 self._has_work.clear()
                 while self._queue:
-                    action = self._queue.popleft()
+                    self._current = action = self._queue.popleft()
                     with span(
                         type(action).__name__.lower(),
                         {"member": self._member.settings.member_id, "epoch": self._member.epoch},
                     ):
                         await self._perform(action)
+                    self._current = None
         finally:
             self._listeners.close()
-            if self._stopping is not None:
-                self._stopping.cancel()
+            for stopping in (self._stopping, *self._begun.values()):
+                if stopping is not None:
+                    stopping.cancel()
 
     async def _stopped(self, units: Units) -> None:
         """Everything lost has stopped, or has failed to: then its writes are for the sink to refuse."""
@@ -145,8 +157,9 @@ class Performer:
     async def _revoke(self, action: Revoke) -> None:
         logger.info("epoch %d: stopping %s", action.epoch, show(action.units))
         # Stop first: a listener that commits offsets must see the last one written.
+        stopping = self._begun.pop(action, None)
         try:
-            await self.stop(action.units)
+            await (self.stop(action.units) if stopping is None else stopping)
         except Exception as error:
             # It may still be writing: the group must not hear that it is not (reliability X6, F18).
             logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), describe(error))
@@ -192,6 +205,7 @@ class Performer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._lose_timeout_s):
                 await self._listeners.tell("on_lost", units, epoch)
+        self._begun.clear()
         self._losing.clear()
         self._member.mark_lost()
         self._on_change()

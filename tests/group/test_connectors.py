@@ -11,6 +11,7 @@ import pytest
 
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.group.describe import describe
+from connectgroup.group.timing import rebalance
 from connectgroup.messages import (
     ChangedConnector,
     ConnectorChange,
@@ -431,3 +432,75 @@ def test_another_limit_leaves_the_tasks_alone(scene: Scene) -> None:
     scene.update(ConnectorChange(connector="foo", config=limit))
     assert scene.group.connectors["foo"].tasks == before
     assert given(scene.heartbeat("B", 20)) is None
+
+
+# ---- CA-19: a connector changes while a member is UNREVOKED
+
+
+@pytest.fixture
+def revoking(fixed: FixedAssignor) -> Scene:
+    """A, at epoch 20, holds foo with 4 tasks and bar with 2 tasks, and must stop foo-3 for C first."""
+    everything = foo(-1, 0, 1, 2, 3) | {Unit("bar"), Unit("bar", 0), Unit("bar", 1)}
+    scene = Scene.at_rest(settings(fixed), epoch=20, connectors={"foo": 4, "bar": 2}, members={"A": everything})
+    fixed.shares = {"A": everything - foo(3), "C": foo(3)}
+    scene.join("C")
+    scene.heartbeat("A", 20)
+    assert names(scene.current("A").pending) == ["foo-3"]
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("change", "stops"),
+    [
+        (want(PAUSED, "bar"), ["bar-0", "bar-1"]),
+        (want(STOPPED, "bar"), ["bar", "bar-0", "bar-1"]),
+        (ConnectorChange(connector="bar", delete=True), ["bar", "bar-0", "bar-1"]),
+        (ConnectorChange(connector="bar", config=entries({"colour": "green"})), ["bar", "bar-0", "bar-1"]),
+    ],
+    ids=["paused", "stopped", "deleted", "reconfigured"],
+)
+def test_ca_19_units_that_must_not_run_join_the_pending_revocation(
+    revoking: Scene, fixed: FixedAssignor, change: ConnectorChange, stops: list[str]
+) -> None:
+    """CA-19: the member hears of the change in its next response and not only after its acknowledgement."""
+    held = revoking.current("A").held
+    left = {unit for unit in held if str(unit) not in stops}
+    fixed.shares = {"A": frozenset(left) - foo(3), "C": foo(3)}
+    if change.config:
+        fixed.shares["A"] |= {Unit("bar")}
+    revoking.update(change)
+    assert "A" in revoking.group.news, "a parked heartbeat of the member is woken"
+    answer = revoking.heartbeat("A", 20)
+    assert told(answer) == (20, names(left - foo(3)))
+    assert (revoking.state("A"), revoking.current("A").epoch) == (MemberState.UNREVOKED, 20)
+    assert names(revoking.current("A").pending) == sorted(["foo-3", *stops])
+    assert revoking.last is not None
+    assert rebalance("workers", "A", revoking.current("A"), 10_000) in revoking.last.timers
+    again = revoking.heartbeat("A", 20)
+    assert (told(again), revoking.records) == ((20, None), ())
+    acknowledged = revoking.heartbeat("A", 20, frozenset(left) - foo(3))
+    assert acknowledged.member_epoch == revoking.group.epoch
+    assert not revoking.current("A").pending
+
+
+def test_ca_07_a_newer_target_alone_adds_nothing_to_the_pending_revocation(
+    revoking: Scene, fixed: FixedAssignor
+) -> None:
+    """CA-07: units that move to another member may run on until the first revocation is acknowledged."""
+    fixed.shares = {"A": foo(-1), "C": foo(0, 1, 2, 3) | {Unit("bar"), Unit("bar", 0), Unit("bar", 1)}}
+    revoking.join("D")
+    assert told(revoking.heartbeat("A", 20)) == (20, None)
+    assert revoking.records == ()
+
+
+def test_ca_19_half_an_acknowledgement_is_none(revoking: Scene, fixed: FixedAssignor) -> None:
+    """The units that joined the pending revocation later must stop too before any of them is given on (S3)."""
+    fixed.shares = {"A": foo(-1, 0, 1, 2), "C": foo(3)}
+    revoking.update(want(STOPPED, "bar"))
+    revoking.heartbeat("A", 20)
+    bar = {Unit("bar"), Unit("bar", 0), Unit("bar", 1)}
+    revoking.heartbeat("A", 20, foo(-1, 0, 1, 2) | bar)
+    assert revoking.state("A") is MemberState.UNREVOKED
+    assert given(revoking.heartbeat("C", 21)) is None, "foo-3 is still held by A"
+    revoking.heartbeat("A", 20, foo(-1, 0, 1, 2))
+    assert given(revoking.heartbeat("C", 22)) == foo(3)

@@ -1,8 +1,9 @@
 """One member, one step: the rows CA-01 to CA-18 of the conformance scenarios (Kafka's CurrentAssignmentBuilderTest).
 
-CA-10 and CA-14 are not in the scenarios. CA-19 and CA-20 are about topic subscriptions by regular expression and
-CA-21 to CA-23 about Streams' standby tasks: type ``connect`` has neither. A subscription is, here, what of the target
-may be handed out now: CA-17 and CA-18 take T1 out of it, as a paused or reconfigured connector does.
+CA-10 and CA-14 are not in the scenarios. CA-19 is this project's: it says what a member in UNREVOKED must stop besides
+its pending revocation. CA-20 is about topic subscriptions by regular expression and CA-21 to CA-23 are about Streams'
+standby tasks: type ``connect`` has neither. A subscription is, here, what of the target may be handed out now: CA-17
+and CA-18 take T1 out of it, as a paused or reconfigured connector does.
 """
 
 from __future__ import annotations
@@ -54,16 +55,28 @@ def step(
     owned: Units | None = None,
     elsewhere: Units = frozenset(),
     since: Mapping[Unit, int] | None = None,
+    stopped: Units = frozenset(),
 ) -> Current:
-    """One step with the world around it: ``elsewhere`` is held by somebody else, what is not held is free."""
+    """One step with the world around it: ``elsewhere`` is held by somebody else, what is not held is free.
+
+    ``stopped`` are the units that must not run. All others may, with a configuration of epoch 0 unless ``since`` says
+    another.
+    """
 
     def holder(unit: Unit) -> str | None:
         if unit in elsewhere:
             return OTHER
         return ME if unit in current.held else None
 
+    runnable = {**dict.fromkeys(current.held, 0), **dict.fromkeys(target, 0), **(since or {})}
     return reconcile(
-        current, target=target, target_epoch=epoch, owned=owned, holder=holder, since_epoch=since or {}, member_id=ME
+        current,
+        target=target - stopped,
+        target_epoch=epoch,
+        owned=owned,
+        holder=holder,
+        since_epoch={unit: since_epoch for unit, since_epoch in runnable.items() if unit not in stopped},
+        member_id=ME,
     )
 
 
@@ -79,6 +92,7 @@ class Row:
     elsewhere: Units = frozenset()
     then: Current
     since: Mapping[Unit, int] = field(default_factory=dict)
+    stopped: Units = frozenset()
 
 
 AFTER_CA03 = standing(UNREVOKED, 10, at(10, [2, 3], [5, 6]), at(10, [1], [4]))
@@ -187,6 +201,40 @@ ROWS = [
         owned=units([1, 2, 3], [4, 5, 6]),
         then=standing(UNREVOKED, 10, at(10, [], [4, 5, 6]), at(10, [1, 2, 3])),
     ),
+    Row(
+        id="CA-19 a connector that is stopped joins the pending revocation without an acknowledgement",
+        given=AFTER_CA03,
+        target=units([2, 3], [5, 6]),
+        epoch=11,
+        owned=units([1, 2, 3], [4, 5, 6]),
+        stopped=units([1, 2, 3]),
+        then=standing(UNREVOKED, 10, at(10, [], [5, 6]), at(10, [1, 2, 3], [4])),
+    ),
+    Row(
+        id="CA-19 in a short heartbeat too",
+        given=AFTER_CA03,
+        target=units([2, 3], [5, 6]),
+        epoch=11,
+        stopped=units([1, 2, 3]),
+        then=standing(UNREVOKED, 10, at(10, [], [5, 6]), at(10, [1, 2, 3], [4])),
+    ),
+    Row(
+        id="CA-19 a unit whose configuration was replaced joins the pending revocation",
+        given=AFTER_CA03,
+        target=units([2, 3], [5, 6]),
+        epoch=11,
+        owned=units([1, 2, 3], [4, 5, 6]),
+        since={Unit("T1", 2): 11},
+        then=standing(UNREVOKED, 10, at(10, [3], [5, 6]), at(10, [1, 2], [4])),
+    ),
+    Row(
+        id="CA-19 and CA-07: of a newer target only what must not run joins the pending revocation",
+        given=AFTER_CA03,
+        target=units([3], []),
+        epoch=12,
+        stopped=units([], [5]),
+        then=standing(UNREVOKED, 10, at(10, [2, 3], [6]), at(10, [1], [4, 5])),
+    ),
     # Ours: a unit whose configuration is newer than its grant stays with its member and is still given anew.
     Row(
         id="a grant older than its configuration is revoked first",
@@ -235,20 +283,20 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_one_step_towards_the_target(row: Row) -> None:
     """Each row's outcome is exact: state, epoch, units with their owner epochs, units being stopped."""
-    assert step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since) == row.then
+    assert step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped) == row.then
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_step_repeated_with_the_same_words_changes_nothing_more(row: Row) -> None:
     """S16: twice is once. After a revocation silence is what is repeated: it acknowledges nothing."""
-    after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since)
-    assert step(after, row.target, row.epoch, None, row.elsewhere, row.since) is after
+    after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
+    assert step(after, row.target, row.epoch, None, row.elsewhere, row.since, row.stopped) is after
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_no_step_both_revokes_and_gives(row: Row) -> None:
     """ "There should be either revoked or newly assigned ... The protocol never does both together." """
-    after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since)
+    after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
     if after.state is UNREVOKED:
         assert after.assigned.items() <= row.given.assigned.items()
         assert after.epoch == row.given.epoch

@@ -5,13 +5,14 @@ Each is one promise broken in one place for as long as its context lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from connectgroup.group import assignment, connectors, delay, heartbeat, static
+from connectgroup.group import assignment, connectors, delay, heartbeat, reconcile, static
 from connectgroup.group.state import Current
+from connectgroup.names import Unit
 from tests.simulation.breakages import instead as put
 
 Breakage = AbstractContextManager[None]
@@ -30,6 +31,15 @@ def always(answer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def reconciles_with(**other: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The step of one member, told something that is not so."""
     return lambda right: lambda current, **kwargs: right(current, **{**kwargs, **other})
+
+
+def of_any_configuration(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Every unit that may run has the configuration it always had."""
+
+    def broken(current: Current, *, since_epoch: Mapping[Unit, int], **kwargs: Any) -> Any:
+        return right(current, since_epoch=dict.fromkeys(since_epoch, 0), **kwargs)
+
+    return broken
 
 
 def silent(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +67,10 @@ BREAKAGES: dict[str, Callable[[], Breakage]] = {
         heartbeat, "reconcile", reconciles_with(holder=lambda unit: None)
     ),
     "any heartbeat acknowledges": lambda: instead(heartbeat, "reconcile", silent),
-    "a grant outlives its configuration": lambda: instead(heartbeat, "reconcile", reconciles_with(since_epoch={})),
+    "a grant outlives its configuration": lambda: instead(heartbeat, "reconcile", of_any_configuration),
+    "a unit that must not run is revoked only after the acknowledgement": lambda: instead(
+        reconcile, "_stop_too", lambda right: lambda current, since_epoch: current
+    ),
     "every epoch is let in": lambda: instead(heartbeat, "_admit", of_any_epoch),
     "a token is given twice": lambda: instead(heartbeat, "_let_go", forgets_the_token),
     "nobody is told to compute": lambda: instead(heartbeat, "_acknowledges", always(True)),

@@ -190,6 +190,11 @@ class Model(Computing):
         before = replace(member)
         if member.pending:
             if owned is None or owned & member.pending.keys():
+                # A newer target waits for the acknowledgement; what must not run any more does not (CA-07, CA-19).
+                gone = {unit: at for unit, at in member.assigned.items() if unit not in units or at < units[unit]}
+                if gone:
+                    member.assigned = {unit: at for unit, at in member.assigned.items() if unit not in gone}
+                    member.pending, member.previous = {**member.pending, **gone}, shown
                 return
             member.pending = {}
         keep = {unit: at for unit, at in member.assigned.items() if unit in target and at >= units[unit]}

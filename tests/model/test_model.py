@@ -118,10 +118,7 @@ def test_what_is_broken_under_a_simulated_cluster_is_found_beside_it(
     """The model's word is one violation among the others."""
     with broken(), beside():
         results = (play(seed) for seed in range(1, 16))
-        said = next(
-            (names for each in results if (names := {one.invariant.split()[0] for one in each.violations})), set()
-        )
-    assert "M1" in said, f"only {sorted(said)}"
+        assert any(one.invariant.startswith("M1 ") for each in results for one in each.violations)
 
 
 def test_the_simulators_command_plays_with_the_model_beside_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,6 +47,7 @@ When something goes wrong
     full-heartbeats        What a heartbeat leaves out, and what is answered to one that leaves out nothing
     fencing                Members that speak from the wrong epoch
     slow-stop              A worker that takes too long to stop
+    paused-meanwhile       A connector is paused while a revocation is pending
     cut-off                A worker that cannot reach the coordinator
     reload                 The coordinator is replaced while a rebalance is under way
     refused                Requests that break a rule

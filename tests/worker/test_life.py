@@ -139,6 +139,59 @@ async def test_a_second_rebalance_before_the_first_is_finished_skips_no_revocati
         assert world.count("on_lost") == 0
 
 
+@pytest.mark.parametrize("state", [WantedState.PAUSED, WantedState.STOPPED])
+async def test_paused_connector_stops_at_once_while_another_revocation_is_slow(
+    tmp_path: Path, state: WantedState
+) -> None:
+    """CA-19: the worker hears of the change while it is UNREVOKED, and does not wait for the slow stop to begin."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        await world.add("d", 3)
+        a = world.start("a")
+        await world.settled()
+        for number in range(3):
+            world.hook[f"a stop c-{number}"] = world.slow(30)
+        await world.want("c", WantedState.PAUSED)
+        await world.until(lambda: world.count("a stop c-") == 3)
+        await world.want("d", state)
+        await world.until(lambda: world.count("a stop d-") == 3, within=1)
+        assert world.count("a on_revoked") == 0
+        await world.until(lambda: a.units == {Unit("c"), *([Unit("d")] if state is WantedState.PAUSED else [])})
+        await world.until(lambda: world.count("a on_revoked") == 2, within=35)
+        await asyncio.sleep(1)
+        described = await world.describe()
+        assert (described.state, described.members[0].state) == ("Stable", "STABLE")
+        assert (a.worker.lost, world.count("on_lost")) == (0, 0)
+
+
+async def test_failed_stop_that_began_early_is_not_acknowledged(tmp_path: Path) -> None:
+    """X6, F18: a unit whose stop failed may still be writing, also where its stop overlapped another revocation."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        await world.add("d", 1)
+        a = world.start("a", rebalance_timeout_ms=20_000)
+        await world.settled()
+        right = a.runner.stop
+
+        async def stop(units: Units) -> None:
+            await right(units)
+            if Unit("d", 0) in units:
+                raise OSError("d-0 did not stop")
+
+        a.runner.stop = stop  # type: ignore[method-assign]
+        world.hook["a stop c-0"] = world.slow(5)
+        await world.want("c", WantedState.PAUSED)
+        await world.until(lambda: world.count("a stop c-0"))
+        await world.want("d", WantedState.PAUSED)
+        await world.until(lambda: world.count("a on_revoked c-0"), within=10)
+        await asyncio.sleep(5)
+        described = (await world.describe()).members[0]
+        assert (described.state, Unit("d", 0) in a.worker.member.owned) == ("UNREVOKED", True)
+        a.runner.stop = right  # type: ignore[method-assign]
+        await world.until(lambda: a.worker.lost == 1, within=20)
+        await world.until(lambda: a.units == {Unit("c"), Unit("d")}, within=20)
+
+
 async def test_a_slow_on_revoked_does_not_stop_heartbeats(tmp_path: Path) -> None:
     """Trap 1, for the listener."""
     async with World(tmp_path) as world:
