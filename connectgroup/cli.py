@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import sys
+import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,6 +32,8 @@ from .messages import (
     DescribeResponse,
     Request,
     Response,
+    RestartRequest,
+    RestartResponse,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
     config_of,
@@ -53,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130: interrupted (Ctrl-C); 141: nobody reads what it prints any more.
     """
     options = _parser().parse_args(arguments)
+    options.own_process = arguments is None
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
@@ -127,7 +131,11 @@ async def _up(options: argparse.Namespace) -> int:
     from .supervisor import Supervisor, explain, summary
 
     connectors = [read_connector(path) for path in options.connector]
-    assignors = options.assignor or ["balanced"]
+    assignors = [] if options.no_assignor or options.server_assignor else options.assignor or ["balanced"]
+    if options.server_assignor not in (None, options.fallback_assignor):
+        raise ConfigError(
+            "--server-assignor", options.server_assignor, f"{options.fallback_assignor} (--fallback-assignor)"
+        )
     for name in assignors:
         # Said here, once, and not by every worker.
         load_assignor(name)
@@ -139,6 +147,8 @@ async def _up(options: argparse.Namespace) -> int:
         coordinator=_coordinator_config(options),
         connectors=connectors,
         assignors=assignors,
+        server_assignor=options.server_assignor,
+        rebalance_timeout_ms=options.rebalance_timeout_ms,
         restart=not options.no_restart,
     )
     _make_directory("--data", data)
@@ -201,23 +211,33 @@ async def _coordinator(options: argparse.Namespace) -> int:
 async def _worker(options: argparse.Namespace) -> int:
     from .config import WorkerConfig, checked
     from .worker.process import run_worker
+    from .worker.restart import RESTART_EXIT_CODE, ReplaceAtExit
     from .worker.scratch import default_parent
 
+    supervised = options.supervised or not options.own_process
+    replace = None if supervised else ReplaceAtExit()
     scratch = options.scratch or default_parent()
     values: dict[str, Any] = {"coordinator": options.coordinator, "group": options.group, "scratch": scratch}
     if options.name:
         values["name"] = options.name
     if options.instance:
         values["instance"] = options.instance
-    if options.assignor:
-        values["assignors"] = tuple(options.assignor)
+    if options.assignor or options.no_assignor:
+        values["assignors"] = tuple(options.assignor or ())
     if options.listener:
         values["listeners"] = tuple(options.listener)
     if options.label:
         values["labels"] = tuple(options.label)
-    values |= {name: said for name in ("capacity", "rack") if (said := getattr(options, name)) is not None}
+    optional = ("capacity", "rack", "server_assignor", "rebalance_timeout_ms")
+    values |= {name: said for name in optional if (said := getattr(options, name)) is not None}
+    config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
-    await run_worker(checked(WorkerConfig, values), supervised=options.supervised)
+    if not await run_worker(config, supervised=options.supervised):
+        return 0
+    if replace is None:
+        return RESTART_EXIT_CODE
+    # A generated name must stay the same: the tasks are delayed for it.
+    replace.wanted("--name", config.name)
     return 0
 
 
@@ -289,9 +309,48 @@ async def _groups_explain(options: argparse.Namespace) -> int:
         for rebalance in group.rebalances[-options.last :]:
             print(explain(rebalance))
             for move in rebalance.moves if options.moves else ():
+                unit = Unit(move.connector, move.task)
+                if move.source == move.target:
+                    print(f"  {unit}: started again on {move.target}, downtime {move.standstill_ms} ms")
+                    continue
                 stood = f"stood still {move.standstill_ms} ms" if move.source else "started"
-                print(f"  {Unit(move.connector, move.task)}: {move.source or 'nowhere'} -> {move.target}, {stood}")
+                print(f"  {unit}: {move.source or 'nowhere'} -> {move.target}, {stood}")
     return 0
+
+
+# --------------------------------------------------------------------------------------------------
+# Workers
+
+
+async def _workers_restart(options: argparse.Namespace) -> int:
+    response = await _call(options, RestartRequest(group_id=options.group, member_id=options.name))
+    assert isinstance(response, RestartResponse)
+    if response.error_code:
+        raise from_code(response.error_code, response.error_message)
+    if options.no_wait:
+        already = "already " if response.already_requested else ""
+        print(f"worker {options.name}: restart {already}requested")
+        return 0
+    give_up_at = time.monotonic() + options.timeout
+    while time.monotonic() < give_up_at:
+        [group] = await _describe(options, (options.group,))
+        if _is_back(group, options.name):
+            print(f"worker {options.name}: restarted")
+            return 0
+        await asyncio.sleep(0.2)
+    print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
+    return 1
+
+
+def _is_back(group: DescribedGroup, name: str) -> bool:
+    """Whether a worker has been restarted and runs its units: those of the newest target, none of them starting."""
+    member = next((member for member in group.members if member.member_id == name), None)
+    if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
+        return False
+    starting = any(
+        unit.state == "STARTING" for connector in group.connectors for unit in connector.units if unit.member_id == name
+    )
+    return member.assigned == member.target and not starting
 
 
 # --------------------------------------------------------------------------------------------------
@@ -385,7 +444,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a connector to run; may be repeated",
     )
-    up.add_argument("--assignor", action="append", help="an assignor the workers offer; may be repeated (balanced)")
+    _add_assigning(up, "an assignor the workers offer; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not start a worker again that died")
     _add_server(up)
     up.set_defaults(run=_up)
@@ -402,7 +461,7 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--group", required=True, help="the group to join")
     worker.add_argument("--name", help="this worker's name in the group; made up by default")
     worker.add_argument("--instance", help="a name that outlives the process: stopped, its work waits for its return")
-    worker.add_argument("--assignor", action="append", help="an assignor to offer; may be repeated (balanced)")
+    _add_assigning(worker, "an assignor to offer; may be repeated (balanced)")
     worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
     worker.add_argument("--capacity", help="weight of tasks it can carry at most (no limit)")
     worker.add_argument("--label", action="append", help="name=value, for connectors that ask; may be repeated")
@@ -428,6 +487,15 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=function)
     explain.add_argument("--last", type=_count, default=10, help="how many rebalances (10)")
     explain.add_argument("--moves", action="store_true", help="every move with its standstill")
+
+    workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
+    restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")
+    restart.add_argument("name")
+    restart.add_argument("--group", default="workers", help="the group's name (workers)")
+    restart.add_argument("--no-wait", action="store_true", help="do not wait until the worker runs its tasks again")
+    restart.add_argument("--timeout", type=_count, default=60, metavar="SECONDS", help="how long to wait for it (60)")
+    _add_coordinator(restart)
+    restart.set_defaults(run=_workers_restart)
 
     connectors = commands.add_parser("connectors", help="change a group's connectors").add_subparsers(
         required=True, metavar="ACTION"
@@ -485,6 +553,17 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--moves-per-round", type=_number, default=0, help="tasks that may be moved at a time, 0 for all (0)"
+    )
+
+
+def _add_assigning(parser: argparse.ArgumentParser, offer: str) -> None:
+    """Who computes the target assignment, and how long a worker may take."""
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--assignor", action="append", help=offer)
+    who.add_argument("--no-assignor", action="store_true", help="offer none: the coordinator assigns")
+    who.add_argument("--server-assignor", metavar="NAME", help="offer none and ask for this one of the coordinator's")
+    parser.add_argument(
+        "--rebalance-timeout-ms", type=_number, help="how long a worker may take to stop revoked tasks (60000)"
     )
 
 

@@ -169,6 +169,8 @@ class HeartbeatRequest:
         rack: *(tagged)* the worker's rack or zone; empty if not given.
         capacity: *(tagged)* the most weight the worker can carry; 0 if not given.
         host: *(tagged)* the machine the worker runs on, which workers may share; empty if not given.
+        returns: *(tagged)* with epoch -1: the worker restarts and joins again under the same member id, so its units
+            are delayed for it as for a lost worker (scheduled rebalance delay).
     """
 
     group_id: str
@@ -189,6 +191,7 @@ class HeartbeatRequest:
     rack: str = ""
     capacity: int = 0
     host: str = ""
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +256,8 @@ class HeartbeatResponse:
         assignment: null "as before".
         session_timeout_ms: *(tagged)* silence longer than this and the member is removed; 0 unknown.
         coordinator_epoch: *(tagged)* grows with each change of coordinator; a lower one is out of date.
+        restart: *(tagged)* an operator has requested that the worker restart (ConnectGroupRestartMember): the worker
+            stops its units, leaves with ``returns`` and joins again. Repeated until the member leaves.
     """
 
     throttle_time_ms: int = 0
@@ -263,6 +268,7 @@ class HeartbeatResponse:
     assignment: MemberAssignment | None = None
     session_timeout_ms: int = 0
     coordinator_epoch: int = -1
+    restart: bool = False
 
 
 # --------------------------------------------------------------------------------------------------
@@ -683,6 +689,33 @@ class DeleteResponse:
 
 
 # --------------------------------------------------------------------------------------------------
+# ConnectGroupRestartMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRequest:
+    """Restart one worker; its units are delayed for it meanwhile (ConnectGroupRestartMember)."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartResponse:
+    """Whether the restart is requested; the member is notified with its next heartbeat response.
+
+    Attributes:
+        already_requested: an earlier request had not been carried out yet; this one changed nothing.
+    """
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    already_requested: bool = False
+    coordinator_epoch: int = -1
+
+
+# --------------------------------------------------------------------------------------------------
 # ApiVersions, FindCoordinator (Kafka's own messages, fields as Kafka documents them)
 
 
@@ -753,6 +786,7 @@ Request = (
     | DescribeRequest
     | UpdateConnectorsRequest
     | DeleteRequest
+    | RestartRequest
     | ApiVersionsRequest
     | FindCoordinatorRequest
 )
@@ -763,6 +797,7 @@ Response = (
     | DescribeResponse
     | UpdateConnectorsResponse
     | DeleteResponse
+    | RestartResponse
     | ApiVersionsResponse
     | FindCoordinatorResponse
 )

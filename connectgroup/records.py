@@ -108,6 +108,7 @@ class MemberRecord:
         client_id: *(tagged)* the client id of the request that joined; for people to read, as ``client_host`` is.
         joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown (KIP-848,
             ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId).
+        restart_requested: *(tagged)* an operator has requested that the worker restart; the member has not left yet.
     """
 
     group_id: str
@@ -124,6 +125,7 @@ class MemberRecord:
     host: str = ""
     client_id: str = ""
     joined_epoch: int = 0
+    restart_requested: bool = False
 
     @property
     def traits(self) -> tuple[tuple[ConfigEntry, ...], str, int, str]:

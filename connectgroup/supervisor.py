@@ -38,6 +38,7 @@ from .messages import (
     entries,
 )
 from .names import LEAVE_EPOCH
+from .worker.restart import RESTART_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,8 @@ class Supervisor:
         coordinator: CoordinatorConfig,
         connectors: Sequence[ConnectorFile] = (),
         assignors: Sequence[str] = ("balanced",),
+        server_assignor: str | None = None,
+        rebalance_timeout_ms: int | None = None,
         restart: bool = True,
         worker_log: Callable[[str, str], None] | None = None,
     ) -> None:
@@ -102,7 +105,11 @@ class Supervisor:
             workers: how many to start.
             scratch: where tasks get a directory each.
             connectors: created, or changed to this, before the workers start.
-            restart: start a worker that died again; otherwise it stays down.
+            assignors: what the workers offer, in order of preference; empty: the coordinator assigns.
+            server_assignor: an assignor of the coordinator's that the workers ask for, if ``assignors`` is empty.
+            rebalance_timeout_ms: of the workers; theirs by default.
+            restart: start a worker that died again; otherwise it stays down. One that restarts (SIGUSR2,
+                ``connectgroup workers restart``) is started again in either case.
             worker_log: given each line of a worker's log with its name; by default they go to standard error.
 
         Raises:
@@ -112,7 +119,8 @@ class Supervisor:
         self.server = CoordinatorServer(coordinator)
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
-        self._assignors, self._restart = tuple(assignors), restart
+        self._options = _worker_options(assignors, server_assignor, rebalance_timeout_ms)
+        self._restart = restart
         self._worker_log = worker_log or _to_stderr
         self._closing = False
 
@@ -216,7 +224,7 @@ class Supervisor:
             *("-P", "-m", "connectgroup", "worker", "--supervised"),
             *("--coordinator", self.server.address, "--group", self.group, "--name", worker.name),
             *("--scratch", str(self._scratch)),
-            *(word for name in self._assignors for word in ("--assignor", name)),
+            *self._options,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -245,20 +253,26 @@ class Supervisor:
         """Wait for the end of a process, tell the group, and start it again if it should run."""
         code = await process.wait()
         _end_group(process.pid)
-        await self._say_dead(worker.name, code)
+        restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
+        if not restarts:
+            # A worker that restarts has left by itself; a second leave would end the delay of its units.
+            await self._say_dead(worker.name, code)
         await asyncio.gather(*worker.lines, return_exceptions=True)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
-        if worker.wanted and not self._closing:
+        if restarts:
+            logger.info("%s restarts", worker.name)
+        elif worker.wanted and not self._closing:
             logger.error("%s %s", worker.name, ending(code))
-        if self._restart:
-            await self._start_again(worker)
+        if self._restart or restarts:
+            await self._start_again(worker, at_once=restarts)
 
-    async def _start_again(self, worker: WorkerProcess) -> None:
-        """After a moment, and after a longer one each time it dies young."""
+    async def _start_again(self, worker: WorkerProcess, *, at_once: bool) -> None:
+        """At once after a requested restart; else after a back-off that grows each time the worker dies young."""
         lived_s = asyncio.get_running_loop().time() - worker.started_s
-        worker.deaths = 1 if lived_s > LONG_LIFE_S else worker.deaths + 1
+        worker.deaths = 0 if at_once else 1 if lived_s > LONG_LIFE_S else worker.deaths + 1
         while worker.wanted and not self._closing:
-            await asyncio.sleep(min(RESTART_WAIT_S * 2 ** (worker.deaths - 1), LONGEST_RESTART_WAIT_S))
+            if worker.deaths:
+                await asyncio.sleep(min(RESTART_WAIT_S * 2 ** (worker.deaths - 1), LONGEST_RESTART_WAIT_S))
             if not worker.wanted or self._closing:
                 return
             try:
@@ -283,6 +297,18 @@ class Supervisor:
         )
         with contextlib.suppress(RetryError):
             await retrying(self.server.coordinator.handle, request, client_host=HERE)
+
+
+def _worker_options(
+    assignors: Sequence[str], server_assignor: str | None, rebalance_timeout_ms: int | None
+) -> list[str]:
+    """Options of ``connectgroup worker`` that all workers of a supervisor share."""
+    options = [word for name in assignors for word in ("--assignor", name)]
+    if not assignors:
+        options += ["--server-assignor", server_assignor] if server_assignor is not None else ["--no-assignor"]
+    if rebalance_timeout_ms is not None:
+        options += ["--rebalance-timeout-ms", str(rebalance_timeout_ms)]
+    return options
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -322,7 +348,9 @@ def explain(rebalance: Rebalance) -> str:
     if rebalance.moved:
         parts.append(f"{rebalance.moved} moved, longest standstill {rebalance.longest_standstill_ms} ms")
     if rebalance.started:
-        parts.append(f"{rebalance.started} started")
+        restarted = not rebalance.moved and rebalance.longest_standstill_ms
+        downtime = f", longest downtime {rebalance.longest_standstill_ms} ms" if restarted else ""
+        parts.append(f"{rebalance.started} started{downtime}")
     if not rebalance.moved + rebalance.started:
         parts.append("nothing moved")
     if rebalance.finished_ms < 0:

@@ -27,17 +27,22 @@ LEAST_DELAY_MS = 1_000
 """An assignor that asks for less is given this."""
 
 
-def hold_back(draft: Draft, member_id: str, settings: GroupSettings) -> tuple[Timer, ...]:
+def hold_back(draft: Draft, member_id: str, settings: GroupSettings, *, returns: bool = False) -> tuple[Timer, ...]:
     """Keep the work of a member that is about to be removed; called after the epoch has been raised for it.
 
     Only what it had and was to keep: what it was still to be given has stopped nowhere, and what it was giving up is
     somebody else's. Not where nobody is left whom a move back and forth could be spared, nor for a member that was
     away, which has had its time, or draining, which was going.
+
+    Args:
+        returns: the member announced that it joins again (a restart). Its units are delayed even if no other member is
+            left: others may be restarting at the same time, and the first to return must not be assigned the units of
+            all.
     """
     member, current, share = draft.member(member_id), draft.current(member_id), draft.target(member_id)
     others = any(not draft.current(other.member_id).away for other in draft.members() if other.member_id != member_id)
     units = current.assigned.keys() & share.units & draft.group.runnable.keys()
-    if not settings.scheduled_delay_ms or member is None or not others or not units:
+    if not settings.scheduled_delay_ms or member is None or not (others or returns) or not units:
         return ()
     if current.away or member.draining:
         return ()

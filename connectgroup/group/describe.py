@@ -13,9 +13,10 @@ from ..messages import (
     grouped,
 )
 from ..names import CONNECTOR, Unit, printable
+from ..records import MemberRecord
 from .delay import shown
 from .draft import Draft
-from .state import Group, runnable_units
+from .state import Current, Group, runnable_units
 
 
 def state_name(group: Group) -> str:
@@ -60,7 +61,7 @@ def _members(group: Group) -> Iterable[DescribedMember]:
             instance_id=member.instance_id,
             client_host=member.client_host,
             member_epoch=current.epoch,
-            state="AWAY" if current.away else "DRAINING" if member.draining else current.state.name,
+            state=_member_state(member, current),
             assigned=grouped(current.assigned),
             pending_revocation=grouped(current.pending),
             target=grouped(group.target(member_id).units),
@@ -71,6 +72,15 @@ def _members(group: Group) -> Iterable[DescribedMember]:
             client_id=member.client_id,
             joined_epoch=member.joined_epoch,
         )
+
+
+def _member_state(member: MemberRecord, current: Current) -> str:
+    """What an operator has asked of the member comes before where it stands on its way to its target."""
+    if current.away:
+        return "AWAY"
+    if member.draining:
+        return "DRAINING"
+    return "RESTARTING" if member.restart_requested else current.state.name
 
 
 def _connectors(group: Group) -> Iterable[DescribedConnector]:

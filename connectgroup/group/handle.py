@@ -24,6 +24,8 @@ from ..messages import (
     PrepareResponse,
     Rebalance,
     Response,
+    RestartRequest,
+    RestartResponse,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
@@ -35,12 +37,19 @@ from .describe import describe
 from .heartbeat import heartbeat
 from .leave import delay_over, rebalance_timed_out, session_timed_out
 from .outcome import Outcome
+from .restart import restart_member
 from .settings import GroupSettings
 from .state import Group
 from .timing import TimerKey, TimerKind, belongs_to
 
 GroupRequest = (
-    HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest | UpdateConnectorsRequest | DeleteRequest
+    HeartbeatRequest
+    | PrepareRequest
+    | InstallRequest
+    | DescribeRequest
+    | UpdateConnectorsRequest
+    | DeleteRequest
+    | RestartRequest
 )
 
 
@@ -71,6 +80,8 @@ def handle(
                 return Outcome(response=DescribeResponse(groups=(describe(group, now_ms),)))
             case DeleteRequest():
                 return delete(group)
+            case RestartRequest():
+                return restart_member(group, request, now_ms)
     except GroupError as error:
         return Outcome(response=refusal(request, error))
 
@@ -87,6 +98,8 @@ def refusal(request: GroupRequest, error: GroupError) -> Response:
             return InstallResponse(error_code=code, error_message=message)
         case UpdateConnectorsRequest():
             return UpdateConnectorsResponse(error_code=code, error_message=message)
+        case RestartRequest():
+            return RestartResponse(error_code=code, error_message=message)
         case DescribeRequest():
             described = [describe(Group(group_id)) for group_id in request.group_ids]
             return DescribeResponse(
@@ -169,7 +182,9 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
     # of long ago looks as if it had landed just now.
     before = max((past.epoch for past in group.rebalances.values() if past.finished_ms >= 0), default=0)
     moves = [group.landed[unit] for unit in sorted(group.landed) if group.holders.get(unit, ("", 0))[1] > before]
-    moved = [move for move in moves if move.source]
+    # A unit that starts again on the worker that stopped it has not moved: its worker was restarted, or was lost and
+    # returned.
+    moved = [move for move in moves if move.source not in ("", move.target)]
     ended = Rebalance(
         epoch=last.epoch,
         causes=last.causes,
@@ -178,7 +193,7 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
         computed_by=group.computed_by,
         moved=len(moved),
         started=len(moves) - len(moved),
-        longest_standstill_ms=max((move.standstill_ms for move in moved), default=0),
+        longest_standstill_ms=max((move.standstill_ms for move in moves if move.source), default=0),
         moves=tuple(sorted(moves, key=lambda move: move.standstill_ms, reverse=True)[:MOST_MOVES]),
     )
     return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

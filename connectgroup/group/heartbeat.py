@@ -158,6 +158,8 @@ def _step(
     # A heartbeat at epoch 0 is always a full one. Where there is no target yet there is nothing to tell its sender, who
     # should not have to wait a whole interval before it asks again.
     waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not draft.records
+    member = draft.member(member_id)
+    restart = member is not None and member.restart_requested
     assignment = None
     if full or changed or repeats or unheard:
         assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
@@ -166,6 +168,7 @@ def _step(
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         assignment=assignment,
         session_timeout_ms=settings.session_timeout_ms,
+        restart=restart,
     )
     timers = (
         *timers,
@@ -176,7 +179,7 @@ def _step(
         response=response,
         records=tuple(draft.records),
         timers=timers,
-        parks=after.epoch == request.member_epoch and (response.assignment is None or waits),
+        parks=after.epoch == request.member_epoch and (response.assignment is None or waits) and not restart,
     )
 
 
@@ -277,6 +280,7 @@ def _join(
         host=request.host,
         client_id=printable(client_id, most=MAX_NAME_BYTES),
         joined_epoch=known.joined_epoch if known is not None else 0,
+        restart_requested=known is not None and known.restart_requested and not group.current(member_id).away,
     )
     waiting = delay.waiting_for(draft, member)
     comes_back = f"{member_id} came back" if waiting else ""
@@ -423,6 +427,8 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
             rack=request.rack,
             capacity=request.capacity,
             host=request.host,
+            # A draining worker leaves for good.
+            restart_requested=member.restart_requested and not request.draining,
         )
     if request.server_assignor is not None:
         member = replace(member, server_assignor=request.server_assignor, assignors=())

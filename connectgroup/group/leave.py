@@ -21,7 +21,8 @@ from .timing import Timer
 
 def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
     """Epoch -1: the member goes for good, of its own accord or said to be dead by somebody who knows (design 3.11).
-    Epoch -2: a static member goes for a while (ST-01).
+    Epoch -2: a static member goes for a while (ST-01). Epoch -1 with ``returns``: the worker restarts and joins again
+    under the same member id, so its units are delayed for it as for a lost worker.
     """
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
@@ -41,7 +42,10 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
             )
     else:
         cause = printable(request.cause, most=200)
-        timers = remove_member(draft, request.member_id, f"{request.member_id} {cause or 'left'}", settings)
+        why = cause or ("left to restart" if request.returns else "left")
+        timers = remove_member(
+            draft, request.member_id, f"{request.member_id} {why}", settings, returns=request.returns
+        )
     response = HeartbeatResponse(
         member_epoch=request.member_epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -51,15 +55,22 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
 
 
 def remove_member(
-    draft: Draft, member_id: str, cause: str, settings: GroupSettings, *, lost: bool = False
+    draft: Draft,
+    member_id: str,
+    cause: str,
+    settings: GroupSettings,
+    *,
+    lost: bool = False,
+    returns: bool = False,
 ) -> tuple[Timer, ...]:
     """Take a member out: epoch up, then its tombstones.
 
     Args:
         lost: it did not say that it goes, so its work may be kept for it (``delay``).
+        returns: the member left and announced that it joins again: its units are delayed for it.
     """
     draft.bump(cause)
-    kept = delay.hold_back(draft, member_id, settings) if lost else ()
+    kept = delay.hold_back(draft, member_id, settings, returns=returns) if lost or returns else ()
     draft.forget_member(member_id)
     return (*timing.cancel_member(draft.group.group_id, member_id), *kept, *settle(draft, settings))
 

@@ -153,6 +153,8 @@ class Group:
                     self.instances[record.instance_id] = record.member_id
                 self.currents.setdefault(record.member_id, NOTHING)
                 self._see_progress(record.member_id)
+                if record.restart_requested:
+                    self.news.add(record.member_id)
             case TargetMemberRecord():
                 self._forget_wanted(record.member_id)
                 target = Target(

@@ -16,6 +16,7 @@ from ..messages import (
     HeartbeatRequest,
     InstallRequest,
     PrepareRequest,
+    RestartRequest,
     UpdateConnectorsRequest,
     config_of,
     each_unit,
@@ -149,6 +150,12 @@ def install(request: InstallRequest) -> None:
 def delete(group_id: str) -> None:
     """ConnectGroupDelete: one of its group ids."""
     name("GroupId", group_id)
+
+
+def restart(request: RestartRequest) -> None:
+    """ConnectGroupRestartMember: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    name("MemberId", request.member_id)
 
 
 def update_connectors(request: UpdateConnectorsRequest) -> None:

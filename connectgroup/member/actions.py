@@ -71,10 +71,15 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """An operator has requested a restart: stop everything, leave with ``returns``, and start the worker again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """The coordinator will not have this worker as it is; trying again would change nothing."""
 
     error: GroupError
 
 
-Action = Revoke | Assign | Lose | Compute | Fail
+Action = Revoke | Assign | Lose | Compute | Restart | Fail

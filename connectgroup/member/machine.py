@@ -39,7 +39,7 @@ from ..messages import (
 )
 from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from ..placement import NO_TRAITS, WorkerTraits
-from .actions import Action, Assign, Compute, Fail, Grant, Lose, Revoke
+from .actions import Action, Assign, Compute, Fail, Grant, Lose, Restart, Revoke
 
 
 class Phase(StrEnum):
@@ -122,6 +122,7 @@ class Member:
         self._confirmed_ms: int | None = None
         self._leave_cause = ""
         self._comes_back = False
+        self._returns = False
         self.draining = False
 
     # ----------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class Member:
             leave = HeartbeatRequest(group_id=settings.group_id, member_id=settings.member_id, sequence=self._sequence)
             if self._comes_back:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
-            return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause)
+            return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause, returns=self._returns)
         introduces = self._full or self.epoch == JOIN_EPOCH or buggify("a heartbeat says everything")
         statuses = tuple([self._statuses[unit] for unit in sorted(self._statuses)]) if self._statuses else ()
         if introduces:
@@ -262,7 +263,10 @@ class Member:
         self.phase = Phase.MEMBER
         self._confirm(response, outstanding)
         self.epoch = response.member_epoch
-        return self._take(response.assignment) if response.assignment is not None else []
+        actions = self._take(response.assignment) if response.assignment is not None else []
+        if response.restart and not (self._retiring or self.draining):
+            actions.append(Restart())
+        return actions
 
     def _confirm(self, response: HeartbeatResponse, outstanding: _Outstanding) -> None:
         """The group knows us: the lease runs from when we spoke, not from when we were answered."""
@@ -383,19 +387,21 @@ class Member:
         if self.phase is Phase.LOSING:
             self.phase = Phase.JOINING
 
-    def close(self, cause: str = "", *, comes_back: bool = False) -> None:
+    def close(self, cause: str = "", *, comes_back: bool = False, returns: bool = False) -> None:
         """Everything has been stopped: the next request is the leave (always attempted: KAFKA-16639).
 
         Args:
             cause: for the rebalance's explanation.
             comes_back: leave for a while, if this is a static member that has said that it stopped everything: its work
                 may be given to its successor under the tokens it had, so nothing may be left that still writes.
+            returns: the worker restarts under the same member id. A static member that may leave with epoch -2 does;
+                any other member leaves with epoch -1 and announces that it returns.
         """
         # One that has lost what it had stands at epoch 0: nobody knows what of it may still write.
         stopped = not self.owned and self.epoch > JOIN_EPOCH
         self._comes_back = comes_back and stopped and self.settings.instance_id is not None
         self.owned.clear()
         self.revoking = NO_UNITS
-        self._leave_cause = cause
+        self._leave_cause, self._returns = cause, returns
         if self.phase is not Phase.GONE:
             self.phase = Phase.LEAVING

@@ -49,6 +49,8 @@ from ..messages import (
     PrepareResponse,
     Request,
     Response,
+    RestartRequest,
+    RestartResponse,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
@@ -65,6 +67,7 @@ INSTALL: Final = 20482
 DESCRIBE: Final = 20483
 UPDATE_CONNECTORS: Final = 20484
 DELETE: Final = 20485
+RESTART_MEMBER: Final = 20486
 
 
 MAX_CLIENT_ID: Final = 249
@@ -324,6 +327,7 @@ APIS: Final[dict[int, Api]] = {
         _api(DESCRIBE, "ConnectGroupDescribe", DescribeRequest, DescribeResponse),
         _api(UPDATE_CONNECTORS, "ConnectGroupUpdateConnectors", UpdateConnectorsRequest, UpdateConnectorsResponse),
         _api(DELETE, "ConnectGroupDelete", DeleteRequest, DeleteResponse),
+        _api(RESTART_MEMBER, "ConnectGroupRestartMember", RestartRequest, RestartResponse),
     )
 }
 """Every API served here, by key."""

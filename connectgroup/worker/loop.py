@@ -36,7 +36,7 @@ from ..errors import (
     from_code,
 )
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Action, Compute
+from ..member.actions import Action, Compute, Restart
 from ..member.machine import Member, MemberSettings, Phase
 from ..messages import (
     ConnectorChange,
@@ -145,7 +145,7 @@ class Worker:
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._turned_down = 0
         self._stopping = asyncio.Event()
-        self._for_good = False
+        self._for_good = self._restarts = False
         self._drained: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
         self._abandoned: Units = NO_UNITS
@@ -157,6 +157,14 @@ class Worker:
     def member_id(self) -> str:
         """This worker's name in the group."""
         return self.member.settings.member_id
+
+    @property
+    def restarts(self) -> bool:
+        """Whether this worker stops in order to be started again under the same name: ``restart`` was called, or an
+        operator has requested it (``connectgroup workers restart``). Once ``run`` has returned, the caller starts a new
+        ``Worker`` of the same member id within the scheduled rebalance delay.
+        """
+        return self._restarts
 
     @property
     def lost(self) -> int:
@@ -215,8 +223,21 @@ class Worker:
             for_good: a static member leaves for a while unless this is said: its work waits for it until its session
                 would be over.
         """
-        self._for_good = self._for_good or for_good
+        self._for_good, self._restarts = self._for_good or for_good, False
         self._stopping.set()
+
+    def restart(self) -> None:
+        """Ask ``run`` to stop everything, leave with the announcement that this worker returns, and return.
+
+        ``restarts`` is true from then on. The units are delayed for the member id, so none moves if the worker is back
+        in time. A later ``stop`` takes precedence; a worker that is stopping or draining does not restart.
+        """
+        if self.member.draining:
+            logger.warning("not restarted: this worker is draining and leaves for good")
+        elif not self._stopping.is_set():
+            logger.info("restarting: stopping all units, then joining again as %s", self.member_id)
+            self._restarts = True
+            self._stopping.set()
 
     def drain(self) -> None:
         """Ask the group to take this worker's work over, then stop. What runs goes on until somebody takes it."""
@@ -247,7 +268,8 @@ class Worker:
 
     async def _leave(self) -> None:
         """Say that we go, once, without waiting long: the session timeout tells the group otherwise."""
-        self.member.close(comes_back=not self._for_good and self._performer.fatal is None)
+        comes_back = not self._for_good and self._performer.fatal is None
+        self.member.close(comes_back=comes_back, returns=comes_back and self._restarts)
         request = self.member.next_request(self._now_ms())
         assert request is not None, "a leave can always be said"
         with contextlib.suppress(TransportError):
@@ -376,7 +398,9 @@ class Worker:
     def _do(self, actions: Sequence[Action]) -> None:
         """Have it done, in order; computing goes on beside the rest."""
         for action in actions:
-            if not isinstance(action, Compute):
+            if isinstance(action, Restart):
+                self.restart()
+            elif not isinstance(action, Compute):
                 self._performer.do(action)
             elif self._computing is None or self._computing.done():
                 self._computing = asyncio.create_task(self._compute(action), name="compute")

@@ -1,8 +1,10 @@
 """A worker as a process: two connections, the installed plug-ins, signals, and a word now and then to its supervisor.
 
 SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends it at once. SIGUSR1 asks the
-group to take the work over first, and ends the process when it has (a worker alone in its group goes on). A supervised
-worker also ends when its supervisor does (its standard input closes), so that no worker is left over.
+group to take the work over first, and ends the process when it has (a worker alone in its group goes on). SIGUSR2
+restarts the worker, as ``connectgroup workers restart`` does: it stops the tasks, leaves the group with the
+announcement that it returns, and is started again under the same name (``restart``). A supervised worker also ends
+when its supervisor does (its standard input closes), so that no worker is left over.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Coroutine
@@ -40,12 +43,15 @@ FEW_UNITS = 1_000
 """With no more units than this, a collection of all that a worker has is short enough."""
 
 
-async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
+async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     """Be one worker until told to stop.
 
     Args:
         supervised: write one JSON line ``{"rows": .., "units": .., "epoch": ..}`` to standard output twice a
             second, and end when standard input closes.
+
+    Returns:
+        Whether the worker is to be started again under the same name; SIGUSR2 is blocked then.
 
     Raises:
         ConnectGroupError: it could not start, or the group will not have it; one line.
@@ -77,10 +83,14 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> None:
     if supervised:
         beside.append(asyncio.create_task(_tell_supervisor(worker, runner)))
     try:
-        with handle_signals(worker.stop, worker.drain), short_collections():
+        with handle_signals(worker.stop, worker.drain, worker.restart), short_collections():
             if await _unless_stopped(worker, _warm_up(config, control)):
                 logger.info("joining group %s at %s", config.group, config.coordinator)
                 await worker.run()
+            if worker.restarts:
+                # Unhandled, a second SIGUSR2 would end the process before its successor has a handler for it.
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+            return worker.restarts
     finally:
         for task in beside:
             task.cancel()

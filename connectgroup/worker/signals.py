@@ -1,4 +1,4 @@
-"""Signals of a worker process: SIGTERM and SIGINT stop the worker, SIGUSR1 drains it.
+"""Signals of a worker process: SIGTERM and SIGINT stop the worker, SIGUSR1 drains it, SIGUSR2 restarts it.
 
 Not ``loop.add_signal_handler``: asyncio passes a signal to the loop as a byte in the socket that
 ``call_soon_threadsafe`` also writes to. That socket holds a few hundred bytes. While it is full, the byte, and so the
@@ -18,7 +18,7 @@ from types import FrameType
 
 
 @contextmanager
-def handle_signals(stop: Callable[[], None], drain: Callable[[], None]) -> Iterator[None]:
+def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart: Callable[[], None]) -> Iterator[None]:
     """Within this, signals call these on the running event loop; a second SIGTERM or SIGINT ends the process at once.
 
     Only in the main thread.
@@ -26,6 +26,7 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None]) -> Itera
     Args:
         stop: called once, for the first SIGTERM or SIGINT.
         drain: called for each SIGUSR1.
+        restart: called for each SIGUSR2.
     """
     loop = asyncio.get_running_loop()
     stopping = False
@@ -34,6 +35,8 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None]) -> Itera
         nonlocal stopping
         if number == signal.SIGUSR1:
             loop.call_soon_threadsafe(drain)
+        elif number == signal.SIGUSR2:
+            loop.call_soon_threadsafe(restart)
         elif stopping:
             # Not by the log: this may interrupt the very thread that holds a lock of it.
             if select.select([], [2], [], 0)[1]:
@@ -43,7 +46,7 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None]) -> Itera
             stopping = True
             loop.call_soon_threadsafe(stop)
 
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, on_signal) for number in numbers}
     # A signal just before the loop begins to wait for events would be handled only after the wait: the pipe ends it.
     reader, writer = os.pipe()

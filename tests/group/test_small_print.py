@@ -23,6 +23,7 @@ from connectgroup.messages import (
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
+    RestartRequest,
     TaskStatus,
     UpdateConnectorsRequest,
     entries,
@@ -290,6 +291,7 @@ def test_who_computed_is_not_shown_as_computing_when_its_target_is_there() -> No
         UpdateConnectorsRequest(group_id="gone", changes=()),
         DescribeRequest(group_ids=("gone",)),
         DeleteRequest(group_ids=("gone",)),
+        RestartRequest(group_id="gone", member_id="m"),
     ],
     ids=lambda request: type(request).__name__,
 )

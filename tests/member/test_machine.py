@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from connectgroup.errors import (
     UnknownServerError,
     UnsupportedAssignor,
 )
-from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Revoke
+from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke
 from connectgroup.member.machine import Member, MemberSettings, Phase
 from connectgroup.messages import (
     AssignorInfo,
@@ -545,3 +546,39 @@ def test_other_assignors_are_offered_at_once() -> None:
     machine.set_assignors([AssignorInfo(name="spread", reason=1)])
     assert machine.has_something_to_say
     assert say(machine).client_assignors == (AssignorInfo(name="spread", reason=1),)
+
+
+# --------------------------------------------------------------------------------------------------
+# Restart
+
+
+def test_a_restart_is_an_action_until_the_worker_stops_its_units() -> None:
+    machine = joined(1)
+    assert hear(machine, replace(answer(5), restart=True)) == [Restart()]
+    assert hear(machine, replace(answer(5), restart=True)) == [Restart()]
+    machine.retire()
+    assert hear(machine, replace(answer(5), restart=True)) == []
+
+
+def test_a_draining_worker_ignores_a_restart() -> None:
+    machine = joined(1)
+    machine.drain()
+    assert hear(machine, replace(answer(5), restart=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("instance", "stopped", "epoch", "returns"),
+    [(None, True, -1, True), ("i", True, -2, False), ("i", False, -1, True)],
+    ids=["dynamic", "static", "static with a unit that did not stop"],
+)
+def test_a_worker_that_restarts_announces_its_return(
+    instance: str | None, stopped: bool, epoch: int, returns: bool
+) -> None:
+    """Epoch -2 only if everything has stopped: the successor may be given the same tokens (X6)."""
+    machine = joined(1, instance_id=instance)
+    machine.retire()
+    if stopped:
+        machine.mark_revoked(units(1))
+    machine.close(comes_back=True, returns=True)
+    request = say(machine)
+    assert (request.member_epoch, request.returns) == (epoch, returns)

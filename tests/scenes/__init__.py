@@ -60,6 +60,8 @@ Coming back
     static-clash           Two workers with one static name
     static-gone            A static member that does not come back
     delay-comes-back       A lost worker comes back within the scheduled delay
+    restart                A worker is restarted, and nothing moves
+    restart-both           Two workers are restarted at the same time
     delay-is-over          A lost worker does not come back
     delay-new-coordinator  A scheduled delay survives the coordinator
     delay-and-more         While a lost worker is waited for, something else happens

@@ -25,6 +25,8 @@ from connectgroup.messages import (
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
+    RestartRequest,
+    RestartResponse,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
     entries,
@@ -208,6 +210,19 @@ def leaves_for_a_while(stage: Stage, who: str) -> Iterable[str]:
     return told
 
 
+@line("{who} leaves to restart")
+def leaves_to_restart(stage: Stage, who: str) -> Iterable[str]:
+    """A worker that returns under its member id: everything has been stopped, and epoch -1 says that it returns."""
+    worker = stage.worker(who)
+    worker.member.retire()
+    worker.member.mark_revoked(list(worker.member.owned))
+    worker.member.close(returns=True)
+    stage.scene.may_run[who] = set()
+    told = stage.beat(worker)
+    del stage.workers[who]
+    return told
+
+
 @line("{who} drains")
 def drains(stage: Stage, who: str) -> Iterable[str]:
     """The worker wants nothing new and its work taken over; it leaves when it has none."""
@@ -371,6 +386,16 @@ def _update(stage: Stage, change: ConnectorChange, who: str | None = None) -> li
     if response.error_code:
         return [f"{error_name(response.error_code)}: {response.error_message}", *news]
     return news
+
+
+@line("the operator restarts {who}")
+def operator_restarts(stage: Stage, who: str) -> Iterable[str]:
+    """``connectgroup workers restart``: the member is notified with its next heartbeat response."""
+    response, news = stage.act(RestartRequest(group_id=GROUP, member_id=who))
+    assert isinstance(response, RestartResponse)
+    if response.error_code:
+        return [f"{error_name(response.error_code)}: {response.error_message}", *news]
+    return ["already requested" if response.already_requested else "requested", *news]
 
 
 @line("the operator deletes the group")

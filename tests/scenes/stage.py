@@ -17,7 +17,7 @@ from connectgroup.group.handle import GroupRequest
 from connectgroup.group.outcome import Outcome
 from connectgroup.group.state import Group, replay
 from connectgroup.group.timing import SetTimer, Timer, TimerKey
-from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Revoke
+from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke
 from connectgroup.member.machine import Member, MemberSettings, Phase
 from connectgroup.messages import (
     AssignorInfo,
@@ -226,6 +226,8 @@ class Stage:
                 del self.workers[worker.who]
                 ran = f" stops all it ran, {said(worker.member.owned.keys())}, and" if worker.member.owned else ""
                 return f"{worker.who}{ran} gives up"
+            case Restart():
+                return f"{worker.who} is to restart"
             case Compute():
                 return ""
 

@@ -296,7 +296,7 @@ def test_api_versions_in_a_version_too_high_is_answered_in_version_0(version: in
     answer = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
     assert answer is not None
     assert answer == wire.error_response(18, version, 7, 42, "whatever the code asked for")
-    assert answer[:14] == bytes.fromhex("00000007 0023 00000008 000a 0000")  # header v0, error 35, 8 APIs, the first
+    assert answer[:14] == bytes.fromhex("00000007 0023 00000009 000a 0000")  # header v0, error 35, 9 APIs, the first
     assert wire.decode_response(answer, api_key=18, version=version) == (
         7,
         ApiVersionsResponse(error_code=35, api_keys=wire.served()),

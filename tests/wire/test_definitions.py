@@ -135,6 +135,7 @@ def test_the_private_apis_are_numbered_and_versioned_as_designed() -> None:
         20483: ("ConnectGroupDescribe", range(1)),
         20484: ("ConnectGroupUpdateConnectors", range(1)),
         20485: ("ConnectGroupDelete", range(1)),
+        20486: ("ConnectGroupRestartMember", range(1)),
     }
 
 

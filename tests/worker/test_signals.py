@@ -27,16 +27,17 @@ def test_sigterm_is_not_lost_while_threads_flood_the_loop() -> None:
             called.append("stop")
             stopped.set()
 
-        with handle_signals(stop, lambda: called.append("drain")):
+        with handle_signals(stop, lambda: called.append("drain"), lambda: called.append("restart")):
             thread = threading.Thread(target=flood)
             thread.start()
             thread.join()
             os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGUSR2)
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(stopped.wait(), 30)
 
     asyncio.run(run())
-    assert called == ["drain", "stop"]
+    assert sorted(called) == ["drain", "restart", "stop"]
 
 
 def test_signals_end_the_wait_of_an_idle_loop_and_handlers_are_restored() -> None:
@@ -44,7 +45,7 @@ def test_signals_end_the_wait_of_an_idle_loop_and_handlers_are_restored() -> Non
 
     async def run() -> None:
         stopped = asyncio.Event()
-        with handle_signals(stopped.set, lambda: None):
+        with handle_signals(stopped.set, lambda: None, lambda: None):
             threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
             await asyncio.wait_for(stopped.wait(), 30)
 
@@ -57,7 +58,7 @@ import asyncio, os, signal
 from connectgroup.worker.signals import handle_signals
 
 async def main():
-    with handle_signals(lambda: print("stop", flush=True), lambda: None):
+    with handle_signals(lambda: print("stop", flush=True), int, int):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)

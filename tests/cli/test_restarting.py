@@ -1,0 +1,175 @@
+"""Workers that are restarted, from the command line: nothing moves, and each task stops once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.task_log import TaskLog
+from connectgroup.config import ConnectorFile, CoordinatorConfig
+from connectgroup.supervisor import Supervisor
+
+from ..integration.processes import Finished, Program, run_command, wait
+from .test_command import connector_file
+
+GROUP = "sleepers"
+TASKS = 9
+
+
+class Stage:
+    """A coordinator, and workers of one group that shares idle tasks, which log their starts and stops."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.log = TaskLog(scratch / "tasks.log")
+        self.coordinator = Program(
+            "coordinator", "--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 60_000
+        )
+
+    def __enter__(self) -> Stage:
+        self.coordinator.__enter__()
+        self.at = ("--coordinator", self.coordinator.line_with("coordinator at ").removeprefix("coordinator at "))
+        config = {"connector.class": "idle", "tasks.max": str(TASKS), "log": str(self.log.path)}
+        file = connector_file(self.scratch / "idle.json", **config)
+        assert run_command("connectors", "put", file, "--group", GROUP, *self.at).code == 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.coordinator.__exit__(*error)
+
+    def worker(self, *options: str) -> Program:
+        return Program("worker", "--group", GROUP, "--scratch", self.scratch / "scratch", *self.at, *options)
+
+    def restart(self, name: str, *options: str | int) -> Finished:
+        return run_command("workers", "restart", name, "--group", GROUP, *self.at, *options)
+
+    def explain(self, last: int) -> str:
+        return run_command("groups", "explain", GROUP, "--moves", "--last", last, *self.at).out
+
+    def described(self) -> str:
+        return run_command("groups", "describe", GROUP, *self.at).out
+
+    def stops(self) -> int:
+        self.log.poll()
+        return sum(not event.starts for event in self.log.events)
+
+    def places(self) -> dict[str, list[str]]:
+        """Which workers run each task, by the tasks' own log."""
+        self.log.poll()
+        places: dict[str, list[str]] = {}
+        for run in self.log.runs:
+            if run.end_ns is None:
+                places.setdefault(run.unit, []).append(run.member_id)
+        return places
+
+    def all_run(self, workers: int) -> bool:
+        places = self.places()
+        used = {member_id for where in places.values() for member_id in where}
+        return len(places) == TASKS and len(used) == workers and "Stable" in self.described()
+
+
+def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage, ExitStack() as stack:
+        workers = {name: stack.enter_context(stage.worker("--name", name)) for name in ("a", "b", "c")}
+        wait("all at work", lambda: stage.all_run(3), workers["a"].story)
+        before, stops = stage.places(), stage.stops()
+        for name in workers:
+            done = stage.restart(name)
+            assert (done.out, done.err, done.code) == (f"worker {name}: restarted\n", "", 0)
+            assert stage.places() == before
+        assert stage.stops() - stops == TASKS
+        explained = stage.explain(last=6)
+        assert "->" not in explained, "no move"
+        assert explained.count("left to restart | nothing moved") == 3
+        assert explained.count(": started again on ") == TASKS + 1, "the tasks and the connector"
+
+
+def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage, stage.worker("--name", "a") as a, stage.worker() as b:
+        wait("both at work", lambda: stage.all_run(2), b.story)
+        before, stops = stage.places(), stage.stops()
+        command = Path(f"/proc/{b.pid}/cmdline").read_bytes()
+        for _ in range(2):  # the second is ignored: the restart is under way
+            b.signal(signal.SIGUSR2)
+        wait("its second life", lambda: sum("joining group" in line for line in list(b.lines)) == 2, b.story)
+        wait("its tasks again", lambda: stage.all_run(2), b.story)
+        assert stage.places() == before
+        assert stage.stops() - stops == sum("a" not in where for where in before.values())
+        assert Path(f"/proc/{b.pid}/cmdline").read_bytes().startswith(command)
+        assert b.code is None
+        assert a.code is None
+        b.signal(signal.SIGTERM)
+        assert b.ended() == 0, b.story()
+
+
+def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage, stage.worker("--name", "a") as a:
+        with stage.worker("--name", "b") as b:
+            wait("both at work", lambda: stage.all_run(2), a.story)
+            unknown = stage.restart("x")
+            assert (unknown.out, unknown.code) == ("", 2)
+            assert unknown.err == "connectgroup: worker: got 'x'; allowed: a, b\n"
+            # Paused, it does not carry the request out, so a second one finds the first.
+            os.kill(b.pid, signal.SIGSTOP)
+            assert stage.restart("b", "--no-wait").out == "worker b: restart requested\n"
+            assert "worker b (127.0.0.1): RESTARTING" in stage.described()
+            again = stage.restart("b", "--no-wait")
+            assert (again.out, again.code) == ("worker b: restart already requested\n", 0)
+            late = stage.restart("b", "--timeout", 1)
+            assert (late.err, late.code) == ("connectgroup: worker b: not back within 1 s\n", 1)
+            # Another worker may restart meanwhile.
+            assert stage.restart("a").out == "worker a: restarted\n"
+            os.kill(b.pid, signal.SIGCONT)
+            wait("its tasks again", lambda: "RESTARTING" not in stage.described() and stage.all_run(2), b.story)
+            b.signal(signal.SIGTERM)
+            assert b.ended() == 0
+        gone = stage.restart("b")
+        assert (gone.err, gone.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
+
+
+async def test_a_supervised_worker_that_restarts_is_started_again_at_once(tmp_path: Path) -> None:
+    """Also by a supervisor that lets dead workers lie; its exit is not reported as a death."""
+    lines: list[str] = []
+    supervisor = Supervisor(
+        GROUP,
+        workers=2,
+        scratch=tmp_path / "scratch",
+        coordinator=CoordinatorConfig(port=0, scheduled_rebalance_max_delay_ms=60_000),
+        connectors=[ConnectorFile(name="naps", config={"connector.class": "idle", "tasks.max": "4"})],
+        restart=False,
+        worker_log=lambda name, line: lines.append(f"{name} {line}"),
+    )
+    async with supervisor:
+        await settled(supervisor)
+        before = {member.member_id: member.assigned for member in (await supervisor.describe()).members}
+        supervisor.signal_worker("worker-1", signal.SIGUSR2)
+        await until(lambda: sum("worker-1" in line and "joining group" in line for line in list(lines)) == 2)
+        await settled(supervisor)
+        group = await supervisor.describe()
+        assert {member.member_id: member.assigned for member in group.members} == before
+        causes = [cause for rebalance in group.rebalances[-2:] for cause in rebalance.causes]
+        assert causes == ["worker-1 left to restart", "worker-1 came back"]
+
+
+async def settled(supervisor: Supervisor) -> None:
+    """Until two workers run all units of the group."""
+    for _ in range(900):
+        group = await supervisor.describe()
+        units = [unit for connector in group.connectors for unit in connector.units]
+        run = len(units) == 5 and {unit.state for unit in units} == {"RUNNING"}
+        if run and len(group.members) == 2 and group.state == "Stable":
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("not settled")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(900):
+        if condition():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("not within 90 s")

@@ -1,0 +1,244 @@
+"""A worker restarts: its units are delayed for its member id, and an operator can request it (design 3.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.errors import GroupIdNotFound, InvalidRequest, UnknownMemberId
+from connectgroup.group.describe import describe
+from connectgroup.group.timing import SetTimer, TimerKey, TimerKind
+from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, RestartRequest, RestartResponse, units_of
+from connectgroup.records import MemberRecord
+
+from .builders import GROUP, Scene, names, settings, tasks, told
+
+DELAY_MS = 60_000
+ONE, TWO, THREE = tasks(foo=[-1, 0]), tasks(foo=[1, 2]), tasks(foo=[3, 4])
+SHARES = {"m1": ONE, "m2": TWO, "m3": THREE}
+
+
+def three(*, delay_ms: int = DELAY_MS, **instances: str) -> Scene:
+    """m1, m2 and m3 with two units each at epoch 10."""
+    return Scene.at_rest(
+        settings(scheduled_delay_ms=delay_ms),
+        epoch=10,
+        connectors={"foo": 5},
+        members=SHARES,
+        instances=instances,
+    )
+
+
+def request_restart(scene: Scene, member_id: str) -> RestartResponse:
+    return scene.answer(scene.act(RestartRequest(group_id=GROUP, member_id=member_id)), RestartResponse)
+
+
+def leave_to_restart(scene: Scene, member_id: str, instance: str | None = None) -> None:
+    scene.may_run[member_id] = set()
+    request = HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=-1, instance_id=instance, returns=True)
+    assert scene.answer(scene.act(request), HeartbeatResponse).error_code == 0
+
+
+def settle(scene: Scene) -> dict[str, list[str]]:
+    """A few heartbeats of every member; what each holds then."""
+    for _ in range(3):
+        for member_id in sorted(scene.group.members):
+            current = scene.current(member_id)
+            if not current.away:
+                scene.heartbeat(member_id, current.epoch, frozenset(current.assigned))
+    return {member_id: names(scene.current(member_id).assigned) for member_id in sorted(scene.group.members)}
+
+
+EXPECTED = {member_id: names(units) for member_id, units in SHARES.items()}
+
+
+def moves(scene: Scene) -> int:
+    return sum(rebalance.moved for rebalance in scene.group.rebalances.values())
+
+
+def test_rolling_restart_moves_nothing() -> None:
+    """Each worker in turn; the other members' units are never revoked, and the explanation counts no move."""
+    scene = three()
+    for member_id in SHARES:
+        leave_to_restart(scene, member_id)
+        scene.now_ms += 3_000
+        settle(scene)
+        assert told(scene.join(member_id))[1] == names(SHARES[member_id])
+        assert settle(scene) == EXPECTED
+    assert moves(scene) == 0
+    last = scene.group.latest_rebalance
+    assert last is not None
+    assert (last.causes, last.moved, last.started, last.longest_standstill_ms) == (("m3 came back",), 0, 2, 3_000)
+
+
+def test_without_the_announcement_a_leaving_worker_hands_over_its_units() -> None:
+    scene = three()
+    scene.leave("m2")
+    settle(scene)
+    assert scene.group.delays == {}
+    assert sorted(unit for units in settle(scene).values() for unit in units) == names(ONE | TWO | THREE)
+
+
+def test_an_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
+    scene = three()
+    leave_to_restart(scene, "m2")
+    assert scene.last is not None
+    assert SetTimer(TimerKey(TimerKind.DELAY, GROUP, "m2"), DELAY_MS) in scene.last.timers
+    [delayed] = describe(scene.group, scene.now_ms + 1_000).held_back
+    assert (delayed.member_id, delayed.left_ms, units_of(delayed.units)) == ("m2", DELAY_MS - 1_000, TWO)
+    scene.now_ms += DELAY_MS
+    scene.expire(TimerKind.DELAY, "m2")
+    last = scene.group.latest_rebalance
+    assert last is not None
+    assert last.causes == (f"m2 did not come back within {DELAY_MS} ms",)
+    assert sorted(unit for units in settle(scene).values() for unit in units) == names(ONE | TWO | THREE)
+
+
+def test_an_announced_return_without_a_scheduled_delay_is_an_ordinary_leave() -> None:
+    scene = three(delay_ms=0)
+    leave_to_restart(scene, "m2")
+    assert scene.group.delays == {}
+    assert sorted(unit for units in settle(scene).values() for unit in units) == names(ONE | TWO | THREE)
+
+
+@pytest.mark.parametrize("order", [("m1", "m2", "m3"), ("m3", "m1", "m2"), ("m2", "m3", "m1")])
+def test_restart_of_all_workers_at_the_same_time_moves_nothing(order: tuple[str, ...]) -> None:
+    """Also the last member to leave is delayed for: the first to return is assigned its own units only."""
+    scene = three()
+    for member_id in SHARES:
+        leave_to_restart(scene, member_id)
+    scene.now_ms += 2_000
+    for member_id in order:
+        assert told(scene.join(member_id))[1] == names(SHARES[member_id])
+    assert settle(scene) == EXPECTED
+    assert moves(scene) == 0
+
+
+def test_restart_survives_a_coordinator_failover() -> None:
+    scene = three()
+    request_restart(scene, "m2")
+    scene.reload()
+    assert scene.heartbeat("m2", 10).restart
+    leave_to_restart(scene, "m2")
+    scene.reload()
+    assert told(scene.join("m2"))[1] == names(TWO)
+    assert not scene.heartbeat("m2", scene.current("m2").epoch).restart
+
+
+def test_a_draining_worker_that_announces_its_return_hands_over_its_units() -> None:
+    scene = three()
+    scene.heartbeat("m2", 10, TWO, full=True, draining=True)
+    leave_to_restart(scene, "m2")
+    assert scene.group.delays == {}
+
+
+def test_a_requested_restart_is_repeated_in_every_response_until_the_member_leaves() -> None:
+    scene = three()
+    before = scene.group.epoch
+    assert request_restart(scene, "m2") == RestartResponse()
+    assert [type(record) for record in scene.records] == [MemberRecord]
+    assert "m2" in scene.group.news, "the parked heartbeat of the member is answered at once"
+    for _ in range(2):
+        response = scene.heartbeat("m2", 10)
+        assert response.restart
+        assert scene.last is not None
+        assert not scene.last.parks
+    assert not scene.heartbeat("m1", 10).restart
+    assert scene.group.epoch == before, "a request alone causes no rebalance"
+    assert {member.member_id: member.state for member in describe(scene.group).members}["m2"] == "RESTARTING"
+    leave_to_restart(scene, "m2")
+    scene.join("m2")
+    assert not scene.heartbeat("m2", scene.current("m2").epoch).restart
+
+
+def test_a_repeated_request_changes_nothing() -> None:
+    scene = three()
+    request_restart(scene, "m2")
+    assert request_restart(scene, "m2") == RestartResponse(already_requested=True)
+    assert scene.records == ()
+
+
+def test_workers_may_be_requested_to_restart_at_the_same_time() -> None:
+    scene = three()
+    assert request_restart(scene, "m1") == request_restart(scene, "m2") == RestartResponse()
+    assert scene.heartbeat("m1", 10).restart
+    assert scene.heartbeat("m2", 10).restart
+
+
+def test_a_member_that_rejoins_without_having_left_is_requested_to_restart_again() -> None:
+    """It lost its lease before it received the request: the operator's request still stands."""
+    scene = three()
+    request_restart(scene, "m2")
+    assert scene.join("m2").restart
+
+
+def test_a_request_ends_when_the_worker_is_told_to_drain() -> None:
+    scene = three()
+    request_restart(scene, "m2")
+    assert not scene.heartbeat("m2", 10, TWO, full=True, draining=True).restart
+
+
+def test_a_static_member_restarts_by_leaving_temporarily() -> None:
+    """Epoch -2: no rebalance at all; its units are kept until the session timeout (ST-01)."""
+    scene = three(m2="i2")
+    request_restart(scene, "m2")
+    assert scene.heartbeat("m2", 10, instance="i2").restart
+    scene.go_away("m2", "i2")
+    assert request_restart(scene, "m2").error_code == UnknownMemberId.code
+    response = scene.join("m2", instance="i2")
+    assert told(response) == (10, names(TWO))
+    assert not response.restart
+    assert scene.group.epoch == 10
+
+
+@pytest.mark.parametrize(
+    ("member_id", "code", "message"),
+    [
+        ("m9", UnknownMemberId.code, "worker: got 'm9'; allowed: m1, m2, m3, m5"),
+        (
+            "m4",
+            UnknownMemberId.code,
+            "worker 'm4' is not in the group: it restarts or is lost, and its units are delayed for it for 50.0 s more",
+        ),
+        (
+            "m3",
+            UnknownMemberId.code,
+            "worker 'm3' has temporarily left; its units are kept for its group.instance.id 'i3'",
+        ),
+        ("m2", InvalidRequest.code, "worker 'm2' is draining and leaves for good"),
+        ("", InvalidRequest.code, "MemberId: got ''; allowed: a non-empty name"),
+    ],
+    ids=["unknown", "lost", "away", "draining", "empty"],
+)
+def test_a_worker_that_cannot_be_restarted_is_rejected_in_one_line(member_id: str, code: int, message: str) -> None:
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=DELAY_MS),
+        epoch=10,
+        connectors={"foo": 6},
+        members={"m1": ONE, "m2": TWO, "m3": THREE, "m4": tasks(foo=[5]), "m5": ()},
+        instances={"m3": "i3"},
+    )
+    scene.expire(TimerKind.SESSION, "m4")
+    scene.go_away("m3", "i3")
+    scene.heartbeat("m2", 10, TWO, full=True, draining=True)
+    scene.now_ms += 10_000
+    response = request_restart(scene, member_id)
+    assert (response.error_code, response.error_message) == (code, message)
+    assert scene.records == ()
+
+
+def test_a_restart_in_an_unknown_or_empty_group_is_rejected() -> None:
+    scene = Scene(settings=settings())
+    assert request_restart(scene, "m1").error_code == GroupIdNotFound.code
+    scene = three()
+    for member_id in SHARES:
+        scene.leave(member_id)
+    assert request_restart(scene, "m1").error_message == "worker: got 'm1'; allowed: none, the group is empty"
+
+
+def test_the_assignor_is_not_asked_when_a_restarted_worker_returns() -> None:
+    scene = three()
+    leave_to_restart(scene, "m2")
+    settle(scene)
+    scene.settings.server_assignors["round-robin"] = lambda _: pytest.fail("asked")  # type: ignore[index]
+    scene.join("m2")
+    assert settle(scene) == EXPECTED
