@@ -21,7 +21,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .errors import ConfigError, ConnectGroupError, TransportError, from_code
+from .errors import ConfigError, ConnectGroupError, PluginError, TransportError, from_code
 from .messages import (
     ChangedConnector,
     ConnectorChange,
@@ -242,8 +242,9 @@ async def _worker(options: argparse.Namespace) -> int:
 
 
 def _make_directory(option: str, path: Path) -> None:
+    """Make a directory that only its owner may enter; one that exists keeps its mode."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(option, path, f"a directory that can be made ({error.strerror})") from error
 
@@ -366,11 +367,19 @@ async def _connectors_list(options: argparse.Namespace) -> int:
 
 async def _connectors_put(options: argparse.Namespace) -> int:
     from .config import read_connector
+    from .masking import without_secrets
     from .plugins import load_connector_class
+    from .worker.runner import one_line
 
     connector = read_connector(options.file)
     # Said here, where somebody reads it, and not only on the worker that would own it.
-    load_connector_class(connector.config["connector.class"])(connector.name, connector.config)
+    cls = load_connector_class(connector.config["connector.class"])
+    try:
+        cls(connector.name, connector.config)
+    except Exception as error:
+        if isinstance(error, ConnectGroupError) and without_secrets(str(error), connector.config) == str(error):
+            raise
+        raise PluginError(f"connector class {cls.__name__}: {one_line(error, connector.config)}") from error
     return await _change(options, ConnectorChange(connector=connector.name, config=entries(connector.config)))
 
 

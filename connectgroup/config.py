@@ -13,15 +13,16 @@ import socket
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from .errors import ConfigError
+from .errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from .group.settings import GroupSettings, ServerAssign
+from .masking import HIDDEN
 from .member.machine import MemberSettings
-from .names import MAX_NAME_BYTES
+from .names import MAX_NAME_BYTES, printable
 from .placement import LARGEST_CAPACITY, LARGEST_TRAITS, MOST_LABELS, WorkerTraits, labels_of
 
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
@@ -45,7 +46,10 @@ DEFAULT_PORT = 8474
 class Settings(BaseModel):
     """Base of all settings: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    of_others: ClassVar[frozenset[str]] = frozenset()
+    """Fields that hold settings of somebody else: errors show no value of them."""
 
 
 class CoordinatorConfig(Settings):
@@ -180,8 +184,10 @@ class WorkerConfig(Settings):
 class ConnectorFile(Settings):
     """A connector in Kafka Connect's own form: ``{"name": ..., "config": {...}}``."""
 
+    of_others: ClassVar[frozenset[str]] = frozenset({"config"})
+
     name: Name
-    config: dict[str, str]
+    config: dict[str, str] = Field(repr=False)
 
 
 def parse_address(field: str, text: str) -> tuple[str, int]:
@@ -216,6 +222,9 @@ def read_connector(path: Path) -> ConnectorFile:
     if not isinstance(content, dict):
         raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
     connector = checked(ConnectorFile, content, where=f"{path}: ")
+    for key, value in connector.config.items():
+        if HIDDEN in value:
+            raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, "the value that a listing has masked")
     if not connector.config.get("connector.class"):
         raise ConfigError(f"{path}: config.connector.class", "nothing", "the name of a connector class")
     return connector
@@ -249,7 +258,10 @@ def checked(model: type[M], values: Mapping[str, Any], *, where: str = "") -> M:
             known = sorted(model.model_fields)
             near = difflib.get_close_matches(field, known, n=1)
             allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(known)
-            raise ConfigError(where + field, "an unknown setting", allowed) from error
+            raise ConfigError(where + field, UNKNOWN_SETTING, allowed) from error
         allowed = first["msg"][0].lower() + first["msg"][1:]
-        value = "nothing" if first["type"] == "missing" else first["input"]
+        value = NO_VALUE if first["type"] == "missing" else first["input"]
+        if first["loc"][0] in model.of_others:
+            # Settings that are not ours: any of them may hold a secret.
+            value = f"a value of type {type(value).__name__}"
         raise ConfigError(where + field, value, allowed) from error

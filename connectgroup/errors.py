@@ -25,9 +25,19 @@ never handled as one of these.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from .masking import masked_value
 from .names import printable
+
+NO_VALUE: Final = "nothing"
+"""Shown in place of the value of a setting that is not there."""
+
+UNKNOWN_SETTING: Final = "an unknown setting"
+"""Shown in place of the value of a setting that is not known."""
+
+MAX_SHOWN: Final = 1_000
+"""Characters of a value that are looked at; fewer are shown."""
 
 
 class ConnectGroupError(Exception):
@@ -198,10 +208,16 @@ class Fenced(ConnectGroupError):
 class ConfigError(ConnectGroupError):
     """A setting that cannot be used.
 
-    Reads ``field: got value; allowed: what`` on one line.
+    Reads ``field: got value; allowed: what`` on one line. The value of a setting whose name looks like a credential's
+    is not shown, and not kept. For a setting that is not known at all give ``UNKNOWN_SETTING`` as the value: what was
+    written there may be anything.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
+        key = field.rpartition(": ")[2]
+        if value not in (NO_VALUE, UNKNOWN_SETTING) and "/" not in key:
+            # Cut first: a value of megabytes must not be searched.
+            value = masked_value(key, value[:MAX_SHOWN] if isinstance(value, str) else value)
         super().__init__(f"{field}: got {printable(value)!r}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Protocol
 
+from .masking import masked_value
 from .names import CONNECTOR, NO_UNITS, Unit, Units
 
 _unit = tuple.__new__
@@ -83,15 +84,23 @@ def units_of(groups: Iterable[ConnectorTasks] | None) -> Units:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One line of a connector's or a task's configuration."""
+    """One line of a connector's or a task's configuration. Its ``repr`` shows no credential."""
 
     name: str
     value: str
+
+    def __repr__(self) -> str:
+        return f"ConfigEntry(name={self.name!r}, value={masked_value(self.name, self.value)!r})"
 
 
 def entries(config: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
     """A configuration in its wire shape, sorted by name."""
     return tuple(ConfigEntry(name=name, value=config[name]) for name in sorted(config))
+
+
+def masked(lines: Iterable[ConfigEntry]) -> tuple[ConfigEntry, ...]:
+    """A configuration as it may be shown: without the values of credentials."""
+    return tuple([ConfigEntry(name=line.name, value=masked_value(line.name, line.value)) for line in lines])
 
 
 def config_of(lines: Iterable[ConfigEntry]) -> dict[str, str]:
@@ -570,7 +579,7 @@ class DescribedUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConnector:
-    """One connector with its configuration and units (the connector itself first)."""
+    """One connector with its configuration, credentials masked, and its units (the connector itself first)."""
 
     connector: str
     version: int = 0

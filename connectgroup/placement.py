@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .errors import ConfigError
+from .errors import UNKNOWN_SETTING, ConfigError
 from .names import printable
 
 PREFIX: Final = "assignment."
@@ -81,7 +81,7 @@ def placement_of(config: Mapping[str, str]) -> Placement:
         if key not in _SETTINGS:
             near = difflib.get_close_matches(key, _SETTINGS, n=1)
             allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(sorted(_SETTINGS))
-            raise ConfigError(printable(key), "an unknown setting", allowed)
+            raise ConfigError(printable(key), UNKNOWN_SETTING, allowed)
         field, read = _SETTINGS[key]
         fields[field] = read(key, value)
     return Placement(**fields)

@@ -52,7 +52,7 @@ class IdleTask(Task):
         context = self._context
         line = f"{time.time_ns()} {what} {context.member_id} {context.unit} {context.owner_epoch}\n"
         # One write of less than a page with O_APPEND: lines of several processes do not mix.
-        file = os.open(self._connector.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(self._connector.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(file, line.encode())
         finally:

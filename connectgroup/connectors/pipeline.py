@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..connector import Config, Connector, Task, TaskContext
-from ..errors import ConfigError
+from ..errors import UNKNOWN_SETTING, ConfigError
 from ..names import printable
 from ..spark.columns import Columns, from_ddl
 
@@ -55,7 +55,9 @@ class PipelineConnector(Connector):
 class PipelineConfig(BaseModel):
     """The settings of a pipeline; ``_`` reads ``.`` in a configuration."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "."))
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, alias_generator=lambda name: name.replace("_", ".")
+    )
 
     source: Literal["files"]
     source_path: Annotated[str, Field(min_length=1)]
@@ -175,5 +177,6 @@ def _told(error: ValidationError, config: Config) -> ConfigError:
     key = ".".join(str(part) for part in offence["loc"])
     if offence["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, ALLOWED, n=1)
-        return ConfigError(printable(key), config[key], f"known keys; nearest is {near[0]}" if near else "known keys")
+        allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(sorted(ALLOWED))
+        return ConfigError(printable(key), UNKNOWN_SETTING, allowed)
     return ConfigError(key, config.get(key, "nothing"), ALLOWED.get(key, offence["msg"]))

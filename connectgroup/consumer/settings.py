@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -37,7 +37,9 @@ class ConsumerSettings(Settings):
     auto_commit_interval_ms: Milliseconds | None = 5_000
     metadata_max_age_ms: Milliseconds = 300_000
     client_id: Name = "connectgroup"
-    fetch: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+    fetch: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+
+    of_others: ClassVar[frozenset[str]] = frozenset({"fetch"})
 
     @field_validator("topics", mode="before")
     @classmethod

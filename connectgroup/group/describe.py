@@ -11,6 +11,7 @@ from ..messages import (
     DescribedMember,
     DescribedUnit,
     grouped,
+    masked,
 )
 from ..names import CONNECTOR, Unit, printable
 from ..records import MemberRecord
@@ -90,7 +91,7 @@ def _connectors(group: Group) -> Iterable[DescribedConnector]:
             connector=name,
             version=connector.version,
             wanted_state=connector.wanted_state.name,
-            config=connector.config,
+            config=masked(connector.config),
             units=tuple(
                 _unit(group, Unit(name, task), Unit(name, task) in runnable)
                 for task in range(CONNECTOR, len(connector.tasks))

@@ -33,7 +33,8 @@ class SqliteLog(Log):
     what it has acknowledged.
 
     Args:
-        path: the file; made if it does not exist, in a folder that does. ``<path>.lock`` stands beside it.
+        path: the file; made if it does not exist, in a folder that does, for its owner only (mode 0600). One that other
+            users may access is opened with a warning. ``<path>.lock`` stands beside it.
         max_batch_bytes: largest batch, in plain bytes of keys and values.
         compact_after: records that one group may add before replaced ones are dropped (more if more are live).
     """

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import stat
 import struct
 import zlib
 from collections import Counter
@@ -204,6 +205,7 @@ class Store:
         """A connection to a file that is ours, in WAL mode with nothing left in the WAL."""
         with self._errors():
             self._settle_wal()  # first: SQLite would cut it and write the rest back
+            _make_private(self.path)
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
         try:
             with self._errors():
@@ -330,6 +332,12 @@ class Store:
             raise LogError(f"{self.path}: cannot be written by this user")
         if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would take one byte for none
             raise LogError(f"{self.path}: is not a database; allowed: a log of ours or a new file")
+        if self.path.exists() and (mode := stat.S_IMODE(self.path.stat().st_mode)) & 0o077:
+            logger.warning(
+                "%s: other users may access it (mode %04o), and connector configurations are in it; allowed: chmod 600",
+                self.path,
+                mode,
+            )
         kind = file_system(self.path.parent)
         if kind in _NETWORK:
             raise LogError(f"{self.path}: is on a network file system ({kind}); allowed: a local disk")
@@ -427,6 +435,15 @@ def file_system(folder: Path) -> str:
         if real.is_relative_to(point) and len(point) >= len(best[0]):
             best = (point, kind)
     return best[1]
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, readable by its owner only, unless it exists.
+
+    SQLite would make it readable by everybody. It gives its WAL and shared-memory files the mode of the database.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _is_ours(path: Path) -> bool:

@@ -25,8 +25,8 @@ class Grant:
     unit: Unit
     owner_epoch: int
     incarnation: int = 0
-    config: Mapping[str, str] = field(default_factory=dict)
-    connector_config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    connector_config: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,12 @@ in ends the query.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,6 +92,9 @@ class OffsetStore:
         self.path = path
         self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
+        # SQLite would make the file with mode 0644 at most; a sink's files have the modes that the umask says.
+        with suppress(OSError):  # it exists, or cannot be made, which SQLite reports
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         with self._told():
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False

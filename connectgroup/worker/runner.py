@@ -26,6 +26,7 @@ from typing import Protocol, TypeVar
 from ..buggify import buggify
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, StaleMemberEpoch
+from ..masking import without_secrets
 from ..member.actions import Grant
 from ..messages import TaskStatus
 from ..names import Unit, Units, printable
@@ -37,6 +38,9 @@ from .waiting import Bell, backoff_s
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+MAX_TEXT = 10_000
+"""Characters of an error that are looked at; its first line is shown, cut to 400."""
 
 Publish = Callable[[str, int, Sequence[Config]], Awaitable[None]]
 """Hand a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` when
@@ -206,7 +210,7 @@ class TaskRunner:
         else:
             self._ending.pop(unit, None)
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-            logger.error("%s: its supervisor failed: %s", unit, one_line(error), exc_info=error)
+            logger.error("%s: its supervisor failed: %s", unit, _line_of(run.grant, error), exc_info=error)
             run.stop_error = error
 
     # ----------------------------------------------------------------------------------------------
@@ -351,7 +355,7 @@ class TaskRunner:
             try:
                 await self._pool.insist(f"stop {unit}", partial(end, task))
             except Exception as error:
-                logger.error("%s: stop raised: %s", unit, one_line(error))
+                logger.error("%s: stop raised: %s", unit, _line_of(grant, error))
                 run.stop_error = error
                 keep(error)
         if failure is not None:
@@ -360,7 +364,7 @@ class TaskRunner:
     # ----------------------------------------------------------------------------------------------
 
     def _say(self, run: _Run, state: UnitState, error: BaseException | None) -> None:
-        message = one_line(error) if error is not None else ""
+        message = _line_of(run.grant, error) if error is not None else ""
         if error is not None:
             logger.error("%s failed: %s", run.grant.unit, message)
         self._report(
@@ -406,12 +410,24 @@ def _check_tasks(connector: Connector, configs: list[dict[str, str]], most: int)
     for number, config in enumerate(configs):
         for name, value in config.items():
             if not isinstance(name, str) or not isinstance(value, str):
-                raise ConfigError(f"{who}: task_configs[{number}]", f"{name}={value!r}", "strings on both sides")
+                raise ConfigError(
+                    f"{who}: task_configs[{number}]",
+                    f"{printable(name)} of type {type(value).__name__}",
+                    "strings on both sides",
+                )
 
 
-def one_line(error: BaseException | None) -> str:
-    """An error as one line for a person: its kind where the text alone would not tell."""
+def _line_of(grant: Grant, error: BaseException) -> str:
+    return one_line(error, grant.config, grant.connector_config)
+
+
+def one_line(error: BaseException | None, *configs: Config) -> str:
+    """An error as one line for a person: its kind where the text alone would not tell.
+
+    Args:
+        configs: of what failed; the values of the credentials in them are not shown.
+    """
     if error is None:
         return ""
-    text = printable(str(error).strip().split("\n")[0], most=400)
+    text = printable(without_secrets(str(error)[:MAX_TEXT].strip(), *configs).split("\n")[0], most=400)
     return text if isinstance(error, ConfigError) or not text else f"{text} ({type(error).__name__})"

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,13 @@ def test_a_reader_that_has_read_enough_is_no_error(address: str, idle: Path) -> 
     with open(writer, "wb") as closed:
         ran = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (141, b"")
+
+
+def test_the_data_directory_is_for_its_owner_only(address: str, tmp_path: Path) -> None:
+    """The log holds connector configurations; what SQLite keeps beside it does too."""
+    data = tmp_path / "data"
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()} == {0o600}
 
 
 def test_a_command_may_have_no_output_at_all(address: str, idle: Path) -> None:

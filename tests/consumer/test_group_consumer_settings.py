@@ -69,7 +69,7 @@ class Nothing(PartitionAssignor):
         ),
         (
             {"fetch": {"sasl.password": "secret"}},
-            "fetch.sasl.password: got 'a value'; allowed: nothing: only PLAINTEXT is spoken, no TLS and no SASL",
+            "fetch.sasl.password: got '[hidden]'; allowed: nothing: only PLAINTEXT is spoken, no TLS and no SASL",
         ),
         (
             {"fetch": {"group.id": "other"}},

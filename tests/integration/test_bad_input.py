@@ -74,7 +74,8 @@ def test_a_setting_that_is_not_allowed_is_named(cluster: Cluster, scene: Scene, 
     scene.feed().write(100)
     pipe = scene.pipe("parquet")
     cluster.put(pipe.name, {**pipe.config, "source.pth": "x"})
-    assert failed(cluster, pipe) == "source.pth: got 'x'; allowed: known keys; nearest is source.path"
+    said = "source.pth: got 'an unknown setting'; allowed: source.path (did you mean that?)"
+    assert failed(cluster, pipe) == said
     cluster.put(pipe.name, {**pipe.config, "tasks.max": "many"})
     assert failed(cluster, pipe, "tasks.max") == "tasks.max: got 'many'; allowed: a whole number from 1 to 100000"
     background.goes_on(cluster)

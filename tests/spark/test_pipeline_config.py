@@ -42,8 +42,8 @@ GOOD = {
         ({"sink.table": "t; DROP TABLE x"}, "sink.table: got 't; DROP TABLE x'; allowed: a name of letters"),
         ({"sink.table": "connectgroup_offsets"}, "sink.table: got 'connectgroup_offsets'; allowed: a name of letters"),
         ({"sink": "parquet"}, "sink.table: got 't'; allowed: nothing (sink parquet has no tables)"),
-        ({"source.pth": "x"}, "source.pth: got 'x'; allowed: known keys; nearest is source.path"),
-        ({"source_path": "x"}, "source_path: got 'x'; allowed: known keys; nearest is source.path"),
+        ({"source.pth": "x"}, "source.pth: got 'an unknown setting'; allowed: source.path (did you mean that?)"),
+        ({"source_path": "x"}, "source_path: got 'an unknown setting'; allowed: source.path (did you mean that?)"),
         ({"zzz\n": "x"}, "zzz"),
     ],
 )

@@ -1,0 +1,240 @@
+"""No credential of a connector reaches a person: neither terminal, nor log, nor description, nor ``repr``.
+
+Canaries are written into configurations, then looked for in everything that is shown (reliability, section 5, secrets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from connectgroup import cli
+from connectgroup.config import ConnectorFile, checked, read_connector
+from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.connectors.pipeline import PipelineConnector, parse_config
+from connectgroup.errors import ConfigError
+from connectgroup.masking import is_credential
+from connectgroup.member.actions import Grant
+from connectgroup.messages import ConnectorChange, TaskConfig, TaskStatus, UpdateConnectorsRequest, entries
+from connectgroup.names import Unit
+from connectgroup.records import ConnectorRecord, TaskEntry
+from connectgroup.worker.runner import RunnerSettings, TaskRunner
+
+from ..integration.processes import Program, run_command, wait
+
+GROUP = "guarded"
+CANARY = "hunter2-canary"
+CREDENTIALS = {
+    "jdbc.password": f"{CANARY}-1",
+    "client.secret": f"{CANARY}-2",
+    "auth.token": f"{CANARY}-3",
+    "api.key": f"{CANARY}-4",
+    "aws.credentials": f"{CANARY}-5",
+    "sasl.jaas.config": f'org.example.Login required password="{CANARY}-6";',
+    "db.pwd": f"{CANARY}-7",
+}
+CONFIG = {**CREDENTIALS, "connection.url": f"jdbc:postgresql://owner:{CANARY}-8@db/orders", "connector.class": "idle"}
+PIPELINE = {
+    "connector.class": "pipeline",
+    "source": "files",
+    "source.path": "/in",
+    "source.format": "csv",
+    "sink": "parquet",
+    "sink.path": "/out",
+}
+
+
+def file_of(path: Path, config: object, name: str = "orders") -> Path:
+    path.write_text(json.dumps({"name": name, "config": config}))
+    return path
+
+
+def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as coordinator:
+        address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
+        group = ("--group", GROUP, "--coordinator", address)
+        with Program("worker", *group, "--name", "w", "--scratch", tmp_path / "scratch") as worker:
+            for number, (config, code) in enumerate(
+                (
+                    (CONFIG, 0),
+                    ({**PIPELINE, **CREDENTIALS}, 2),
+                    ({**PIPELINE, "spark.licence": CANARY}, 2),
+                    ({**CONFIG, "jdbc.password": 4711}, 2),
+                    (CANARY, 2),
+                    ([CANARY], 2),
+                )
+            ):
+                ran = run_command("connectors", "put", file_of(tmp_path / f"{number}.json", config), *group)
+                assert ran.code == code, ran
+                shown += [ran.out, ran.err]
+
+            def runs() -> bool:
+                ran = run_command("groups", "describe", GROUP, "--coordinator", address)
+                return "orders-0: RUNNING" in ran.out
+
+            wait("the task runs", runs, worker.story)
+            for words in (
+                ("connectors", "list", *group),
+                ("groups", "describe", GROUP, "--coordinator", address),
+                ("groups", "explain", GROUP, "--moves", "--coordinator", address),
+                ("groups", "list", "--coordinator", address),
+            ):
+                ran = run_command(*words)
+                assert ran.code == 0, ran
+                shown += [ran.out, ran.err]
+        shown += worker.lines
+    shown += coordinator.lines
+    text = "\n".join(shown)
+    assert '"jdbc.password": "[hidden]"' in text
+    assert '"connection.url": "jdbc:postgresql://[hidden]@db/orders"' in text
+    assert "got 'an unknown setting'" in text
+    assert CANARY not in text
+    assert "4711" not in text
+
+
+def test_a_masked_value_is_not_taken_for_a_value(tmp_path: Path) -> None:
+    """What ``connectors list`` prints may be written back by mistake."""
+    path = file_of(tmp_path / "c.json", {"connector.class": "idle", "db.password": "[hidden]"})
+    with pytest.raises(ConfigError, match=r"db\.password: got '\[hidden\]'; allowed: the value that a listing has"):
+        read_connector(path)
+
+
+class Leaky(Connector):
+    """Fails with its configuration in the message, in each of the places where it is asked for something."""
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        raise ValueError(f"cannot connect with {dict(self.config)!r}")
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        if context.unit.task:
+            raise RuntimeError(f"refused: {self.config['jdbc.password']}")
+        return LeakyTask(self.config)
+
+
+class LeakyTask(Task):
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        raise OSError(f"{self._config['connection.url']}: lost, jdbc.password={self._config['jdbc.password']}")
+
+
+class Unmade(Connector):
+    """Cannot be made, and says with which configuration."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        raise ValueError(f"{name}: {dict(config)!r}")
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        return ()
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        raise NotImplementedError
+
+
+async def test_what_a_connector_raises_is_shown_without_its_credentials(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    statuses: list[TaskStatus] = []
+    reported = asyncio.Event()
+
+    def report(status: TaskStatus) -> None:
+        statuses.append(status)
+        reported.set()
+
+    async def publish(name: str, owner_epoch: int, configs: Sequence[Config]) -> None:
+        pass
+
+    classes: dict[str, type[Connector]] = {"leaky": Leaky, "unmade": Unmade, "pipeline": PipelineConnector}
+    runner = TaskRunner(
+        "w",
+        RunnerSettings(scratch=tmp_path),
+        load_class=classes.__getitem__,
+        publish=publish,
+        report=report,
+    )
+    grants = [
+        Grant(
+            unit=Unit(name, task),
+            owner_epoch=1,
+            config={"task.token": f"{CANARY}-9"} if task >= 0 else {},
+            connector_config={**CONFIG, **(PIPELINE if name == "pipeline" else {}), "connector.class": name},
+        )
+        for name in classes
+        for task in (-1, 0, 1)
+    ]
+    with caplog.at_level(logging.DEBUG):
+        await runner.start(grants)
+        async with asyncio.timeout(30):
+            while len({(status.connector, status.task) for status in statuses}) < len(grants):
+                reported.clear()
+                await reported.wait()
+            with pytest.raises(OSError):
+                await runner.stop(frozenset(grant.unit for grant in grants))
+    assert sum("[hidden]" in status.message for status in statuses) >= 4
+    assert "stop raised: jdbc:postgresql://[hidden]@db/orders: lost" in caplog.text
+    assert CANARY not in "\n".join(status.message for status in statuses)
+    assert CANARY not in caplog.text
+    assert CANARY not in repr(grants)
+
+
+def test_a_class_that_refuses_a_configuration_does_not_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("connectgroup.plugins.load_connector_class", lambda name: Unmade)
+    path = file_of(tmp_path / "c.json", CONFIG)
+    assert cli.main(["connectors", "put", str(path), "--coordinator", "127.0.0.1:1"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("connectgroup: connector class Unmade: orders: ")
+    assert "[hidden]" in shown.err
+    assert CANARY not in shown.out + shown.err
+
+
+def test_no_repr_and_no_error_holds_a_credential() -> None:
+    lines = entries(CONFIG)
+    change = ConnectorChange(connector="c", config=lines, task_configs=(TaskConfig(config=lines),))
+    shown: list[object] = [
+        UpdateConnectorsRequest(group_id="g", changes=(change,)),
+        ConnectorRecord(group_id="g", connector="c", version=1, config=lines, tasks=(TaskEntry(config=lines),)),
+        ConnectorFile(name="c", config=CONFIG),
+    ]
+    for key, value in CREDENTIALS.items():
+        error = ConfigError(f"c.json: config.{key}", value, "something else")
+        assert str(error) == f"c.json: config.{key}: got '[hidden]'; allowed: something else"
+        shown += [error, error.args, vars(error)]
+    for make in (
+        lambda: parse_config({**PIPELINE, **CREDENTIALS}),
+        lambda: parse_config({**PIPELINE, "other": CANARY}),
+        lambda: checked(ConnectorFile, {"name": "c", "config": {"a": [CANARY]}}),
+        lambda: checked(ConnectorFile, {"name": "c", "config": CANARY}),
+        lambda: checked(ConnectorFile, {"name": "c", "config": {}, "more": CANARY}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        shown += [caught.value, vars(caught.value), str(caught.value.__cause__), repr(caught.value.__cause__)]
+    assert CANARY not in "\n".join(f"{each!r} {each}" for each in shown)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [*CREDENTIALS, "password", "config.db.password", "ssl.key.password", "github_token", "PASSPHRASE", "x-api-key"],
+)
+def test_a_credential_is_known_by_its_name(key: str) -> None:
+    assert is_credential(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["tasks.max", "source.path", "trigger.ms", "sink.table", "keyspace", "monkey", "assignment.labels", "author"],
+)
+def test_other_settings_are_no_credentials(key: str) -> None:
+    assert not is_credential(key)

@@ -1,0 +1,69 @@
+"""Files that connectors make have the modes that the umask says, no more and no less."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connectgroup.connector import TaskContext
+from connectgroup.connectors.idle import IdleConnector
+from connectgroup.names import Unit
+from connectgroup.spark.columns import from_ddl
+from connectgroup.spark.offsets import Owner, Range
+from connectgroup.spark.sinks import ParquetSink, Sink, SqliteSink
+
+OWNER = Owner(connector="c", task=0, tasks=1, epoch=1)
+RANGES = [Range(slice="f", start=0, end=1)]
+
+
+@pytest.fixture(params=[0o002, 0o022, 0o077], ids=lambda umask: f"umask {umask:03o}")
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def check(folder: Path, umask: int, count: int) -> None:
+    paths = list(folder.rglob("*"))
+    assert len(paths) == count
+    for path in paths:
+        whole = 0o777 if path.is_dir() else 0o666
+        assert f"{stat.S_IMODE(path.stat().st_mode):04o}" == f"{whole & ~umask:04o}", path
+
+
+def write(sink: Sink) -> None:
+    sink.claim(OWNER, lambda _: True)
+    sink.commit(OWNER, RANGES, pa.table({"a": pa.array([1], pa.int32())}))
+
+
+def test_a_table_in_sqlite(tmp_path: Path, umask: int) -> None:
+    sink = SqliteSink(tmp_path / "out.db", "t", from_ddl("a INT"))
+    write(sink)
+    check(tmp_path, umask, 3)
+    sink.close()
+
+
+def test_parquet_files_and_their_manifest(tmp_path: Path, umask: int) -> None:
+    sink = ParquetSink(tmp_path / "out")
+    write(sink)
+    check(tmp_path, umask, 5)
+    sink.close()
+
+
+def test_the_log_of_an_idle_connector(tmp_path: Path, umask: int) -> None:
+    connector = IdleConnector("c", {"log": str(tmp_path / "log")})
+    context = TaskContext(
+        unit=Unit("c", 0),
+        owner_epoch=1,
+        member_id="m",
+        scratch=tmp_path / "scratch",
+        progress=lambda _: None,
+        failed=lambda _: None,
+    )
+    connector.task({}, context).start()
+    check(tmp_path, umask, 1)
