@@ -5,8 +5,8 @@ labels, capacity, and for tasks the limits of their connector on one worker and 
 task needs for itself, and connectors that must not share a worker.
 
 What a worker has is what it was given so far (``owner``), so the same rules serve to keep, to place and to move. A
-thing of a host is taken also while the unit that had it so far is being stopped there: two would want it at once
-otherwise, as a target is reached one worker at a time.
+target assignment is reached one worker at a time, so a task that needs a thing of a host must not start there while the
+task that had it is being stopped: ``blocked`` has those that wait for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from connectgroup.assignor import ConnectorSpec
 from connectgroup.assignor_columns import ConnectColumns
-from connectgroup.placement import Placement, WorkerTraits
+from connectgroup.placement import Placement
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,17 +35,14 @@ class Rules:
         limit: float64[workers], the most each can carry; infinite where it does not say.
         part: float64[workers], what part of the load each is to have, in proportion to the others'.
         rack: int64[workers], equal for workers in one rack.
-        careful: whether what a unit that is being stopped had is still taken.
     """
 
-    def __init__(
-        self, columns: ConnectColumns, connectors: Sequence[ConnectorSpec], workers: Sequence[WorkerTraits]
-    ) -> None:
-        """``workers`` in the order of ``columns.member_ids``; ``connectors`` in any."""
+    def __init__(self, columns: ConnectColumns, connectors: Sequence[ConnectorSpec]) -> None:
+        """``connectors`` in any order."""
+        workers = columns.member_traits
         self.columns = columns
         self.before = columns.unit_owner.astype(np.int64)
         self.owner = self.before.copy()
-        self.careful = True
         self.weight = columns.unit_weight
         self.count = len(workers)
         self.load = np.zeros(self.count, dtype=np.int64)
@@ -132,10 +129,25 @@ class Rules:
         """On whose host a thing is taken."""
         taken = np.zeros(self.count, dtype=bool)
         for connector in self._users.get(thing, ()):
-            for owner in (self.owner, self.before) if self.careful else (self.owner,):
-                its = owner[self.tasks(connector)]
-                taken[its[its >= 0]] = True
+            its = self.owner[self.tasks(connector)]
+            taken[its[its >= 0]] = True
         return np.bincount(self._host, weights=taken)[self._host] > 0
+
+    def blocked(self) -> list[int]:
+        """Tasks given a thing of a host that another task still has there until it has stopped, ascending."""
+        found = set()
+        for users in self._users.values():
+            rows = np.concatenate([np.arange(self.tasks(user).start, self.tasks(user).stop) for user in users])
+            stopping = rows[(self.before[rows] >= 0) & (self.owner[rows] != self.before[rows])]
+            leaving: dict[int, set[int]] = {}
+            for unit, host in zip(stopping.tolist(), self._host[self.before[stopping]].tolist(), strict=True):
+                leaving.setdefault(host, set()).add(unit)
+            starting = rows[(self.owner[rows] >= 0) & (self.owner[rows] != self.before[rows])]
+            for unit, host in zip(starting.tolist(), self._host[self.owner[starting]].tolist(), strict=True):
+                # One that moves between two workers of a host waits for itself alone, which the coordinator sees to.
+                if leaving.get(host, set()) - {unit}:
+                    found.add(unit)
+        return sorted(found)
 
     def _having_label(self, name: str, value: str) -> Mask:
         found = self._having.get((name, value))

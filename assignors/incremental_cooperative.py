@@ -8,9 +8,10 @@ What KIP-415 and its successors ask of one round:
 - *Lost* work waits for its worker. While anything waits nothing is revoked, but new units are given out.
 - *Load*: workers that hold more than an even share (connectors and tasks apart) give up what is over, and not a unit
   more; what they give up is given out in the next round.
-- *Back-off*: where the round before revoked too, revoking waits ``min(40**n ms, longest delay)``, n counting such
-  rounds in a row, so that workers that join one by one do not stop tasks again and again (KAFKA-12495). A round in
-  which nothing has to be revoked starts the count anew.
+- *Back-off*: where the round before revoked too, revoking waits ``min(40**n ms, scheduled.rebalance.max.delay.ms)``, n
+  counting such rounds in a row, so that workers that join one by one do not stop tasks again and again (KAFKA-12495). A
+  round in which nothing has to be revoked starts the count anew. The setting is the group's; 0 is no delay
+  (KAFKA-15693).
 
 Kafka's leader keeps what it needs of earlier rounds in its memory, and forgets it when it goes. Here it is all in the
 question, so any member may compute any round:
@@ -50,10 +51,6 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
 
     name = "incremental-cooperative"
 
-    def __init__(self, longest_delay_ms: int = 10_000) -> None:
-        """``longest_delay_ms``: the most that revoking is put off; 0 never puts it off."""
-        self._longest_delay_ms = longest_delay_ms
-
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         """One round: what stays, what stops, what starts."""
         columns = group.columns()
@@ -75,7 +72,7 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
             delay_ms = 0 if len(lost) else left_ms
         elif len(over) and any(work.units and not work.member_id for work in group.held_back):
             rounds = min(_rounds(columns) + 1, MOST_ROUNDS)
-            delay_ms = self._back_off_ms(rounds)
+            delay_ms = min(BACK_OFF_BASE ** min(rounds, 9), group.scheduled_rebalance_max_delay_ms)
             revokes = delay_ms == 0
         elif len(over):
             rounds = _rounds(columns)
@@ -88,12 +85,9 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
             columns,
             owner,
             held_back=held_back,
-            delay_ms=max(delay_ms, self._longest_delay_ms, 1) if held_back else delay_ms,
+            delay_ms=max(delay_ms, group.scheduled_rebalance_max_delay_ms, 1) if held_back else delay_ms,
             told=str(rounds).encode() if rounds else b"",
         )
-
-    def _back_off_ms(self, rounds: int) -> int:
-        return int(min(BACK_OFF_BASE ** min(rounds, 9), self._longest_delay_ms))
 
 
 def _rounds(columns: ConnectColumns) -> int:

@@ -1,7 +1,8 @@
 """Load in proportion to capacity, under rules that are never broken: labels, limits, hosts, and who keeps apart.
 
-What workers offer comes from their metadata, what connectors ask for from their configuration (``assignment.*``); the
-words are in ``connectgroup.placement``. Each wish is kept as far as it costs nothing of those before it:
+What workers offer is their capacity, labels, rack and host (``ConnectMember``), what connectors ask for is in their
+configuration (``assignment.*``); the words are in ``connectgroup.placement``. Each wish is kept as far as it costs
+nothing of those before it:
 
 1. *Rules* (``connect_rules``). A unit that no worker may have is left out, and the answer's message says what refuses
    which workers; it is tried again when the group changes, and every few minutes.
@@ -20,10 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, Metadata
-from connectgroup.errors import ConfigError
+from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.names import NO_UNITS, Unit, show
-from connectgroup.placement import NO_TRAITS, TRAITS_VERSION, WorkerTraits, traits_of
 
 from .connect_rules import NOBODY, Floats, Integers, Mask, Rules
 
@@ -34,59 +33,49 @@ SOON_MS = 1_000
 LATER_MS = 300_000
 """A unit that has no place gets one when the group changes; this is for what no group can see."""
 MOST_TOLD = 3
+MAX_PASSES = 20
+"""Two or three are the rule; this bounds the time of one answer."""
 
 
 class WeightedAssignor(ConnectAssignor):
     """Weights against capacity, labels, racks, hosts; a function of the question alone."""
 
     name = "weighted"
-    maximum_version = TRAITS_VERSION
-
-    def __init__(self) -> None:
-        self._traits = NO_TRAITS
-
-    def about_worker(self, traits: WorkerTraits) -> None:
-        """Keep what this worker offers, for its metadata."""
-        self._traits = traits
-
-    def metadata(self) -> Metadata:
-        """What this worker offers, as JSON."""
-        return Metadata(version=TRAITS_VERSION, metadata=self._traits.encode())
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        """Share connectors and tasks out; a worker whose metadata cannot be read counts as one that says nothing."""
+        """Assign every connector and task that some worker may run; the message says what refuses the others."""
         columns = group.columns()
         if not columns.member_ids:
             return ConnectAssignment.from_columns(columns, np.full(len(columns.unit_owner), NOBODY))
-        remarks, workers = [], []
-        for member_id, metadata in zip(columns.member_ids, columns.member_metadata, strict=True):
-            try:
-                workers.append(traits_of(metadata))
-            except ConfigError as error:
-                workers.append(NO_TRAITS)
-                remarks.append(f"{member_id}: {error}; it counts as a worker that says nothing")
-        rules = Rules(columns, group.connectors, workers)
+        rules = Rules(columns, group.connectors)
         waiting = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
-        rules.let_go()
-        moves = max(FEWEST_MOVES, len(columns.unit_owner) // 10)
         # Units without weight are a class of their own, each counting one, and no capacity is used up by them.
+        classes = {
+            heavy: np.setdiff1d(np.flatnonzero((columns.unit_weight > 0) == heavy), waiting) for heavy in (True, False)
+        }
+        moves = dict.fromkeys(classes, max(FEWEST_MOVES, len(columns.unit_owner) // 10))
         left: list[int] = []
-        cut_short = False
-        for heavy in (True, False):
-            members = np.setdiff1d(np.flatnonzero((columns.unit_weight > 0) == heavy), waiting)
-            share = _Share(rules, members, heavy=heavy, moves=moves)
-            left += share.settle()
-            cut_short |= share.moves == 0
-        return _answer(group, rules, sorted(left), remarks, cut_short=cut_short)
+        # What one pass moves may make room for what it looked at before. The answer is one that a further pass leaves
+        # as it is, so it also comes back unchanged when it is asked about.
+        for _ in range(MAX_PASSES):
+            before = rules.owner.copy()
+            rules.let_go()
+            left = []
+            for heavy, members in classes.items():
+                share = _Share(rules, members, heavy=heavy, moves=moves[heavy])
+                left += share.settle()
+                moves[heavy] = share.moves
+            if np.array_equal(rules.owner, before):
+                break
+        return _answer(rules, sorted(left), cut_short=not all(moves.values()))
 
 
-def _answer(
-    group: ConnectGroup, rules: Rules, left: list[int], remarks: list[str], *, cut_short: bool
-) -> ConnectAssignment:
+def _answer(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignment:
     columns = rules.columns
-    rules.careful = False
+    blocked = rules.blocked()
+    rules.owner[blocked] = NOBODY
     reasons: dict[str, list[Unit]] = {}
-    soon = cut_short
+    soon = cut_short or bool(blocked)
     for unit in left:
         why = rules.why_not(unit)
         if rules.allowed(unit).any():
@@ -95,12 +84,13 @@ def _answer(
             reasons.setdefault(why, []).append(columns.unit(unit))
     told = [f"{show(units, most=3)}: {why}" for why, units in reasons.items()]
     told = [*told[:MOST_TOLD], *([f"and {len(told) - MOST_TOLD} more reasons"] if len(told) > MOST_TOLD else [])]
+    left_out = sorted({*left, *blocked})
     return ConnectAssignment.from_columns(
         columns,
         rules.owner,
-        held_back=columns.units(np.array(left, dtype=np.int64)) if left else NO_UNITS,
-        delay_ms=SOON_MS if soon else LATER_MS if left else 0,
-        message=" | ".join([*told, *remarks]),
+        held_back=columns.units(np.array(left_out, dtype=np.int64)) if left_out else NO_UNITS,
+        delay_ms=SOON_MS if soon else LATER_MS if left_out else 0,
+        message=" | ".join(told),
     )
 
 

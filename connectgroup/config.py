@@ -23,7 +23,7 @@ from .group.settings import GroupSettings, ServerAssign
 from .masking import HIDDEN
 from .member.machine import MemberSettings
 from .names import MAX_NAME_BYTES, printable
-from .placement import LARGEST_CAPACITY, LARGEST_TRAITS, MOST_LABELS, WorkerTraits, labels_of
+from .placement import LARGEST_CAPACITY, MOST_LABELS, WorkerTraits, check_traits, labels_of
 
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
 MaybeMilliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
@@ -165,8 +165,7 @@ class WorkerConfig(Settings):
             rack=self.rack or "",
             host=self.host,
         )
-        if len(traits.encode()) > LARGEST_TRAITS:
-            raise ConfigError("labels", f"{len(traits.encode())} bytes", f"at most {LARGEST_TRAITS}")
+        check_traits(traits)
         return traits
 
     def member_settings(self) -> MemberSettings:

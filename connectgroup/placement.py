@@ -1,9 +1,9 @@
 """What a worker offers and what a connector asks for, in the words that ``weighted`` and assignors like it go by.
 
-A worker says its capacity, labels, rack and host in its assignor metadata, as a line of JSON: ``WorkerTraits``. A
-connector says what it needs in its own configuration, under ``assignment.*``: ``Placement``. The group keeps both
-without a thought of them, but for one: a setting that nobody could read is refused when the connector is written,
-because an operator reads that answer, and nobody reads a worker's log.
+A worker says its capacity, labels, rack and host when it joins its group: ``WorkerTraits``. A connector says what it
+needs in its own configuration, under ``assignment.*``: ``Placement``. The coordinator keeps both and passes them to
+assignors. It refuses what no assignor could read when it comes in: a worker's with its join, a connector's when the
+connector is written.
 
 Everything is bounded and checked where it comes in; what has been read is plain and sorted, so that equal settings
 are equal values.
@@ -12,7 +12,6 @@ are equal values.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,9 +23,9 @@ PREFIX: Final = "assignment."
 LARGEST_WEIGHT: Final = 1_000_000
 LARGEST_CAPACITY: Final = 1_000_000_000
 LARGEST_TRAITS: Final = 4_096
+"""Bytes of all words of one worker's traits: 1,000 workers must fit a frame."""
 MOST_LABELS: Final = 64
 LONGEST_WORD: Final = 249
-TRAITS_VERSION: Final = 0
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -162,16 +161,6 @@ class WorkerTraits:
     rack: str = ""
     host: str = ""
 
-    def encode(self) -> bytes:
-        """As metadata of version 0: JSON, keys sorted, what is not said left out."""
-        said = {
-            "capacity": self.capacity,
-            "host": self.host,
-            "labels": dict(self.labels),
-            "rack": self.rack,
-        }
-        return json.dumps({key: value for key, value in said.items() if value}, separators=(",", ":")).encode()
-
 
 NO_TRAITS: Final = WorkerTraits()
 
@@ -194,36 +183,3 @@ def check_traits(traits: WorkerTraits) -> None:
     size = sum(len(word.encode()) for word in words)
     if size > LARGEST_TRAITS:
         raise ConfigError("labels", f"{size} bytes", f"at most {LARGEST_TRAITS}")
-
-
-def traits_of(metadata: bytes) -> WorkerTraits:
-    """What a worker's metadata says.
-
-    Raises:
-        ConfigError: it is not what ``WorkerTraits.encode`` writes; somebody else may have written it.
-    """
-    if not metadata:
-        return NO_TRAITS
-    if len(metadata) > LARGEST_TRAITS:
-        raise ConfigError("metadata", f"{len(metadata)} bytes", f"at most {LARGEST_TRAITS}")
-    try:
-        said = json.loads(metadata.decode())
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("metadata", printable(metadata[:40]), "JSON") from error
-    kinds: dict[str, type] = {"capacity": int, "host": str, "labels": dict, "rack": str}
-    if not isinstance(said, dict) or any(type(said[key]) is not kinds.get(key) for key in said):
-        raise ConfigError("metadata", printable(metadata[:40]), "an object with capacity, host, labels, rack")
-    labels = said.get("labels", {})
-    words = [said.get("host", ""), said.get("rack", ""), *labels, *labels.values()]
-    if not all(isinstance(word, str) and len(word) <= LONGEST_WORD for word in words) or len(labels) > MOST_LABELS:
-        raise ConfigError(
-            "metadata", printable(metadata[:40]), f"words of at most {LONGEST_WORD}, {MOST_LABELS} labels"
-        )
-    if not 0 <= said.get("capacity", 0) <= LARGEST_CAPACITY:
-        raise ConfigError("metadata: capacity", said["capacity"], f"0 to {LARGEST_CAPACITY}")
-    return WorkerTraits(
-        capacity=said.get("capacity", 0),
-        labels=tuple(sorted(labels.items())),
-        rack=said.get("rack", ""),
-        host=said.get("host", ""),
-    )

@@ -6,15 +6,14 @@ import json
 from typing import Final
 
 from connectgroup.errors import ConfigError
-from connectgroup.placement import Placement, WorkerTraits, placement_of, traits_of
+from connectgroup.placement import Placement, WorkerTraits, check_traits, placement_of
 
 from .fuzzing import INPUTS, attack
 
 TRAITS: Final = [
-    WorkerTraits(capacity=10, labels=(("gpu", "true"), ("zone", "a")), rack="r1", host="größe").encode(),
-    WorkerTraits(capacity=1_000_000_000).encode(),
-    b'{"labels":{},"rack":"\\ud800","capacity":0}',
-    b"",
+    b'{"capacity": 10, "labels": {"gpu": "true", "zone": "a"}, "rack": "r1", "host": "h"}',
+    b'{"capacity": 1000000000, "labels": {}, "rack": "", "host": ""}',
+    b'{"capacity": 0, "labels": {"": ""}, "rack": "\\ud800", "host": "\\u0000"}',
 ]
 SETTINGS: Final = [
     b'{"assignment.weight": "3", "assignment.task.weight": "5,1,1", "assignment.labels": "gpu=true, zone=a"}',
@@ -23,8 +22,19 @@ SETTINGS: Final = [
 ]
 
 
-def test_any_bytes_make_traits_or_a_config_error() -> None:
-    attack(traits_of, WorkerTraits.encode, TRAITS, INPUTS, ConfigError)
+def test_any_words_are_traits_or_a_config_error() -> None:
+    def decode(data: bytes) -> WorkerTraits:
+        try:
+            said = json.loads(data)
+            labels = tuple((str(name), str(value)) for name, value in said["labels"].items())
+            rack, capacity, host = str(said["rack"]), int(said["capacity"]), str(said["host"])
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ConfigError("none", "no traits", "a test's own words") from error
+        traits = WorkerTraits(labels=labels, rack=rack, capacity=capacity, host=host)
+        check_traits(traits)
+        return traits
+
+    attack(decode, None, TRAITS, INPUTS, ConfigError)
 
 
 def test_any_settings_make_a_placement_or_a_config_error() -> None:

@@ -235,6 +235,17 @@ def sample_groups() -> dict[str, ConnectGroup]:
         "holdings of what is gone": _group(connectors, {"m1": gone, "m2": everything[:5]}),
         "two claim the same": _group(connectors, {"m1": everything[:6], "m2": everything[3:9]}),
     }
+    one_holds = groups["one holds everything"]
+    groups["a group with a scheduled rebalance delay"] = dataclasses.replace(
+        one_holds, scheduled_rebalance_max_delay_ms=300_000
+    )
+    groups["workers with labels, racks and equal capacities"] = dataclasses.replace(
+        one_holds,
+        members=[
+            dataclasses.replace(member, labels=(("zone", zone),), rack=rack, capacity=100)
+            for member, (zone, rack) in zip(one_holds.members, (("a", "r1"), ("a", ""), ("b", "r2")), strict=True)
+        ],
+    )
     random = Random(2)
     for number in range(12):
         specs = [ConnectorSpec(name=f"c{n}", num_tasks=random.randint(0, 9)) for n in range(random.randint(1, 8))]

@@ -8,12 +8,14 @@
 runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or joined,
 with holdings of things that are gone or claimed twice. What an assignor does not aim at is switched off:
 ``even = False`` for one that goes by weights or keeps things together, ``fewest = False`` for one that deals anew,
-``sticky = False`` for one that looks at the group only.
+``sticky = False`` for one that looks at the group only, ``revokes_duplicates = True`` for one that revokes a unit from
+both of two workers that claim it. All built-in assignors pass it.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -32,11 +34,15 @@ class AssignorContract(Promises[Any, Any, Any]):
         fewest: whether an even assignor must take no more from anybody than even counts need.
         sticky: whether an answer, asked about again, must come back unchanged.
         strict: partitions only: whether a subscription to a topic that does not exist is refused, or is one to nothing.
+        revokes_duplicates: connectors and tasks only: whether a unit that several workers claim is revoked from all of
+            them, as KIP-415 has it, or the first of them, sorted, keeps it. Of partitions every claimant gives up what
+            is claimed twice (KIP-792).
     """
 
     assignor: Callable[[], Assignor[Any, Any, Any]]
     fewest: ClassVar[bool] = True
     strict: ClassVar[bool] = False
+    revokes_duplicates: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Add what assignors of this kind are asked, and what only they promise."""
@@ -60,7 +66,7 @@ class AssignorContract(Promises[Any, Any, Any]):
         if not (self.even and self.fewest):
             return
         for name, group in self.groups().items():
-            held = holdings(group)
+            held = holdings(group, revokes_duplicates=self.revokes_duplicates)
             settled, answer = self.final(group)
             shares = self.shares(settled, answer)
             taken = {member_id: held[member_id] - shares[member_id] for member_id in held}
@@ -72,10 +78,11 @@ class AssignorContract(Promises[Any, Any, Any]):
                 assert sum(moved) <= needed, f"{name}: {sum(moved)} {word} moved, {needed} are enough{unless('fewest')}"
 
 
-def holdings(group: ConnectGroup | PartitionGroup) -> dict[str, frozenset[Any]]:
+def holdings(group: ConnectGroup | PartitionGroup, *, revokes_duplicates: bool = False) -> dict[str, frozenset[Any]]:
     """What each member has and may keep: things that exist, of which it is the one holder.
 
-    Of two workers that claim a unit the first one, sorted, holds it; of two consumers neither does (KIP-792).
+    Of two workers that claim a unit the first one, sorted, holds it, or neither (``revokes_duplicates``); of two
+    consumers neither does (KIP-792).
     """
     holder: dict[Any, str]
     if isinstance(group, PartitionGroup):
@@ -83,8 +90,14 @@ def holdings(group: ConnectGroup | PartitionGroup) -> dict[str, frozenset[Any]]:
         holder = {each: owners[0] for each, owners in claimants(group.members).items() if len(owners) == 1}
     else:
         there = frozenset(group.units)
+        claims = Counter(unit for member in group.members for unit in member.owned)
         backwards = sorted(group.members, key=lambda member: member.member_id, reverse=True)
-        holder = {unit: member.member_id for member in backwards for unit in member.owned}
+        holder = {
+            unit: member.member_id
+            for member in backwards
+            for unit in member.owned
+            if claims[unit] == 1 or not revokes_duplicates
+        }
     return {
         member.member_id: frozenset(each for each in there if holder.get(each) == member.member_id)
         for member in group.members

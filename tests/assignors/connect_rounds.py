@@ -83,6 +83,7 @@ class Rounds:
             ],
             connectors=[ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in self.connectors.items()],
             held_back=waiting,
+            scheduled_rebalance_max_delay_ms=self.delay_ms,
         )
 
     def round(self) -> Round:

@@ -8,18 +8,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assignor import ConnectAssignor, ConnectGroup
+from connectgroup.assignor import ConnectGroup
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.names import NO_UNITS, Units
-from connectgroup.testing.assignor_contract import ConnectAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .flow import best_spread
 from .tables import answer, counts, group, units
 
 
-class TestBalancedKeepsTheContract(ConnectAssignorContract):
-    def assignor(self) -> ConnectAssignor:
-        return BalancedAssignor()
+class TestBalancedKeepsTheContract(AssignorContract):
+    assignor = BalancedAssignor
 
 
 def balanced(question: ConnectGroup) -> dict[str, Units]:

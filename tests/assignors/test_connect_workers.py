@@ -25,7 +25,7 @@ from connectgroup.messages import (
     entries,
 )
 from connectgroup.names import Unit
-from connectgroup.placement import LARGEST_TRAITS, WorkerTraits, traits_of
+from connectgroup.placement import LARGEST_TRAITS, WorkerTraits
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"a": (), "b": ("--label", "gpu=true", "--label", "zone=z", "--capacity", "5", "--rack", "r1")}
@@ -39,8 +39,8 @@ def config(**values: object) -> WorkerConfig:
 def test_what_an_operator_says_of_a_worker_is_what_its_assignors_are_told() -> None:
     traits = config(capacity="7", labels=("zone=a", "gpu=true"), rack="r", host="h").traits()
     assert traits == WorkerTraits(capacity=7, labels=(("gpu", "true"), ("zone", "a")), rack="r", host="h")
-    assert traits_of(traits.encode()) == traits
-    assert traits_of(config(host="h").traits().encode()) == WorkerTraits(host="h")
+    assert config(host="h").traits() == WorkerTraits(host="h")
+    assert config(host="h").member_settings().traits == WorkerTraits(host="h")
 
 
 @pytest.mark.parametrize(

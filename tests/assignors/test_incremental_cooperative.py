@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from connectgroup.assignor import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec
+from connectgroup.assignor import ConnectGroup, ConnectMember, ConnectorSpec
 from connectgroup.assignor_guard import run_assignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.coordinator.server import server_assignor
 from connectgroup.group.describe import describe
 from connectgroup.names import NO_UNITS, Unit, Units
 from connectgroup.records import MemberState
-from connectgroup.testing.assignor_contract import ConnectAssignorContract
+from connectgroup.testing import AssignorContract
 from tests.group.builders import Scene, settings
 
 from .connect_rounds import Rounds
@@ -29,13 +29,13 @@ TWO = {"connector1": 4, "connector2": 4}
 THREE = {**TWO, "connector3": 4}
 
 
-class TestIncrementalCooperativeKeepsTheContract(ConnectAssignorContract):
-    def assignor(self) -> ConnectAssignor:
-        return IncrementalCooperativeAssignor()
+class TestIncrementalCooperativeKeepsTheContract(AssignorContract):
+    assignor = IncrementalCooperativeAssignor
+    revokes_duplicates = True
 
 
 def rounds(connectors: Mapping[str, int] = TWO, *, delay_ms: int = DELAY_MS) -> Rounds:
-    return Rounds(lambda: IncrementalCooperativeAssignor(delay_ms), connectors, delay_ms=delay_ms)
+    return Rounds(IncrementalCooperativeAssignor, connectors, delay_ms=delay_ms)
 
 
 def two_workers(connectors: Mapping[str, int] = TWO) -> Rounds:

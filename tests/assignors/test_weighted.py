@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from connectgroup.assignor import (
     ConnectAssignment,
-    ConnectAssignor,
     ConnectGroup,
     ConnectMember,
     ConnectorSpec,
     HeldWork,
 )
-from connectgroup.assignor_guard import assignor_info, introduce, run_assignor
+from connectgroup.assignor_guard import run_assignor
 from connectgroup.assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor
 from connectgroup.names import NO_UNITS, Unit, Units
 from connectgroup.placement import WorkerTraits, labels_of, placement_of
-from connectgroup.testing.assignor_contract import ConnectAssignorContract
+from connectgroup.testing import AssignorContract
 
 from .tables import units
 
 
-class TestWeightedKeepsTheContract(ConnectAssignorContract):
+class TestWeightedKeepsTheContract(AssignorContract):
     """Where all weighs the same and nobody asks for anything, counts are even too."""
 
-    def assignor(self) -> ConnectAssignor:
-        return WeightedAssignor()
+    assignor = WeightedAssignor
 
 
 def worker(text: str = "") -> WorkerTraits:
@@ -60,7 +59,17 @@ def question(
     for member_id, text in workers.items():
         its = (held or {}).get(member_id, NO_UNITS)
         owned = units(its) if isinstance(its, str) else its
-        members.append(ConnectMember(member_id=member_id, metadata=worker(text).encode(), owned=owned))
+        traits = worker(text)
+        members.append(
+            ConnectMember(
+                member_id=member_id,
+                owned=owned,
+                labels=traits.labels,
+                rack=traits.rack,
+                capacity=traits.capacity,
+                host=traits.host,
+            )
+        )
     return ConnectGroup(members=members, connectors=connectors)
 
 
@@ -296,25 +305,82 @@ def test_work_that_waits_for_a_lost_worker_is_left_alone() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What workers say
+# Asked about its own answer
 
 
-def test_a_worker_tells_the_group_what_its_operator_told_it() -> None:
-    assignor = WeightedAssignor()
-    traits = worker("gpu=true zone=a rack:r host:h 8")
-    introduce(assignor, traits)
-    info = assignor_info(assignor)
-    assert info.metadata == b'{"capacity":8,"host":"h","labels":{"gpu":"true","zone":"a"},"rack":"r"}'
-    assert (info.minimum_version, info.version, info.maximum_version) == (0, 0, 0)
+def any_question(random: Random) -> ConnectGroup:
+    """A few workers and connectors with rules of every kind, most often of hosts, and anybody holding anything."""
+    workers = {
+        f"m{number}": " ".join(
+            word
+            for word, odds in (
+                (f"host:h{random.randint(1, 3)}", 0.5),
+                (f"rack:{random.choice('ab')}", 0.3),
+                ("gpu=true", 0.3),
+                (str(random.randint(2, 12)), 0.3),
+            )
+            if random.random() < odds
+        )
+        for number in range(random.randint(1, 6))
+    }
+    names = "abcdef"[: random.randint(1, 5)]
+    specs = []
+    for name in names:
+        asked = {
+            key: value
+            for key, value, odds in (
+                ("exclusive", random.choice(["port:1", "port:2", "port:1,port:2"]), 0.5),
+                ("labels", "gpu=true", 0.2),
+                ("most_per_worker", str(random.randint(1, 3)), 0.2),
+                ("most_per_rack", str(random.randint(1, 3)), 0.1),
+                ("apart_from", random.choice(names), 0.15),
+                ("beside", random.choice(names), 0.15),
+                ("task_weight", ",".join(str(random.randint(0, 5)) for _ in range(random.randint(1, 4))), 0.4),
+                ("weight", str(random.randint(0, 3)), 0.2),
+            )
+            if random.random() < odds
+        }
+        specs.append(connector(name, random.randint(0, 4), **asked))
+    held: dict[str, set[Unit]] = {member_id: set() for member_id in workers}
+    for unit in ConnectGroup(connectors=specs).units:
+        if random.random() < 0.8:
+            held[random.choice(list(workers))].add(unit)
+    return question(workers, *specs, held={member_id: frozenset(its) for member_id, its in held.items()})
 
 
-@pytest.mark.parametrize(
-    "metadata", [b"\xff", b"[]", b'{"capacity":-1}', b'{"labels":{"a":1}}', b'{"x":1}', b"{" * 9000]
-)
-def test_metadata_that_nobody_can_read_is_told_and_keeps_nobody_from_working(metadata: bytes) -> None:
-    group = question({"m1": "gpu=true", "m2": ""}, connector("a", 2), connector("g", 1, labels="gpu=true"))
-    members = [replace(group.members[0]), replace(group.members[1], metadata=metadata)]
-    answer = asked(replace(group, members=members))
-    assert answer.message.startswith("m2: metadata")
-    assert answer.message.endswith("it counts as a worker that says nothing")
-    assert not answer.held_back
+def owning(group: ConnectGroup, answer: ConnectAssignment) -> ConnectGroup:
+    """The same question, asked when every member has reached the answer."""
+    given = {each.member_id: each.units for each in answer.members}
+    return replace(group, members=[replace(each, owned=given[each.member_id]) for each in group.members])
+
+
+@pytest.mark.parametrize("first_seed", range(0, 1000, 100))
+def test_its_own_answer_comes_back_unchanged_whatever_the_rules(first_seed: int) -> None:
+    """Only an answer that leaves tasks out until others have stopped has a next step."""
+    for seed in range(first_seed, first_seed + 100):
+        group = any_question(Random(seed))
+        answer = asked(group)
+        for _ in range(10):
+            if not (answer.held_back and answer.delay_ms == SOON_MS):
+                break
+            group = owning(group, answer)
+            answer = asked(group)
+        again = asked(owning(group, answer))
+        assert (answer.members, answer.held_back) == (again.members, again.held_back), f"seed {seed}"
+
+
+def test_no_task_starts_on_a_host_before_the_task_that_has_its_port_there_has_stopped() -> None:
+    for seed in range(300):
+        group = any_question(Random(seed))
+        needs = {spec.name: set(spec.placement.exclusive) for spec in group.connectors}
+        host = {each.member_id: each.host or each.member_id for each in group.members}
+        before = {unit: host[each.member_id] for each in group.members for unit in each.owned if unit.task >= 0}
+        for each in asked(group).members:
+            for unit in (unit for unit in each.units - group_holds(group, each.member_id) if unit.task >= 0):
+                there = [other for other, at in before.items() if at == host[each.member_id] and other != unit]
+                assert not any(needs[unit.connector] & needs[other.connector] for other in there), f"seed {seed}"
+
+
+def group_holds(group: ConnectGroup, member_id: str) -> Units:
+    """What a member owns in the question."""
+    return next(each.owned for each in group.members if each.member_id == member_id)

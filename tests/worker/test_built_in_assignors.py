@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from connectgroup.assignor_guard import introduce
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.assignors.weighted import WeightedAssignor
 from connectgroup.names import Unit
@@ -14,11 +13,9 @@ from connectgroup.placement import WorkerTraits
 from .builders import Actor, World, settings
 
 
-def on_worker(capacity: int = 0, *labels: tuple[str, str]) -> WeightedAssignor:
-    """``weighted`` on a worker that offers so much."""
-    assignor = WeightedAssignor()
-    introduce(assignor, WorkerTraits(capacity=capacity, labels=labels, host="h"))
-    return assignor
+def offers(capacity: int = 0, *labels: tuple[str, str]) -> WorkerTraits:
+    """What a worker on host h offers."""
+    return WorkerTraits(capacity=capacity, labels=labels, host="h")
 
 
 def tasks(actor: Actor) -> int:
@@ -45,7 +42,7 @@ async def test_what_is_revoked_in_one_round_is_given_out_as_soon_as_it_has_stopp
 
 async def test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row(tmp_path: Path) -> None:
     """KAFKA-12495: the third comes while the second's tasks are moving, and waits for the back-off."""
-    async with World(tmp_path) as world:
+    async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 11)
         a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
         await world.settled()
@@ -61,12 +58,30 @@ async def test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row(tmp_path: 
         assert "the delay that the assignor asked for is over" in causes
 
 
+async def test_without_a_scheduled_rebalance_delay_revoking_is_never_put_off(tmp_path: Path) -> None:
+    """KAFKA-15693: the delay is the group's setting, not the assignor's own; 0 is no delay."""
+    async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
+        await world.add("c", 11)
+        a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
+        await world.settled()
+        gate = world.gate()
+        world.hook["a stop c-10"] = gate.wait
+        b = world.start("b", assignors=[IncrementalCooperativeAssignor()])
+        await world.until(lambda: gate.entered)
+        c = world.start("c", assignors=[IncrementalCooperativeAssignor()])
+        await world.until(lambda: c.worker.member.epoch > 0)
+        gate.open()
+        await world.until(lambda: sorted(tasks(actor) for actor in (a, b, c)) == [3, 4, 4])
+        causes = [cause for rebalance in (await world.describe()).rebalances for cause in rebalance.causes]
+        assert "the delay that the assignor asked for is over" not in causes
+
+
 async def test_a_connector_runs_where_its_labels_are_and_describe_says_why_it_runs_nowhere(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("plain", 2)
-        a = world.start("a", assignors=[on_worker()])
+        a = world.start("a", assignors=[WeightedAssignor()], traits=offers())
         await world.settled()
-        b = world.start("b", assignors=[on_worker(9, ("gpu", "true"))])
+        b = world.start("b", assignors=[WeightedAssignor()], traits=offers(9, ("gpu", "true")))
         await world.settled()
         await world.add("c", 2, **{"assignment.labels": "gpu=true", "assignment.task.weight": "2"})
         wanted = {Unit("c"), Unit("c", 0), Unit("c", 1)}
@@ -83,7 +98,7 @@ async def test_a_connector_runs_where_its_labels_are_and_describe_says_why_it_ru
         assert {Unit("plain"), Unit("plain", 0), Unit("plain", 1)} <= a.units
         assert group.assignor_error == "c, c-0, c-1: needs label gpu=true; 0 of 1 workers have it"
         assert not wanted & a.units
-        world.start("b2", assignors=[on_worker(0, ("gpu", "true"))])
+        world.start("b2", assignors=[WeightedAssignor()], traits=offers(0, ("gpu", "true")))
         await world.until(lambda: wanted <= world.actors["b2"].units)
         assert (await world.describe()).assignor_error == ""
 
