@@ -108,11 +108,9 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         loop.default_exception_handler(context)
 
 
-def _allow_open_files() -> None:
+def _allow_open_files(max_connections: int) -> None:
     """As many as the server takes connections, where the system lets us: the usual limit is 1,024."""
-    from .transport.tcp_server import Limits
-
-    wanted = Limits().max_connections + 200
+    wanted = max_connections + 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
@@ -139,12 +137,13 @@ async def _up(options: argparse.Namespace) -> int:
     for name in assignors:
         # Said here, once, and not by every worker.
         load_assignor(name)
-    data = Path(options.data)
+    data, coordinator = Path(options.data), _coordinator_config(options)
+    _check_connections(options.workers, coordinator)
     supervisor = Supervisor(
         options.group,
         workers=options.workers,
         scratch=data / "scratch",
-        coordinator=_coordinator_config(options),
+        coordinator=coordinator,
         connectors=connectors,
         assignors=assignors,
         server_assignor=options.server_assignor,
@@ -152,7 +151,7 @@ async def _up(options: argparse.Namespace) -> int:
         restart=not options.no_restart,
     )
     _make_directory("--data", data)
-    _allow_open_files()
+    _allow_open_files(coordinator.max_connections)
     stopping = _stop_event()
     said, last, rows = 0, "", 0
     async with supervisor:
@@ -187,17 +186,32 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
         "assignment_interval_ms": options.assignment_interval_ms,
         "moves_per_round": options.moves_per_round,
+        "max_connections": options.max_connections,
+        "max_connections_per_address": options.max_connections_per_address,
         "assignor": options.fallback_assignor,
     }
     return checked(CoordinatorConfig, values)
 
 
+def _check_connections(workers: int, config: CoordinatorConfig) -> None:
+    """Refuse a limit that the workers alone would exceed: each needs two connections, and commands one more.
+
+    Raises:
+        ConfigError: one of the limits is lower.
+    """
+    needed = 2 * workers + 1
+    for name in "max_connections", "max_connections_per_address":
+        if (limit := getattr(config, name)) < needed:
+            raise ConfigError(name, limit, f"{needed} or more for {workers} workers, two for each and one for commands")
+
+
 async def _coordinator(options: argparse.Namespace) -> int:
     from .coordinator.server import CoordinatorServer
 
-    server = CoordinatorServer(_coordinator_config(options))
+    config = _coordinator_config(options)
+    server = CoordinatorServer(config)
     _make_directory("--data", options.data)
-    _allow_open_files()
+    _allow_open_files(config.max_connections)
     stopping = _stop_event()
     await server.start()
     print(f"coordinator at {server.address}", flush=True)
@@ -562,6 +576,12 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--moves-per-round", type=_number, default=0, help="tasks that may be moved at a time, 0 for all (0)"
+    )
+    parser.add_argument(
+        "--max-connections", type=_number, default=2000, help="open connections; a worker needs two (2000)"
+    )
+    parser.add_argument(
+        "--max-connections-per-address", type=_number, default=1500, help="of them from one address (1500)"
     )
 
 

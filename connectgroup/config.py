@@ -24,6 +24,7 @@ from .masking import HIDDEN
 from .member.machine import MemberSettings
 from .names import MAX_NAME_BYTES, printable
 from .placement import LARGEST_CAPACITY, MOST_LABELS, WorkerTraits, check_traits, labels_of
+from .transport.limits import LOOPBACK, Limits, is_address, is_loopback
 
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
 MaybeMilliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
@@ -63,6 +64,10 @@ class CoordinatorConfig(Settings):
         assignment_interval_ms: the least time between two computations of who runs what; 0 answers each change at once,
             more answers a burst of them (a thousand workers that start together) by one.
         moves_per_round: how many units that run may be moved at a time; 0 moves all at once.
+        max_connections: how many connections may be open. A worker needs two, a command one while it runs: 2,000 are
+            enough for 999 workers. Each takes a file descriptor.
+        max_connections_per_address: how many of them from one address. All workers of one machine share its address:
+            1,500 are enough for 749 of them.
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +79,8 @@ class CoordinatorConfig(Settings):
     scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
     assignment_interval_ms: MaybeMilliseconds = 0
     moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
+    max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
 
     @model_validator(mode="after")
     def _fits_together(self) -> CoordinatorConfig:
@@ -83,8 +90,9 @@ class CoordinatorConfig(Settings):
                 self.heartbeat_interval_ms,
                 f"at most a third of session_timeout_ms ({self.session_timeout_ms})",
             )
-        if not is_loopback(self.host):
-            raise ConfigError("host", self.host, "an address of this machine's own (127.0.0.1, ::1, localhost)")
+        # There is no authentication yet. The addresses that a name stands for are checked when the port is opened.
+        if not self.host or (is_address(self.host) and not is_loopback(self.host)):
+            raise ConfigError("host", self.host, LOOPBACK)
         return self
 
     def group_settings(self, server_assignors: Mapping[str, ServerAssign]) -> GroupSettings:
@@ -199,11 +207,6 @@ def parse_address(field: str, text: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
         raise ConfigError(field, text, "host:port, port 1 to 65535")
     return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody outside this machine can reach it: there is no authentication yet."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def read_connector(path: Path) -> ConnectorFile:

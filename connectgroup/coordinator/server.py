@@ -16,6 +16,7 @@ from ..log.memory import MemoryLog
 from ..log.sqlite import SqliteLog
 from ..messages import PrepareResponse, grouped
 from ..plugins import load_assignor
+from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .runtime import Coordinator
 
@@ -35,7 +36,13 @@ class CoordinatorServer:
         self.config = config
         log: Log = SqliteLog(config.data) if config.data is not None else MemoryLog()
         self.coordinator = Coordinator(log, config.group_settings(server_assignors([config.assignor], limit_s=LIMIT_S)))
-        self._server = TcpServer(self.coordinator, host=config.host, port=config.port)
+        limits = Limits(
+            max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
+        )
+        # There is no authentication yet.
+        self._server = TcpServer(
+            self.coordinator, host=config.host, port=config.port, limits=limits, loopback_only=True
+        )
 
     @property
     def address(self) -> str:
@@ -46,7 +53,7 @@ class CoordinatorServer:
         """Open the log, then the port.
 
         Raises:
-            LogError, TransportError: one line each: what, where, what is allowed.
+            ConfigError, LogError, TransportError: one line each: what, where, what is allowed.
         """
         await self.coordinator.start()
         try:

@@ -243,4 +243,5 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f": {reason(exc)}" if exc else " by the other side"
-        self.give_up(f"connection lost{cause}" if self._heard else "closed the connection at once: no coordinator?")
+        never = "connection closed during ApiVersions; is a connectgroup coordinator listening there?"
+        self.give_up(f"connection lost{cause}" if self._heard else never)

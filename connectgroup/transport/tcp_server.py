@@ -13,16 +13,14 @@ Source: Kafka's ``SocketServer`` and ``Selector`` (muting a channel, idle connec
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import socket
 import ssl
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import Final
 
-from ..errors import InvalidRequest, TransportError, UnknownServerError, WireError
+from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest, TransportError, UnknownServerError, WireError
 from ..messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -44,41 +42,14 @@ from ..wire.apis import (
     refusal,
     served,
 )
-from ..wire.framing import FrameReader, frame
+from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .base import Conversation, reason
+from .limits import LOOPBACK, Limits, is_address, is_loopback
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups; the only one there is a coordinator for here."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a server takes from its peers.
-
-    Attributes:
-        max_frame_bytes: longest request: an assignment for 1,000 workers and 100,000 tasks takes 2 MiB. As much as
-            the log takes in one batch.
-        max_connections: in all; a connection counts until its last request is done, also when it was lost before.
-        max_connections_per_address: of them from one address.
-        max_connections_from_loopback: of them from this machine, where all workers may be.
-        max_in_flight: requests of one connection at a time; it is not read from while there are more.
-        max_unsent_bytes: answers waiting in one connection; it is not read from while there are more.
-        frame_deadline_s: from a frame's first byte to its last, and from a connection's start to its first frame.
-        unsent_deadline_s: how long a peer may leave more than ``max_unsent_bytes`` unread.
-        idle_deadline_s: without a byte or a request under way.
-    """
-
-    max_frame_bytes: int = 8 << 20
-    max_connections: int = 2000
-    max_connections_per_address: int = 100
-    max_connections_from_loopback: int = 1500
-    max_in_flight: int = 64
-    max_unsent_bytes: int = 256 * 1024
-    frame_deadline_s: float = 30.0
-    unsent_deadline_s: float = 30.0
-    idle_deadline_s: float = 600.0
 
 
 class TcpServer:
@@ -93,6 +64,7 @@ class TcpServer:
         node_id: what FindCoordinator says.
         limits: what is taken from peers.
         tls: null for plain text.
+        loopback_only: whether ``start`` refuses a host that other machines can reach.
     """
 
     def __init__(
@@ -106,30 +78,38 @@ class TcpServer:
         node_id: int = 0,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
+        loopback_only: bool = False,
     ) -> None:
         self.handler, self.host, self.port = handler, host, port
         self.limits = limits or Limits()
         self._advertised = (advertised_host, advertised_port, node_id)
-        self._tls = tls
+        self._tls, self._loopback_only = tls, loopback_only
         self._listener: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
+        self._refused: set[_Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._complaints: dict[str, tuple[float, int]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen.
+        """Listen, on exactly the addresses that the host stands for now.
 
         Raises:
+            ConfigError: ``loopback_only``, and the host stands for an address that other machines can reach.
             TransportError: the port is in use, or the host is not an address of this machine.
         """
         loop = asyncio.get_running_loop()
         try:
+            # Looked up once: a second look-up could give other addresses than those that were checked.
+            addresses = await _addresses(self.host)
+            reachable = [address for address in addresses if not is_loopback(address)]
+            if self._loopback_only and reachable:
+                raise ConfigError("host", f"{self.host} ({', '.join(reachable)})", LOOPBACK)
             # One connection a turn of the loop. asyncio takes as many as it is told the backlog is, and where there is
             # no descriptor left it fails, and writes a traceback, that often: nobody is answered meanwhile (F36).
             self._listener = await loop.create_server(
-                lambda: _Connection(self), self.host, self.port, ssl=self._tls, backlog=1
+                lambda: _Connection(self), addresses, self.port, ssl=self._tls, backlog=1
             )
             for listening in self._listener.sockets:
                 with socket.socket(fileno=os.dup(listening.fileno())) as same:
@@ -150,6 +130,8 @@ class TcpServer:
         listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for connection in list(self._refused):
+            connection.abort()
         for connection in self._connections:
             connection.stop_reading()
         tasks = {task for connection in self._connections for task in connection.conversation.tasks}
@@ -192,22 +174,34 @@ class TcpServer:
     # ------------------------------------------------------------------------------------------ connections
 
     def admit(self, connection: _Connection) -> str:
-        """Count a new connection in; why not, if not."""
-        host = connection.client_host
-        limits = self.limits
-        most = limits.max_connections_from_loopback if _is_loopback(host) else limits.max_connections_per_address
-        if self._listener is None:
-            return "the server is closing"
+        """Count a new connection; above a limit, the error message that its first request is to be answered with."""
+        host, limits = connection.client_host, self.limits
         if len(self._connections) >= limits.max_connections:
-            return f"refused: {limits.max_connections} connections are open already"
-        if self._by_host[host] >= most:
-            return f"refused: {most} connections from this address are open already"
+            return f"the coordinator is at its limit of {limits.max_connections} connections (max_connections)"
+        if self._by_host[host] >= limits.max_connections_per_address:
+            most = limits.max_connections_per_address
+            return (
+                f"the coordinator is at its limit of {most} connections from one address (max_connections_per_address)"
+            )
         self._connections.add(connection)
         self._by_host[host] += 1
         return ""
 
+    def admit_refused(self, connection: _Connection) -> bool:
+        """Whether a connection above a limit may stay until its first request has been answered."""
+        if len(self._refused) >= self.limits.max_refused:
+            return False
+        self._refused.add(connection)
+        return True
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether no more connections are taken."""
+        return self._listener is None
+
     def release(self, connection: _Connection) -> None:
         """The connection is lost and the last of its requests is done."""
+        self._refused.discard(connection)
         if connection in self._connections:
             self._connections.discard(connection)
             self._by_host[connection.client_host] -= 1
@@ -231,14 +225,16 @@ class TcpServer:
         """Close what is overdue; one timer for all, so that a request costs none."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._refused]:
             if overdue := connection.overdue(now):
                 self.complain(connection.client_host, overdue)
                 connection.abort()
         if len(self._complaints) > 1000:
             self._complaints = {host: kept for host, kept in self._complaints.items() if now - kept[0] < 60.0}
         limits = self.limits
-        shortest = min(limits.frame_deadline_s, limits.unsent_deadline_s, limits.idle_deadline_s)
+        shortest = min(
+            limits.frame_deadline_s, limits.unsent_deadline_s, limits.idle_deadline_s, limits.refused_deadline_s
+        )
         self._sweeper = loop.call_later(min(1.0, shortest / 4), self._sweep)
 
 
@@ -252,9 +248,10 @@ class _Connection(asyncio.Protocol):
         self._frames: deque[bytes] = deque()  # whole, and not begun
         self._out: list[bytes] = []  # answers of this turn of the event loop, to be sent as one
         self._lost = self._stopped = self._hanging_up = self._paused = False
-        self._heard_at = self._frame_began_at = self._loop.time()
+        self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
         self._waits_for_frame = True
         self._choked_at: float | None = None
+        self._refused = ""  # above a limit: what its first request is answered with
         self.client_host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -265,11 +262,19 @@ class _Connection(asyncio.Protocol):
         self.conversation: Conversation[RequestHeader] = Conversation(
             self._server.handler, client_host=self.client_host, answer=self._answer
         )
-        if refused := self._server.admit(self):
+        if self._server.is_closing:
             self._stopped = True
-            self._server.complain(self.client_host, refused)
+            self._server.complain(self.client_host, "the server is closing")
             transport.abort()
             return
+        if refused := self._server.admit(self):
+            self._server.complain(self.client_host, refused)
+            if not self._server.admit_refused(self):
+                self._stopped = True
+                transport.abort()
+                return
+            self._refused = refused
+            self._reader = FrameReader(min(DEFAULT_MAX_BYTES, self._limits.max_frame_bytes))
         transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
 
     def data_received(self, data: bytes) -> None:
@@ -312,7 +317,12 @@ class _Connection(asyncio.Protocol):
             return
         header = RequestHeader(decoded.api_key, decoded.version, decoded.correlation_id)
         request = decoded.request
-        if isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
+        if self._refused and not isinstance(request, ApiVersionsRequest):
+            # ApiVersions is answered: it has no place for an error message, and a client's next request has.
+            self._stopped = True
+            self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
+            self.conversation.put(header, None)
+        elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
             self.conversation.put(header, self._server.answer_here(request))
         else:
             self.conversation.begin(header, request, client_id=decoded.client_id or "")
@@ -382,6 +392,9 @@ class _Connection(asyncio.Protocol):
     def overdue(self, now: float) -> str:
         """Why the connection must be closed; empty if it need not."""
         limits = self._limits
+        if self._refused:
+            late = now - self._began_at > limits.refused_deadline_s
+            return f"closed: {self._refused}" if late else ""
         if self._choked_at is not None:
             late = now - self._choked_at > limits.unsent_deadline_s
             return f"closed: left its answers unread for {limits.unsent_deadline_s:g} s" if late else ""
@@ -415,15 +428,18 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
 
+async def _addresses(host: str) -> list[str]:
+    """The IP addresses a name or address stands for, each once; an empty host stands for all of this machine's."""
+    if is_address(host):
+        return [host]
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
 def _versions(api_key: int) -> range:
     return APIS[api_key].versions if api_key in APIS else range(0)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 _BACKLOG: Final = 1024  # all workers may come back at the same moment

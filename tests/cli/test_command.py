@@ -225,6 +225,14 @@ LINES = {
         ["coordinator", "--port", "0", "--host", "0.0.0.0", "--data", "{tmp}/unused"],
         r"connectgroup: host: got '0.0.0.0'; allowed: an address of this machine's own .*",
     ),
+    "a name of an address of the whole network": (
+        ["coordinator", "--port", "0", "--host", "0", "--data", "{tmp}/unused"],
+        r"connectgroup: host: got '0 \(0.0.0.0\)'; allowed: an address of this machine's own .*",
+    ),
+    "fewer connections than the workers need": (
+        ["up", "--workers", "3", "--max-connections", "6", "--data", "{tmp}/up", "--port", "0"],
+        r"connectgroup: max_connections: got '6'; allowed: 7 or more for 3 workers, two for each and one for commands",
+    ),
     "a file that is not there": (
         ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
         r"connectgroup: {tmp}/none.json: got 'No such file or directory'; allowed: a readable file",

@@ -14,8 +14,10 @@ from .test_tcp_server import Peer, server
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("limits", [{"max_connections": 2}, {"max_connections_from_loopback": 2}])
-async def test_a_connection_over_a_cap_is_closed_at_once_and_nothing_of_it_is_read(limits: dict[str, float]) -> None:
+@pytest.mark.parametrize("limits", [{"max_connections": 2}, {"max_connections_per_address": 2}])
+async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carried_out(
+    limits: dict[str, float],
+) -> None:
     """Wire 3. At once, and not when the deadline of its first frame is over."""
     stage = Stage()
     async with server(stage, **limits) as tcp:
@@ -24,8 +26,10 @@ async def test_a_connection_over_a_cap_is_closed_at_once_and_nothing_of_it_is_re
             assert await peer.is_alive()
         refused = await Peer.to(tcp)
         refused.send(beat("refused"), correlation_id=1)
-        async with asyncio.timeout(10):  # a third of the deadline
+        async with asyncio.timeout(4):  # below the deadline of a connection above the limit
+            assert (await refused.receive(HEARTBEAT))[0] == 1
             assert await refused.is_closed_by_server()
+        assert "refused" not in stage.began
         for peer in (*peers, refused):
             with suppress(ConnectionError):
                 peer.close()
