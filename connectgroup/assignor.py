@@ -40,9 +40,9 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
     """One way to share things out, found by its entry point: ``connectgroup.assignors`` for connectors and tasks,
     ``connectgroup.partition_assignors`` for topic partitions.
 
-    Derive from one of its children and write ``name`` and ``assign``; the rest has defaults. The class is made
-    without arguments, once a worker. ``metadata`` and ``on_assignment`` are called on every member, ``assign``
-    only on the one chosen, off the event loop, never two at a time.
+    Derive from one of its children and write ``name`` and ``assign``; the rest has defaults, also ``metadata``, which
+    each child declares. The class is made without arguments, once a worker. ``metadata`` and ``on_assignment`` are
+    called on every member, ``assign`` only on the one chosen, off the event loop, never two at a time.
 
     Attributes:
         name: non-empty, the same on every member, and the entry point's name.
@@ -56,13 +56,6 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
 
     def about_worker(self, traits: WorkerTraits) -> None:
         """Called once, before anything else, on a worker: what its operator says of it. Most need not know."""
-
-    def metadata(self) -> Metadata:
-        """What this member wants the assignor to know of it; asked before it joins and once a heartbeat interval.
-
-        Must be cheap and equal while nothing has changed: a change of reason or bytes asks for a rebalance.
-        """
-        return Metadata(version=self.maximum_version)
 
     @abstractmethod
     def assign(self, group: GroupT) -> AssignmentT:
@@ -101,7 +94,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member, with what it said in ``Assignor.metadata`` (reason, version, metadata).
+    """One member, with what its assignor's ``metadata`` returned (reason, version, metadata).
 
     Attributes:
         member_id: unique in the group.
@@ -325,6 +318,16 @@ class ConnectAssignment(Assignment):
 class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAssignment]):
     """Shares connectors and tasks out over workers."""
 
+    def metadata(self) -> Metadata:
+        """What this member wants the assignor to know of it; called before it joins and once a heartbeat interval.
+
+        A worker subscribes to nothing: it may be given every connector and task of its group. Must be cheap, and equal
+        while nothing has changed: a change of reason or bytes asks for a rebalance.
+
+        Source: "Connect on the new protocol", ``Assignor.metadata()``.
+        """
+        return Metadata(version=self.maximum_version)
+
 
 # --------------------------------------------------------------------------------------------------
 # Topic partitions
@@ -464,6 +467,16 @@ class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionM
     """
 
     rebalance_protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
+
+    def metadata(self, subscribed: frozenset[str]) -> Metadata:
+        """What this member wants the assignor to know of it; called each time before it joins.
+
+        Args:
+            subscribed: the topics that the member subscribes to.
+
+        Source: KIP-429, ``subscriptionUserData(Set<String> topics)``.
+        """
+        return Metadata(version=self.maximum_version)
 
 
 class Lazy(Sequence[T]):

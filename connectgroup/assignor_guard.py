@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -19,11 +20,13 @@ from .assignor import (
     Assignment,
     Assignor,
     ConnectAssignment,
+    ConnectAssignor,
     ConnectGroup,
     ConnectMemberAssignment,
     Group,
     Metadata,
     PartitionAssignment,
+    PartitionAssignor,
     PartitionGroup,
     PartitionMemberAssignment,
     Partitions,
@@ -126,13 +129,22 @@ def first_offence(
     return offences[0] if len(offences) == 1 else f"{offences[0]} (and {len(offences) - 1} more)"
 
 
-def assignor_info(assignor: Assignor[Any, Any, Any]) -> AssignorInfo:
+def assignor_info(
+    assignor: ConnectAssignor | PartitionAssignor, subscribed: frozenset[str] = frozenset()
+) -> AssignorInfo:
     """What a member tells the group of one of its assignors: name, versions and current metadata.
+
+    Args:
+        subscribed: the topics a consumer subscribes to, for a ``PartitionAssignor``.
 
     Raises:
         PluginError: ``metadata`` raised or what it gave cannot be sent.
     """
-    said = _guarded(assignor, "metadata", assignor.metadata)
+
+    def ask() -> Metadata:
+        return assignor.metadata(subscribed) if isinstance(assignor, PartitionAssignor) else assignor.metadata()
+
+    said = _guarded(assignor, "metadata", ask)
     offence = declaration_offence(assignor) or _metadata_offence(assignor, said)
     if offence is not None:
         raise PluginError(f"{who(assignor)}: {offence}")
@@ -227,7 +239,23 @@ def _guarded(assignor: object, method: str, call: Callable[[], ResultT]) -> Resu
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # the operator's; in any other thread it can only be the plug-in's
-        raise PluginError(f"{who(assignor)}: {method} raised {describe(error)}") from error
+        message = f"{who(assignor)}: {method} raised {describe(error)}"
+        raise PluginError(message, location=location_of(error, assignor)) from error
+
+
+def location_of(error: BaseException, plugin: object) -> str:
+    """``file:line`` of the innermost frame of a plug-in's own code that an exception passed through, else empty.
+
+    Its own code is all of its top-level package: what it calls of other packages says less of where to look.
+    """
+    kind = plugin if isinstance(plugin, type) else type(plugin)
+    package = kind.__module__.partition(".")[0]
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] == package and module != __name__:
+            found = f"{frame.f_code.co_filename}:{line}"
+    return printable(found, most=300)
 
 
 def describe(error: BaseException) -> str:

@@ -28,6 +28,7 @@ from .messages import (
     DeleteRequest,
     DeleteResponse,
     DescribedGroup,
+    DescribedMember,
     DescribeRequest,
     DescribeResponse,
     Request,
@@ -291,6 +292,7 @@ async def _groups_describe(options: argparse.Namespace) -> int:
             print(f"last assignor error: {group.assignor_error}")
         for member in group.members:
             print(f"worker {member.member_id} ({member.client_host}): {member.state}, epoch {member.member_epoch}")
+            print(f"  {_about(member)}")
             print(f"  runs {show(each_unit(member.assigned), most=20)}")
             if member.pending_revocation:
                 print(f"  is stopping {show(each_unit(member.pending_revocation), most=20)}")
@@ -305,6 +307,20 @@ async def _groups_describe(options: argparse.Namespace) -> int:
                 if unit.message:
                     print(f"    {unit.message}")
     return 0
+
+
+def _about(member: DescribedMember) -> str:
+    """What a member gave when it joined: client id, epoch, and what it offers to assignors."""
+    labels = ",".join(f"{label.name}={label.value}" for label in member.labels)
+    given = {
+        "client id": member.client_id,
+        "joined at epoch": member.joined_epoch,
+        "capacity": member.capacity,
+        "labels": labels,
+        "rack": member.rack,
+        "host": member.host,
+    }
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value) or "nothing known of how it joined"
 
 
 async def _groups_delete(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@
     │   ├── StaleGroupEpoch 20482         ├── CoordinatorLoadInProgress 14
     │   ├── UnreleasedInstanceId 111      ├── GroupMaxSizeReached 81
     │   ├── NonEmptyGroup 68              ├── PolicyViolation 44
+    │   ├── InvalidGroupId 24
     │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
     ├── TransportError           no answer: the caller may ask again
@@ -79,6 +80,12 @@ class NotCoordinator(GroupError):
 
     code = 16
     retriable = True
+
+
+class InvalidGroupId(GroupError):
+    """The group id is not one that a group can have; the message says what is allowed."""
+
+    code = 24
 
 
 class UnknownMemberId(GroupError):
@@ -223,4 +230,16 @@ class ConfigError(ConnectGroupError):
 
 
 class PluginError(ConnectGroupError):
-    """A plug-in misbehaved; the message names it and the offence on one line."""
+    """A plug-in misbehaved; the message names it and the offence on one line.
+
+    ``location`` is ``file:line`` of the innermost frame of the plug-in's own code that an exception passed
+    through; empty if there is none. It is for logs: the message goes to other machines, where the file says nothing.
+    """
+
+    def __init__(self, message: str, *, location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
+
+    def with_location(self) -> str:
+        """The message, and the location if there is one."""
+        return f"{self} (at {self.location})" if self.location else str(self)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from ..assignor import PartitionAssignor, PartitionMemberAssignment, Partitions
-from ..assignor_guard import describe
+from ..assignor_guard import describe, location_of
 from ..errors import ConfigError, PluginError
 from ..names import printable
 from ..plugins import load_partition_assignor
@@ -32,8 +32,9 @@ async def tell_listener(
     except Exception as error:
         names = ", ".join(map(str, sorted(partitions)[:3]))
         text = printable(f"listener {type(listener).__name__}: {event} of {names} raised {describe(error)}", most=400)
-        logger.error("%s", text)
-        return PluginError(text)
+        failed = PluginError(text, location=location_of(error, listener))
+        logger.error("%s", failed.with_location())
+        return failed
     return None
 
 
@@ -42,7 +43,8 @@ async def tell_assignor(assignor: PartitionAssignor, share: PartitionMemberAssig
     try:
         await off_loop("on_assignment", assignor.on_assignment, share)
     except Exception as error:
-        logger.error("assignor %s: on_assignment raised %s", printable(assignor.name), describe(error))
+        message = f"assignor {printable(assignor.name)}: on_assignment raised {describe(error)}"
+        logger.error("%s", PluginError(message, location=location_of(error, assignor)).with_location())
 
 
 def loaded(assignors: Sequence[PartitionAssignor | str]) -> tuple[PartitionAssignor, ...]:

@@ -82,7 +82,7 @@ def join_offers(
     offers = []
     for assignor in assignors:
         # Kafka's own assignors that have nothing to say say null.
-        user_data = assignor_info(assignor).metadata or None
+        user_data = assignor_info(assignor, subscribed).metadata or None
         subscription = Subscription(
             topics=subscribed, user_data=user_data, owned=owned, generation=generation, rack=rack
         )

@@ -96,6 +96,7 @@ async def lead(
     except TimeoutError:
         failure = PluginError(f"assignor {assignor.name!r}: no answer within {timeout_s:g} s")
     except PluginError as error:
+        logger.error("%s", error.with_location())
         failure = error
     if failure is not None:
         answer = as_it_is(group)

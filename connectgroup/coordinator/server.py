@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -19,6 +20,8 @@ from ..plugins import load_assignor
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .runtime import Coordinator
+
+logger = logging.getLogger(__name__)
 
 LIMIT_S = 5.0
 """How long an assignor may hold up the coordinator: half a session. The built-in ones take milliseconds."""
@@ -96,7 +99,11 @@ def as_server_assignor(
     """
 
     def ask(prepared: PrepareResponse) -> ConnectAssignment:
-        return run_assignor(assignor, group_from_prepare(prepared))
+        try:
+            return run_assignor(assignor, group_from_prepare(prepared))
+        except PluginError as error:
+            logger.error("server-side %s", error.with_location())
+            raise
 
     limited = ask if limit_s is None else _limited(ask, assignor.name, limit_s)
 

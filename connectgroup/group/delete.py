@@ -23,10 +23,11 @@ def delete(group: Group) -> Outcome[DeleteResponse]:
     """Forget the group with its connectors.
 
     Raises:
+        InvalidGroupId: no group can have that id.
         GroupIdNotFound: there is none.
         NonEmptyGroup: it has members; those that left for a while count.
     """
-    validate.delete(group.group_id)
+    validate.group_id(group.group_id)
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
     if group.members:

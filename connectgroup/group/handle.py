@@ -30,6 +30,7 @@ from ..messages import (
     UpdateConnectorsResponse,
 )
 from ..records import MOST_MOVES, RebalanceRecord, Record
+from . import validate
 from .assignment import compute_timed_out, install, next_round, prepare
 from .connectors import after_connectors, update_connectors
 from .delete import delete
@@ -77,6 +78,7 @@ def handle(
             case UpdateConnectorsRequest():
                 return update_connectors(group, request, now_ms, settings)
             case DescribeRequest():
+                validate.group_id(group.group_id)
                 return Outcome(response=DescribeResponse(groups=(describe(group, now_ms),)))
             case DeleteRequest():
                 return delete(group)

@@ -1,14 +1,15 @@
 """What a request must obey before anything else is looked at: one line of code beside each sentence.
 
 Source: the "Request Validation" sections of "Connect on the new protocol"; the sentences are quoted in the
-docstrings of the tests. All raise ``InvalidRequest`` naming field, value and what is allowed.
+docstrings of the tests. All raise ``InvalidRequest`` naming field, value and what is allowed; some group ids
+``InvalidGroupId``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ConfigError, InvalidRequest
+from ..errors import ConfigError, InvalidGroupId, InvalidRequest
 from ..messages import (
     LARGEST_METADATA,
     AssignorInfo,
@@ -39,6 +40,26 @@ def name(field: str, value: str) -> None:
         raise _refuse(field, value, f"at most {MAX_NAME_BYTES} bytes (it has {len(value)} characters)")
     if not value.isprintable() or value.strip() != value or value in (".", ".."):
         raise _refuse(field, value, "printable characters, no blanks at the ends, not '.' or '..'")
+
+
+def group_id(value: str) -> None:
+    """A group id where the answer to a bad one is INVALID_GROUP_ID: Describe and Delete, as Kafka shipped them (RV-01).
+
+    Raises:
+        InvalidGroupId: it is no name.
+    """
+    try:
+        name("GroupId", value)
+    except InvalidRequest as error:
+        raise InvalidGroupId(str(error)) from error
+
+
+def _group_id_to_compute(value: str) -> None:
+    """Prepare and Install: "INVALID_REQUEST ... GroupId must be non-empty"; their lists of errors have INVALID_GROUP_ID
+    too, which is left for one that is not empty and yet no name."""
+    if not value:
+        name("GroupId", value)
+    group_id(value)
 
 
 def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
@@ -126,7 +147,7 @@ def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
 
 def prepare(request: PrepareRequest) -> None:
     """ConnectGroupPrepareAssignment: all rules that need nothing but the request."""
-    name("GroupId", request.group_id)
+    _group_id_to_compute(request.group_id)
     name("MemberId", request.member_id)
     if request.member_epoch < 0:
         raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
@@ -134,7 +155,7 @@ def prepare(request: PrepareRequest) -> None:
 
 def install(request: InstallRequest) -> None:
     """ConnectGroupInstallAssignment: all rules that need nothing but the request."""
-    name("GroupId", request.group_id)
+    _group_id_to_compute(request.group_id)
     name("MemberId", request.member_id)
     if request.member_epoch < 0:
         raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
@@ -145,11 +166,6 @@ def install(request: InstallRequest) -> None:
     if request.held_back and not request.delay_ms:
         raise _refuse("HeldBack", f"{len(request.held_back)} connectors", "units held back with a DelayMs above 0")
     distinct("HeldBack", request.held_back)
-
-
-def delete(group_id: str) -> None:
-    """ConnectGroupDelete: one of its group ids."""
-    name("GroupId", group_id)
 
 
 def restart(request: RestartRequest) -> None:

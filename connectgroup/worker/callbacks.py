@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ..assignor import Assignor, ConnectMemberAssignment
-from ..assignor_guard import describe, tell_assignor
+from ..assignor_guard import describe, location_of, tell_assignor
 from ..errors import PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign
@@ -45,7 +45,7 @@ class Listeners:
             try:
                 await self._tell_one(index, event, units, epoch)
             except PluginError as error:
-                logger.error("%s", error)
+                logger.error("%s", error.with_location())
                 first = first or error
         return first
 
@@ -66,7 +66,8 @@ class Listeners:
             # Not we have been cancelled: the listener was, or says so.
             raise PluginError(f"{who}: {event} of {show(units)} was cancelled") from None
         except Exception as error:
-            raise PluginError(f"{who}: {event} of {show(units)} raised {describe(error)}") from error
+            message = f"{who}: {event} of {show(units)} raised {describe(error)}"
+            raise PluginError(message, location=location_of(error, listener)) from error
 
     def close(self) -> None:
         """Wait no longer for calls that have been given up."""
@@ -104,4 +105,4 @@ async def tell_chosen_assignor(
         try:
             await off_loop("on_assignment", tell_assignor, assignor, share)
         except PluginError as error:
-            logger.error("%s", error)
+            logger.error("%s", error.with_location())

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..assignor import Assignor
+from ..assignor import ConnectAssignor
 from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor, who
 from ..buggify import buggify
 from ..connector import Config
@@ -110,7 +110,7 @@ class Worker:
         *,
         heartbeats: Client,
         control: Client,
-        assignors: Sequence[Assignor[Any, Any, Any]] = (),
+        assignors: Sequence[ConnectAssignor] = (),
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
         times: WorkerSettings | None = None,
@@ -423,7 +423,7 @@ class Worker:
     async def _watch_assignors(self) -> None:
         """Ask assignors that have metadata of their own for it, and tell the group of changes (a ``reason``, CN-10)."""
         watched = [
-            assignor for assignor in self._assignors.values() if type(assignor).metadata is not Assignor.metadata
+            assignor for assignor in self._assignors.values() if type(assignor).metadata is not ConnectAssignor.metadata
         ]
         while watched:
             await asyncio.sleep((self.member.heartbeat_interval_ms or FIRST_INTERVAL_MS) / 1000)
@@ -432,7 +432,7 @@ class Worker:
                 try:
                     infos[assignor.name] = await off_loop(f"metadata of {assignor.name}", assignor_info, assignor)
                 except PluginError as error:
-                    logger.error("%s", error)
+                    logger.error("%s", error.with_location())
             if self.member.set_assignors(list(infos.values())):
                 self._speak_up()
 
@@ -498,7 +498,7 @@ class Worker:
                 raise PluginError(f"{who(assignor)}: did not answer within {timeout_s:g} s")
             assignment = call.result()
         except PluginError as error:
-            return _failed(install, str(error))
+            return _failed(install, str(error), location=error.location)
         except Exception as error:
             return _failed(install, f"assignor {printable(name)!r}: {describe(error)}")
         if assignment.error:
@@ -567,7 +567,7 @@ class Worker:
             await asyncio.sleep(wait_s)
 
 
-def _failed(install: InstallRequest, message: str, error: int = 1) -> InstallRequest:
+def _failed(install: InstallRequest, message: str, error: int = 1, *, location: str = "") -> InstallRequest:
     message = printable(message, most=500)
-    logger.error("%s", message)
+    logger.error("%s", PluginError(message, location=location).with_location())
     return replace(install, error=error, message=message)

@@ -23,9 +23,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from ..assignor_guard import location_of
 from ..buggify import buggify
 from ..connector import Config, Connector, Task, TaskContext
-from ..errors import ConfigError, Fenced, StaleMemberEpoch
+from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
 from ..masking import without_secrets
 from ..member.actions import Grant
 from ..messages import TaskStatus
@@ -366,7 +367,9 @@ class TaskRunner:
     def _say(self, run: _Run, state: UnitState, error: BaseException | None) -> None:
         message = _line_of(run.grant, error) if error is not None else ""
         if error is not None:
-            logger.error("%s failed: %s", run.grant.unit, message)
+            cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
+            failed = PluginError(message, location=location_of(error, cls) if cls is not None else "")
+            logger.error("%s failed: %s", run.grant.unit, failed.with_location())
         self._report(
             TaskStatus(
                 connector=run.grant.unit.connector,

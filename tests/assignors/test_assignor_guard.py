@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -311,6 +312,27 @@ def test_a_raising_on_assignment_is_one_line_too() -> None:
     kind = type("Sulks", (Scripted,), {"on_assignment": lambda _, share: share.nothing})
     with pytest.raises(PluginError, match="on_assignment raised AttributeError"):
         tell_assignor(kind(lambda _: None), ConnectMemberAssignment(member_id="m1"))
+
+
+def test_an_exception_is_located_in_the_plug_ins_own_code() -> None:
+    """Not where the standard library raised it, nor where the plug-in was called."""
+
+    def helper(group: ConnectGroup) -> ConnectAssignment:
+        return json.loads("not json")  # type: ignore[no-any-return]
+
+    with pytest.raises(PluginError) as caught:
+        run_assignor(Scripted(helper), ConnectGroup())
+    line = helper.__code__.co_firstlineno + 1
+    assert caught.value.location == f"{__file__}:{line}"
+    assert caught.value.with_location() == f"{caught.value} (at {__file__}:{line})"
+    assert __file__ not in str(caught.value), "the message goes to the group"
+
+
+def test_an_offence_without_an_exception_has_no_location() -> None:
+    with pytest.raises(PluginError) as caught:
+        run_assignor(Scripted(lambda _: None), ConnectGroup())
+    assert caught.value.location == ""
+    assert caught.value.with_location() == str(caught.value)
 
 
 def test_numpy_is_imported_only_by_those_who_want_columns() -> None:

@@ -148,9 +148,9 @@ async def test_one_that_hangs_is_left_to_itself() -> None:
     [
         ({"name": ""}, "name: got ''; allowed: a non-empty string"),
         ({"minimum_version": 3, "maximum_version": 2}, "maximum_version: got 2; allowed: 3 .. 32767"),
-        ({"metadata": lambda _: None}, "metadata returned None; allowed: Metadata"),
-        ({"metadata": lambda _: Metadata(version=1)}, "version: got 1; allowed: 0 .. 0"),
-        ({"metadata": lambda _: sys.exit(1)}, "metadata raised SystemExit: 1"),
+        ({"metadata": lambda _, subscribed: None}, "metadata returned None; allowed: Metadata"),
+        ({"metadata": lambda _, subscribed: Metadata(version=1)}, "version: got 1; allowed: 0 .. 0"),
+        ({"metadata": lambda _, subscribed: sys.exit(1)}, "metadata raised SystemExit: 1"),
     ],
 )
 def test_one_that_cannot_be_announced_is_refused(fields: dict[str, object], line: str) -> None:

@@ -26,7 +26,7 @@ class Planned(PartitionAssignor):
     def __init__(self, **shares: Partitions) -> None:
         self._shares = shares
 
-    def metadata(self) -> Metadata:
+    def metadata(self, subscribed: frozenset[str]) -> Metadata:
         """Says something, for once."""
         return Metadata(metadata=b"plan")
 

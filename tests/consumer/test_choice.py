@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.assignor import PartitionAssignor, RebalanceProtocol
+from connectgroup.assignor import Metadata, PartitionAssignor, RebalanceProtocol
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
@@ -102,9 +102,21 @@ def test_a_member_says_the_same_to_each_of_its_assignors_but_for_their_own_bytes
     assert ranged == Subscription(user_data=None, **told)  # type: ignore[arg-type]
 
 
+def test_metadata_is_told_the_topics_that_the_member_subscribes_to() -> None:
+    """KIP-429, ``subscriptionUserData(Set<String> topics)``."""
+
+    class Repeats(RangeAssignor):
+        def metadata(self, subscribed: frozenset[str]) -> Metadata:
+            return Metadata(metadata=",".join(sorted(subscribed)).encode())
+
+    for subscribed in ({"t", "u"}, {"v"}):
+        [(_, data)] = join_offers([Repeats()], subscribed=frozenset(subscribed), owned=frozenset(), generation=-1)
+        assert decode_subscription(data).user_data == ",".join(sorted(subscribed)).encode()
+
+
 def test_an_assignor_that_fails_to_say_anything_is_named() -> None:
     class Failing(Planned):
-        def metadata(self) -> None:  # type: ignore[override]
+        def metadata(self, subscribed: frozenset[str]) -> None:  # type: ignore[override]
             raise KeyError("rack")
 
     with pytest.raises(PluginError, match=r"planned.*metadata raised KeyError"):

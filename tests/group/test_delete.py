@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup
+from connectgroup.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
 from connectgroup.group.state import Group, replay
 from connectgroup.group.timing import CancelTimer, TimerKey, TimerKind
 from connectgroup.messages import DeletedGroup, DeleteRequest, DeleteResponse
@@ -80,4 +80,4 @@ def test_what_is_held_back_goes_with_it(scene: Scene) -> None:
 @pytest.mark.parametrize("name", ["", " ", ".", "x" * 250])
 def test_a_name_that_cannot_be_one(name: str) -> None:
     scene = Scene(settings=settings(), group=Group(name), check_replay=False)
-    assert deleted(scene, name).error_code == InvalidRequest.code
+    assert deleted(scene, name).error_code == InvalidGroupId.code

@@ -13,12 +13,17 @@ from typing import Any
 
 import pytest
 
-from connectgroup.errors import GroupError, InvalidRequest, UnsupportedAssignor
-from connectgroup.group.handle import GroupRequest
+from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, UnsupportedAssignor
+from connectgroup.group.handle import GroupRequest, handle
+from connectgroup.group.state import Group
 from connectgroup.messages import (
     AssignorInfo,
     ConnectorChange,
     ConnectorTasks,
+    DeleteRequest,
+    DeleteResponse,
+    DescribeRequest,
+    DescribeResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallRequest,
@@ -77,8 +82,13 @@ def taken(scene: Scene, request: GroupRequest) -> None:
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
 @pytest.mark.parametrize("request_", ALL_FIVE, ids=["stay", "join", "leave", "Prepare", "Install"])
 def test_group_and_member_ids(scene: Scene, request_: Any, name: str) -> None:
-    """ "GroupId must be non-empty." "MemberId must be non-empty." RV-01, RV-02."""
-    refused(scene, replace(request_, group_id=name), "GroupId: got ", "allowed: ")
+    """ "GroupId must be non-empty." "MemberId must be non-empty." RV-01, RV-02.
+
+    Under INVALID_REQUEST; Prepare also lists INVALID_GROUP_ID, for a group id that is not empty and yet no name.
+    """
+    listed = bool(name) and isinstance(request_, PrepareRequest | InstallRequest)
+    by = InvalidGroupId if listed else InvalidRequest
+    refused(scene, replace(request_, group_id=name), "GroupId: got ", "allowed: ", by=by)
     refused(scene, replace(request_, member_id=name), "MemberId: got ", "allowed: ")
 
 
@@ -318,3 +328,19 @@ def test_a_heartbeat_that_obeys_all_rules_is_answered(scene: Scene) -> None:
     assert response.error_code == 0
     for request in (HEARTBEAT, JOIN, LEAVE, PREPARE, INSTALL):
         taken(scene, request)
+
+
+# --------------------------------------------------------------------------------------------------
+# INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize("group_id", BAD_NAMES)
+def test_describe_and_delete_answer_a_bad_group_id_with_invalid_group_id(group_id: str) -> None:
+    """RV-01: "Describe/JoinGroup paths say INVALID_GROUP_ID"."""
+    for request in (DescribeRequest(group_ids=(group_id,)), DeleteRequest(group_ids=(group_id,))):
+        response = handle(Group(group_id), request, 0, settings()).response
+        assert isinstance(response, DescribeResponse | DeleteResponse)
+        [answer] = response.groups if isinstance(response, DescribeResponse) else response.results
+        assert (answer.group_id, answer.error_code) == (group_id, InvalidGroupId.code)
+        assert answer.error_message is not None
+        assert answer.error_message.startswith("GroupId: got ")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectgroup.assignor import Assignor, ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ConfigError, TransportError
@@ -287,7 +287,7 @@ class World:
         self,
         member_id: str,
         *,
-        assignors: Sequence[Assignor[Any, Any, Any]] = (),
+        assignors: Sequence[ConnectAssignor] = (),
         listeners: Sequence[WorkerRebalanceListener] | None = None,
         times: WorkerSettings | None = None,
         refresh_s: float = 1.0,

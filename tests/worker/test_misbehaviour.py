@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,8 @@ async def test_a_listener_that_raises_in_on_assigned_is_shown_and_the_units_star
     assert "listener Recorder" in lines[0]
     assert type(error).__name__ in lines[0]
     assert "\n" not in lines[0]
+    if isinstance(error, ValueError):
+        assert re.search(rf" \(at {re.escape(str(Path(__file__).parent))}/\w+\.py:\d+\)$", lines[0])
 
 
 async def test_a_revocation_that_a_listener_refuses_is_never_acknowledged_and_ends_in_on_lost(tmp_path: Path) -> None:
@@ -269,6 +272,39 @@ async def test_a_failing_assignor_is_shown_in_one_line_and_another_member_is_ask
         assert all("spread" in line.getMessage() or "will not" in line.getMessage() for line in lines)
         assert all("\n" not in line.getMessage() and line.exc_info is None for line in lines)
         assert "a:" in (await world.describe()).assignor_error
+
+
+async def test_an_exception_of_an_assignor_is_logged_with_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has where it was raised; what the group is told has the error alone."""
+
+    def raises(group: ConnectGroup) -> None:
+        raise RuntimeError("no idea")
+
+    async with World(tmp_path) as world:
+        assignor = Spread()
+        assignor.before = raises
+        await world.add("c", 1)
+        world.start("a", assignors=[assignor])
+        await world.settled()
+        lines = [record.getMessage() for record in caplog.records if "assign raised" in record.getMessage()]
+        assert lines
+        at = f" (at {__file__}:{raises.__code__.co_firstlineno + 1})"
+        assert all(line.endswith(f"assign raised RuntimeError: no idea{at}") for line in lines)
+        assert (await world.describe()).assignor_error.endswith("assign raised RuntimeError: no idea")
+
+
+async def test_an_exception_of_a_task_is_logged_with_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with World(tmp_path) as world:
+        world.hook["a start c-0"] = raising(ValueError("no such file"))
+        await world.add("c", 1)
+        world.start("a")
+        await world.until(lambda: any("c-0 failed: " in record.getMessage() for record in caplog.records))
+    [line, *_] = [record.getMessage() for record in caplog.records if "c-0 failed: " in record.getMessage()]
+    assert re.search(rf" \(at {re.escape(str(Path(__file__).parent))}/\w+\.py:\d+\)$", line)
 
 
 async def test_an_answer_that_only_the_group_can_refuse_is_an_error_line_as_well(

@@ -1,0 +1,47 @@
+"""``connectgroup groups describe``: what it shows of a worker that joined over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectgroup.cli import main
+from connectgroup.config import CoordinatorConfig, checked
+from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, entries
+from connectgroup.transport.tcp_client import TcpClient
+
+
+async def test_client_id_joined_epoch_and_traits_of_a_worker_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client id comes from the header of the request that joined (KIP-848, member metadata record)."""
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
+    await server.start()
+    try:
+        host, _, port = server.address.rpartition(":")
+        for member_id, client_id, rack in (("a", "connect-a", ""), ("b", "connect-b", "r1")):
+            client = TcpClient(host, int(port), client_id)
+            join = HeartbeatRequest(
+                group_id="g",
+                member_id=member_id,
+                member_epoch=0,
+                rebalance_timeout_ms=10_000,
+                owned=(),
+                labels=entries({"gpu": "true", "zone": "z"}) if rack else (),
+                rack=rack,
+                capacity=5 if rack else 0,
+            )
+            answer = await client.call(join, timeout_s=10)
+            assert isinstance(answer, HeartbeatResponse)
+            assert answer.error_code == 0
+            await client.close()
+        command = ["groups", "describe", "g", "--coordinator", server.address]
+        assert await asyncio.to_thread(main, command) == 0
+    finally:
+        await server.close()
+    lines = capsys.readouterr().out.splitlines()
+    after = {line.split()[1]: lines[number + 1] for number, line in enumerate(lines) if line.startswith("worker ")}
+    assert after == {
+        "a": "  client id connect-a, joined at epoch 1",
+        "b": "  client id connect-b, joined at epoch 2, capacity 5, labels gpu=true,zone=z, rack r1",
+    }
