@@ -4,13 +4,14 @@
 
 Every figure comes from the tasks' own log (``task_log``). The coordinator lives in this process, as it does in
 ``connectgroup up``. Exit code 1 if any task was ever seen on two workers at once, or did not run at the end of a
-scenario; nothing else decides it, least of all a time.
+scenario, or if a rolling restart moved a task or stopped one twice; no time decides it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -24,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     # Run as a script from anywhere: the modules beside this file are imported as benchmarks.NAME.
@@ -31,7 +33,7 @@ if __name__ == "__main__":
 
 from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
 from connectgroup.config import ConnectorFile, CoordinatorConfig
-from connectgroup.messages import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.messages import ConnectorChange, RestartRequest, RestartResponse, UpdateConnectorsRequest
 from connectgroup.supervisor import HERE, Supervisor
 
 GROUP = "bench"
@@ -39,6 +41,9 @@ MAIN = "main"
 QUIET_S = 0.4
 """Without a start or stop for so long, the tasks are looked at."""
 PATIENCE_S = 60.0
+RETURN_S = 60.0
+"""More than a worker takes to return on a loaded machine: the scheduled rebalance delay of the rolling restarts, and
+the session timeout of the static workers."""
 JOINING = re.compile(r"^(\d\d:\d\d:\d\d\.\d{3}) INFO joining group")
 
 CONNECT_SOURCE = (
@@ -84,32 +89,55 @@ TITLES = {
     "grow others": "   other tasks interrupted",
     "roll": "rolling bounce of {workers}, process starts included",
     "roll stops": "   stops",
+    "roll moves": "   moves",
     "roll sum": "   standstill, sum",
+    "restart": "rolling restart of {workers} by `workers restart`, process starts included",
+    "restart stops": "   stops",
+    "restart moves": "   moves",
+    "restart sum": "   downtime, sum",
+    "static": "rolling bounce of {workers} with --instance, process starts included",
+    "static stops": "   stops",
+    "static moves": "   moves",
+    "static sum": "   downtime, sum",
 }
-UNITS = {"join moved": "tasks", "add others": "tasks", "grow others": "tasks", "roll stops": "tasks"}
-UNITS |= {"join sum": "task-s", "roll sum": "task-s"}
+UNITS = {"join moved": "tasks", "add others": "tasks", "grow others": "tasks"}
+UNITS |= {f"{scenario} {count}": "tasks" for scenario in ("roll", "restart", "static") for count in ("stops", "moves")}
+UNITS |= {f"{scenario} sum": "task-s" for scenario in ("join", "roll", "restart", "static")}
 
 
 class Bench:
     """A group under measurement, and what has been found."""
 
     def __init__(
-        self, directory: Path, *, tasks: int, workers: int, session_s: float = 10.0, verbose: bool = False
+        self,
+        directory: Path,
+        *,
+        tasks: int,
+        workers: int,
+        session_s: float = 10.0,
+        delay_s: float = 0.0,
+        supervised: bool = True,
+        verbose: bool = False,
     ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            delay_s: the scheduled rebalance delay; none as in the runs of Connect that it is compared with.
+            supervised: the supervisor starts the workers; otherwise ``start_unwatched`` does.
+        """
         self.tasks, self.workers, self.session_s, self.verbose = tasks, workers, session_s, verbose
         self.log = TaskLog(directory / "tasks.log")
         self.scratch = directory / "scratch"
         self.supervisor = Supervisor(
             GROUP,
-            workers=workers,
+            workers=workers if supervised else 0,
             scratch=self.scratch,
             coordinator=CoordinatorConfig(
                 port=0,
                 data=directory / "groups.sqlite",
                 session_timeout_ms=int(session_s * 1000),
                 heartbeat_interval_ms=int(session_s * 300),
-                # As in the runs of Connect that it is compared with.
-                scheduled_rebalance_max_delay_ms=0,
+                scheduled_rebalance_max_delay_ms=int(delay_s * 1000),
             ),
             restart=False,
             worker_log=self._hear,
@@ -119,7 +147,7 @@ class Bench:
         self.joined_ns: dict[str, int] = {}
         self.samples: dict[str, list[float]] = {}
         self._heard = asyncio.Event()
-        self._listening: asyncio.Task[None] | None = None
+        self._listening: list[asyncio.Task[None]] = []
 
     # ----------------------------------------------------------------------------------------------
     # Scenarios
@@ -199,9 +227,49 @@ class Bench:
             self.live.add(name)
             # In short order: an operator's script goes on as soon as all is well.
             await self.settled(stopped_ns, quiet_s=0.1)
-        self.note("roll", began_ns, await self.settled(began_ns))
-        self.add("roll stops", sum(not event.starts for event in self.since(began_ns)))
-        self.add("roll sum", total(self.stood(began_ns)))
+        await self.note_roll("roll", began_ns)
+
+    async def restart(self) -> None:
+        """Each worker in turn is restarted through the coordinator: ``connectgroup workers restart``.
+
+        Raises:
+            Unsettled: one is refused.
+        """
+        began_ns = time.time_ns()
+        for name in sorted(self.live):
+            stopped_ns = time.time_ns()
+            self.joined_ns.pop(name, None)
+            request = RestartRequest(group_id=GROUP, member_id=name)
+            response = await self.supervisor.server.coordinator.handle(request, client_host=HERE)
+            assert isinstance(response, RestartResponse)
+            if response.error_code:
+                raise Unsettled(response.error_message or name)
+            await self.all_joined()
+            await self.settled(stopped_ns, quiet_s=0.1)
+        await self.note_roll("restart", began_ns)
+
+    async def bounce_static(self, processes: dict[str, asyncio.subprocess.Process]) -> None:
+        """Each static worker in turn is stopped by SIGTERM and started again with its instance id."""
+        began_ns = time.time_ns()
+        for name in sorted(processes):
+            stopped_ns = time.time_ns()
+            self.live.discard(name)
+            processes[name].terminate()
+            await processes[name].wait()
+            self.joined_ns.pop(name, None)
+            processes[name] = await self.start_unwatched(name, "--instance", name)
+            self.live.add(name)
+            await self.all_joined()
+            await self.settled(stopped_ns, quiet_s=0.1)
+        await self.note_roll("static", began_ns)
+
+    async def note_roll(self, key: str, began_ns: int) -> None:
+        """What a rolling bounce took: time, stops, moves and downtime."""
+        self.note(key, began_ns, await self.settled(began_ns))
+        stood = self.stood(began_ns)
+        self.add(f"{key} stops", sum(not event.starts for event in self.since(began_ns)))
+        self.add(f"{key} moves", sum(still.source != still.target for still in stood))
+        self.add(f"{key} sum", total(stood))
 
     # ----------------------------------------------------------------------------------------------
     # Doing
@@ -235,18 +303,18 @@ class Bench:
         except TimeoutError:
             raise Unsettled(f"{', '.join(sorted(self.live - self.joined_ns.keys()))} did not join") from None
 
-    async def start_unwatched(self, name: str) -> asyncio.subprocess.Process:
+    async def start_unwatched(self, name: str, *options: str) -> asyncio.subprocess.Process:
         """A worker process of nobody's: its death is for the session timeout to find."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-P", "-m", "connectgroup", "worker", "--coordinator", self.supervisor.server.address, "--group", GROUP),
-            *("--name", name, "--scratch", str(self.scratch), "--assignor", "balanced"),
+            *("--name", name, "--scratch", str(self.scratch), "--assignor", "balanced", *options),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        self._listening = asyncio.create_task(self._listen(name, process))
+        self._listening.append(asyncio.create_task(self._listen(name, process)))
         return process
 
     async def _listen(self, name: str, process: asyncio.subprocess.Process) -> None:
@@ -369,6 +437,54 @@ async def measure(bench: Bench, rounds: int) -> None:
             await bench.roll()
 
 
+async def measure_restarts(bench: Bench, rounds: int) -> None:
+    """Rolling restarts of supervised workers, with a scheduled rebalance delay that is longer than a restart takes.
+
+    Raises:
+        Unsettled: see ``measure``.
+    """
+    async with bench.supervisor:
+        await bench.all_joined()
+        await bench.put(MAIN, bench.tasks)
+        await bench.settled(time.time_ns())
+        for _ in range(rounds):
+            await bench.restart()
+
+
+async def measure_static(bench: Bench, rounds: int) -> None:
+    """Rolling bounces of static workers, which no supervisor reports as dead.
+
+    Raises:
+        Unsettled: see ``measure``.
+    """
+    async with bench.supervisor:
+        processes: dict[str, asyncio.subprocess.Process] = {}
+        try:
+            for name in sorted(bench.live):
+                processes[name] = await bench.start_unwatched(name, "--instance", name)
+            await bench.all_joined()
+            await bench.put(MAIN, bench.tasks)
+            await bench.settled(time.time_ns())
+            for _ in range(rounds):
+                await bench.bounce_static(processes)
+        finally:
+            for process in processes.values():
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                await process.wait()
+
+
+def moved(bench: Bench) -> list[str]:
+    """Rolling restarts that moved a task, or stopped one more than once."""
+    return [
+        f"{key}: {figure(value)} {what}, expected {expected}"
+        for key in ("restart", "static")
+        for what, expected in (("stops", bench.tasks), ("moves", 0))
+        for value in bench.samples.get(f"{key} {what}", ())
+        if value != expected
+    ]
+
+
 def table(bench: Bench, rounds: int) -> str:
     """The figures, a line each, beside Connect's where it was measured at the same size."""
     comparable = (bench.tasks, bench.workers, bench.session_s) == (300, 3, 10.0)
@@ -406,29 +522,39 @@ def figure(value: float) -> str:
 async def run(options: argparse.Namespace) -> int:
     """Measure, check, print; the exit code."""
     with tempfile.TemporaryDirectory(prefix="rebalance-") as directory:
-        bench = Bench(
-            Path(directory),
-            tasks=options.tasks,
-            workers=options.workers,
-            session_s=options.session,
-            verbose=options.verbose,
-        )
+
+        def bench_in(name: str, session_s: float, **more: Any) -> Bench:
+            folder = Path(directory, name)
+            folder.mkdir()
+            size = {"tasks": options.tasks, "workers": options.workers, "session_s": session_s}
+            return Bench(folder, **size, verbose=options.verbose, **more)
+
+        benches = {
+            measure: bench_in("bench", options.session),
+            measure_restarts: bench_in("restarts", options.session, delay_s=RETURN_S),
+            measure_static: bench_in("static", RETURN_S, supervised=False),
+        }
         faults = []
-        try:
-            await measure(bench, options.rounds)
-        except Unsettled as error:
-            faults.append(f"not settled within {PATIENCE_S:g} s: {error}")
-        bench.log.poll()
-    print(table(bench, options.rounds))
-    return verdict(bench.log, faults)
+        for run_scenarios, bench in benches.items():
+            try:
+                await run_scenarios(bench, options.rounds)
+            except Unsettled as error:
+                faults.append(f"not settled within {PATIENCE_S:g} s: {error}")
+            bench.log.poll()
+            faults += moved(bench)
+    first, *others = benches.values()
+    for other in others:
+        first.samples |= other.samples
+    print(table(first, options.rounds))
+    return verdict([bench.log for bench in benches.values()], faults)
 
 
-def verdict(log: TaskLog, faults: Sequence[str]) -> int:
+def verdict(logs: Sequence[TaskLog], faults: Sequence[str]) -> int:
     """Say what must never be, if it was; the exit code."""
-    found = [*faults, *overlaps(log.runs)]
+    found = [*faults, *(overlap for log in logs for overlap in overlaps(log.runs))]
     for fault in found:
         print(f"FAULT: {fault}")
-    starts = sum(event.starts for event in log.events)
+    starts = sum(event.starts for log in logs for event in log.events)
     print(f"\n{starts} starts, {len(found)} faults (a task on two workers at once, missing, or where it should not be)")
     return 1 if found else 0
 

@@ -135,6 +135,8 @@ async def _up(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--server-assignor", options.server_assignor, f"{options.fallback_assignor} (--fallback-assignor)"
         )
+    if options.rebalance_timeout_ms is not None and not 1 <= options.rebalance_timeout_ms <= 3_600_000:
+        raise ConfigError("rebalance_timeout_ms", options.rebalance_timeout_ms, "1 to 3600000")
     for name in assignors:
         # Said here, once, and not by every worker.
         load_assignor(name)

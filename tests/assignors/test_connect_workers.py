@@ -44,12 +44,38 @@ def test_what_an_operator_says_of_a_worker_is_what_its_assignors_are_told() -> N
 
 
 @pytest.mark.parametrize(
+    ("values", "assignors", "server_assignor"),
+    [
+        ({}, ("balanced",), None),
+        ({"assignors": ("weighted",)}, ("weighted",), None),
+        ({"assignors": ()}, (), None),
+        ({"server_assignor": "even"}, (), "even"),
+        ({"server_assignor": "even", "assignors": ()}, (), "even"),
+    ],
+)
+def test_a_worker_offers_assignors_or_asks_for_one_of_the_coordinators(
+    values: dict[str, object], assignors: tuple[str, ...], server_assignor: str | None
+) -> None:
+    settings = config(**values)
+    assert (settings.assignors, settings.member_settings().server_assignor) == (assignors, server_assignor)
+
+
+def test_the_rebalance_timeout_of_a_worker_is_a_setting() -> None:
+    assert config(rebalance_timeout_ms="5000").member_settings().rebalance_timeout_ms == 5_000
+
+
+@pytest.mark.parametrize(
     ("values", "line"),
     [
         ({"labels": ("gpu",)}, "labels: got 'gpu'; allowed: name=value, each name once"),
         ({"labels": ("a=1", "a=2")}, "labels: got 'a=2'; allowed: name=value, each name once"),
         ({"capacity": "many"}, "capacity: got 'many'; allowed: input should be a valid integer"),
         ({"capacity": 0}, "capacity: got '0'; allowed: input should be greater than or equal to 1"),
+        (
+            {"server_assignor": "balanced", "assignors": ("weighted",)},
+            "server_assignor: got 'balanced'; allowed: server_assignor or assignors, not both",
+        ),
+        ({"rebalance_timeout_ms": 0}, "rebalance_timeout_ms: got '0'; allowed: input should be greater than or equal"),
         ({"rack": ""}, "rack: got ''; allowed: string should have at least 1 character"),
         (
             {"labels": tuple(f"{number}={'x' * 240}" for number in range(60))},

@@ -111,10 +111,10 @@ def test_an_overlap_or_a_missing_task_is_exit_code_1(tmp_path: Path, capsys: pyt
     log = TaskLog(tmp_path / "tasks.log")
     log.path.write_text(MOVE)
     log.poll()
-    assert verdict(log, []) == 0
-    assert verdict(log, ["1 tasks not running, main-7 first"]) == 1
+    assert verdict([log], []) == 0
+    assert verdict([log], ["1 tasks not running, main-7 first"]) == 1
     assert "FAULT: 1 tasks not running, main-7 first" in capsys.readouterr().out
     log.path.write_text(MOVE + "300 START c main-0 3\n")
     log.poll()
-    assert verdict(log, []) == 1
+    assert verdict([log], []) == 1
     assert "FAULT: main-0: started on c (epoch 3) while it ran on a" in capsys.readouterr().out

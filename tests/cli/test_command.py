@@ -265,6 +265,38 @@ LINES = {
         ["up", "--port", "0", "--data", "{tmp}/unused", "--assignor", "nosuch"],
         r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
+    "an assignor and none": (
+        ["worker", "--group", "g", "--assignor", "balanced", "--no-assignor"],
+        r"connectgroup worker: argument --no-assignor: not allowed with argument --assignor; see .* --help",
+    ),
+    "an assignor and one of the coordinator's": (
+        ["up", "--assignor", "balanced", "--server-assignor", "balanced"],
+        r"connectgroup up: argument --server-assignor: not allowed with argument --assignor; see .* --help",
+    ),
+    "an assignor that the coordinator of up does not have": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--server-assignor", "weighted"],
+        r"connectgroup: --server-assignor: got 'weighted'; allowed: balanced \(--fallback-assignor\)",
+    ),
+    "an empty name of an assignor of the coordinator's": (
+        ["worker", "--group", "g", "--server-assignor", ""],
+        r"connectgroup: server_assignor: got ''; allowed: string should have at least 1 character",
+    ),
+    "no time to stop": (
+        ["worker", "--group", "g", "--rebalance-timeout-ms", "0"],
+        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: input should be greater than or equal to 1",
+    ),
+    "no time to stop, for all workers": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "0"],
+        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: 1 to 3600000",
+    ),
+    "a restart in an unknown group": (
+        ["workers", "restart", "w1", "--group", "nosuch", "--coordinator", "{address}"],
+        r"connectgroup: GroupId: got 'nosuch'; there is no such group",
+    ),
+    "a restart of no worker": (
+        ["workers", "restart"],
+        r"connectgroup workers restart: the following arguments are required: name; see .* --help",
+    ),
     "a fallback that is not installed": (
         ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--fallback-assignor", "nosuch"],
         r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
@@ -344,7 +376,7 @@ def test_an_error_is_one_line_and_exit_code_2(places: dict[str, str], what: str)
 
 
 def test_help_is_there_for_every_command() -> None:
-    for words in ([], ["up"], ["coordinator"], ["worker"], ["groups"], ["groups", "describe"], ["connectors", "put"]):
+    for words in ([], ["up"], ["coordinator"], ["worker"], ["groups"], ["groups", "describe"], ["workers", "restart"]):
         done = run_command(*words, "--help")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(" ".join(["usage: connectgroup", *words]))
