@@ -23,12 +23,11 @@ TASKS = 9
 class Stage:
     """A coordinator, and workers of one group that shares idle tasks, which log their starts and stops."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, *options: str | int) -> None:
         self.scratch = scratch
         self.log = TaskLog(scratch / "tasks.log")
-        self.coordinator = Program(
-            "coordinator", "--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 60_000
-        )
+        words = ("--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 600_000, *options)
+        self.coordinator = Program("coordinator", *words)
 
     def __enter__(self) -> Stage:
         self.coordinator.__enter__()
@@ -107,7 +106,8 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
 
 
 def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage, stage.worker("--name", "a") as a:
+    # A paused worker must not be lost while the test looks at it.
+    with Stage(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
         with stage.worker("--name", "b") as b:
             wait("both at work", lambda: stage.all_run(2), a.story)
             unknown = stage.restart("x")
