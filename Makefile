@@ -14,7 +14,7 @@ help:
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, and the assignors"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   an hour of that"
-	@echo "make mutants   break the code on purpose, hundreds of ways; the tests must notice every one"
+	@echo "make mutants [MUTANTS=--all]   plant faults in the code, one at a time; the tests must find every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml
@@ -49,7 +49,7 @@ soak: install
 	$(BIN)/python -m tests.simulation --minutes 60
 
 mutants: install
-	$(BIN)/python tests/mutants.py
+	$(BIN)/python -m tests.mutation $(MUTANTS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-data

@@ -17,7 +17,6 @@ from connectgroup.group.state import Group
 from connectgroup.group.timing import TimerKey
 from connectgroup.messages import Response
 from tests.simulation import cluster
-from tests.simulation.breakages import instead
 from tests.simulation.invariants.base import Batch, Invariant
 
 from .replay import Replay
@@ -60,6 +59,17 @@ class DecidedAsTheModelDecides(Invariant):
         for finding in self.replay.findings:
             self.broken(f"{finding}\n  (with the model beside it: python -m tests.model)")
         self.replay.findings.clear()
+
+
+@contextmanager
+def instead(place: Any, name: str, other: Any) -> Iterator[None]:
+    """``place.name`` is ``other`` meanwhile."""
+    kept = getattr(place, name)
+    setattr(place, name, other)
+    try:
+        yield
+    finally:
+        setattr(place, name, kept)
 
 
 @contextmanager

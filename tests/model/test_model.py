@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 
@@ -16,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.group import builders, workers
-from tests.simulation import breakages as simulated_breakages
+from tests.mutation.fault import Fault
+from tests.mutation.faults import FAULTS, named
 from tests.simulation.run import play
 from tests.simulation.suite import show
 
 from .__main__ import main
 from .beside import DecidedAsTheModelDecides, beside
-from .breakages import BREAKAGES
 from .driver import Act, Driver
 from .replay import Finding, Replay
 
@@ -95,41 +93,38 @@ def test_the_model_knows_nothing_of_the_rules() -> None:
                 assert ours <= SHARED, f"{name} imports {sorted(ours - SHARED)}"
 
 
-@pytest.mark.parametrize("broken", BREAKAGES)
-def test_a_rule_that_is_broken_on_purpose_is_found(broken: str) -> None:
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.model], ids=lambda fault: str(fault.name))
+def test_each_planted_fault_is_found(fault: Fault) -> None:
     """A comparison that cannot fail proves nothing."""
-    with BREAKAGES[broken]():
-        assert any(found_with(seed) for seed in range(200)), "nobody noticed"
+    with fault.planted():
+        assert any(found_with(seed) for seed in range(200)), "no difference"
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "name",
     [
-        simulated_breakages.does_not_wait_for_the_release,
-        simulated_breakages.keeps_a_failed_append_in_memory,
-        simulated_breakages.leaves_the_assignment_out,
-        simulated_breakages.gives_a_token_twice,
+        "a unit is assigned while another member holds it (S1)",
+        "a group is served from memory after a failed append (D6)",
+        "a changed assignment is not in the response",
+        "a member that joins again gets its units under their former tokens (S6)",
     ],
-    ids=lambda broken: str(broken.__name__),
 )
-def test_what_is_broken_under_a_simulated_cluster_is_found_beside_it(
-    broken: Callable[[], AbstractContextManager[None]],
-) -> None:
-    """The model's word is one violation among the others."""
-    with broken(), beside():
+def test_a_fault_planted_in_a_simulated_cluster_is_found_by_the_model_beside_it(name: str) -> None:
+    """A difference from the model is one violation among the others."""
+    with named(name).planted(), beside():
         results = (play(seed) for seed in range(1, 16))
         assert any(one.invariant.startswith("M1 ") for each in results for one in each.violations)
 
 
 def test_the_simulators_command_plays_with_the_model_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     """A difference is told like any violation, and ends the command with 1."""
-    with simulated_breakages.does_not_wait_for_the_release():
+    with named("a unit is assigned while another member holds it").planted():
         assert main(["--seed", "1", "--seeds", "1", "--no-shrink"]) == 1
     assert "M1 DecidedAsTheModelDecides does not hold" in capsys.readouterr().out
 
 
 def test_a_difference_says_what_was_asked_and_what_both_made_of_it() -> None:
-    with BREAKAGES["every epoch is let in"]():
+    with named("every epoch is admitted").planted():
         text = str(next(finding for seed in range(200) if (finding := found_with(seed))))
     for part in ("input at", "HeartbeatRequest", "product:", "model:", "the group before it:"):
         assert part in text

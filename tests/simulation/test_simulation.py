@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from . import breakages, invariants
+from tests.mutation.fault import Fault
+from tests.mutation.faults import FAULTS, named
+
+from . import invariants
 from .command import AGAIN, differing, shrunk
 from .invariants import Violation
 from .loop import SimulatedLoop, off_loop, simulated
@@ -84,7 +85,7 @@ def test_a_seed_played_from_its_plan_is_the_same_run() -> None:
 
 def test_a_failing_run_is_made_smaller_and_fails_in_the_same_way() -> None:
     """What is left names what it takes: neither weather nor moods here, and next to no faults."""
-    with breakages.gives_a_token_twice():
+    with named("a member that joins again gets its units under their former tokens").planted():
         failing = play(1)
         plan, tries = shrunk(failing, 30.0)
         again = play(plan.seed, plan=plan)
@@ -114,16 +115,14 @@ def test_a_seed_is_the_same_run_in_two_processes() -> None:
     assert differing(300, SEEDS_TWICE) == ""
 
 
-@pytest.mark.parametrize("broken", breakages.ALL, ids=lambda broken: str(broken.__name__))
-def test_what_is_broken_on_purpose_is_found_within_fifteen_seeds(
-    broken: Callable[[], AbstractContextManager[None]],
-) -> None:
-    """A simulator that cannot fail proves nothing; and the promise that is broken is the one that is named."""
-    with broken():
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.simulator], ids=lambda fault: str(fault.name))
+def test_each_planted_fault_is_found_within_fifteen_seeds(fault: Fault) -> None:
+    """A simulator that cannot fail proves nothing. The violated invariant is one that the fault names."""
+    with fault.planted():
         found = next((result for seed in range(1, 16) if (result := play(seed)).violations), None)
-    assert found is not None, "nobody noticed"
+    assert found is not None, "no violation"
     violation = found.violations[0]
-    assert violation.invariant.split()[0] in breakages.ALL[broken].split(), show(violation)
+    assert violation.invariant.split()[0] in fault.simulator.split(), show(violation)
     assert f"--seed {found.seed} " in show(violation)
 
 

@@ -1,0 +1,19 @@
+"""Every planted fault, in one list: the tests, the simulator and the model each must notice those that name them."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+from .assigning import ASSIGNING
+from .consumer import CONSUMER
+from .coordinator import COORDINATOR
+from .group import GROUP
+from .storage import STORAGE
+from .worker import WORKER
+
+FAULTS: tuple[Fault, ...] = (*GROUP, *ASSIGNING, *COORDINATOR, *WORKER, *STORAGE, *CONSUMER)
+
+
+def named(name: str) -> Fault:
+    """The fault whose name begins so."""
+    (found,) = (fault for fault in FAULTS if fault.name.startswith(name))
+    return found

@@ -1,0 +1,44 @@
+"""Faults in the consumer for classic Kafka groups: embedded bytes, protocols, rounds, validation."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+from .at import C, at
+
+# fmt: off
+CONSUMER: tuple[Fault, ...] = (
+    *at("connectgroup.consumer.embedded:encode_subscription.write", "consumer/test_embedded.py",
+        C("a subscription of version 1 has a generation",
+          "A >= 2", "A >= 1")),
+    *at("connectgroup.consumer.embedded:_Reader._count", "consumer/test_embedded.py",
+        C("an array's length is not held against the rest of the data",
+          "if A: raise E")),
+    *at("connectgroup.consumer.choice:choose_protocol", "consumer/test_choice.py",
+        C("the lowest common protocol is chosen",
+          "max(A)", "min(A)")),
+    *at("connectgroup.consumer.choice:join_offers", "consumer/test_choice.py consumer/test_classic_group.py",
+        C("a member does not send its generation",
+          "F(..., generation=A)", "F(...)")),
+    *at("connectgroup.consumer.rounds:before_joining", "consumer/test_rounds.py",
+        C("a member that is out of the group keeps its partitions",
+          "F(lost=A)", "F(kept=A)"),
+        C("a cooperative member keeps unsubscribed partitions while it joins",
+          "A not in B", "False")),
+    *at("connectgroup.consumer.rounds:after_sync", "consumer/test_classic_group.py",
+        C("a member that revoked partitions does not join again",
+          "bool(A)", "False")),
+    *at("connectgroup.consumer.rounds:settle", "consumer/test_rounds.py",
+        C("a cooperative assignor that breaks its promise is trusted",
+          "(A := F(B, C))", "(A := F((), C))"),
+        C("an eager assignor's assignment is sent out before revocation",
+          "if A not in B: ...")),
+    *at("connectgroup.consumer.rounds:withhold", "consumer/test_classic_group.py consumer/test_rounds.py",
+        C("withheld partitions are assigned",
+          "A.B - C", "A.B")),
+    *at("connectgroup.consumer.validation:given_too_early", "consumer/test_validation.py",
+        C("a partition that two members claim is assigned to one of them",
+          "A.get(B, ())", "A.get(B, ())[:1]")),
+    *at("connectgroup.partitions:claimants", "consumer/test_validation.py",
+        C("a stale claim counts as much as a later one (KIP-792)",
+          "A == B", "A <= B")),
+)

@@ -1,0 +1,127 @@
+"""The list of planted faults fits the tree, and the patterns say what they mean."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections import Counter
+
+import pytest
+
+from .accepted import ACCEPTED
+from .fault import ROOT
+from .faults import FAULTS
+from .generated import of_file
+from .pattern import PatternError, definition, matches_whole, replaced
+
+SOURCE = '''
+class Group:
+    def admit(self, epoch, members):
+        """A docstring."""
+        if epoch < self.epoch:   # a comment
+            return None
+        for member in members:
+            self.add(member.id, epoch=epoch)
+        return [x for x in members if x.alive or x.away]
+'''
+
+
+def test_each_fault_has_its_place_once_and_leaves_a_file_that_compiles() -> None:
+    plain = {fault.path: ast.unparse(ast.parse((ROOT / fault.path).read_text(encoding="utf-8"))) for fault in FAULTS}
+    problems = []
+    for fault in FAULTS:
+        try:
+            text = ast.unparse(fault.applied(plain[fault.path]))
+            compile(text, str(fault.path), "exec")
+        except (PatternError, SyntaxError) as error:
+            problems.append(f"{fault.target}: {fault.name}: {error}")
+        else:
+            if text == plain[fault.path]:
+                problems.append(f"{fault.target}: {fault.name}: changes nothing")
+    assert not problems, "\n".join(problems)
+
+
+def test_each_fault_is_there_once_and_has_a_detector() -> None:
+    names = Counter(fault.name for fault in FAULTS)
+    places = Counter((fault.target, fault.old, fault.new, fault.nth) for fault in FAULTS)
+    assert not [each for each, times in (names + places).items() if times > 1]
+    assert not [fault.name for fault in FAULTS if not (fault.tests or fault.simulator or fault.model)]
+
+
+def test_the_tests_that_must_fail_exist() -> None:
+    missing = []
+    for selection in sorted({selection for fault in FAULTS for selection in fault.tests.split()}):
+        file, _, name = selection.partition("::")
+        path = ROOT / file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        # Of a method the class is enough: it may be inherited from a contract.
+        first = name.partition("::")[0].partition("[")[0]
+        if not path.exists() or (first and not re.search(rf"(def|class) {first}\(", text)):
+            missing.append(selection)
+    assert not missing
+
+
+def test_every_accepted_mutant_has_its_target() -> None:
+    for each in ACCEPTED:
+        module, _, qualname = each.target.partition(":")
+        file = importlib.import_module(module).__file__
+        assert file is not None
+        with open(file, encoding="utf-8") as source:
+            definition(ast.parse(source.read()), qualname)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("A < B.C", "A <= B.C", "if epoch <= self.epoch:"),
+        ("if A: return None", "", "pass"),
+        ("F(X.I, E=V)", "F(X.I)", "self.add(member.id)"),
+        ("F(..., epoch=V)", "F(..., epoch=0)", "self.add(member.id, epoch=0)"),
+        ("F(...)", "", "pass"),
+        ("A or B", "B", "return [x for x in members if x.away]"),
+        ("[X for Y in Z if ...]", "[X for Y in Z]", "return [x for x in members]"),
+        ("...", "members = []\n...", "members = []"),
+    ],
+)
+def test_a_pattern_is_replaced_whatever_its_names_and_its_form(old: str, new: str, line: str) -> None:
+    text = ast.unparse(replaced(SOURCE, "Group.admit", old, new))
+    assert line in [each.strip() for each in text.splitlines()]
+    assert "A docstring." in text
+
+
+@pytest.mark.parametrize(
+    ("qualname", "old", "problem"),
+    [
+        ("Group.leave", "A < B", "there is no leave"),
+        ("Group.admit", "A > B", "matches nothing"),
+        ("Group.admit", "S.A", "matches 4 times, in lines 5, 8, 8, 9"),
+    ],
+)
+def test_a_pattern_that_does_not_fit_says_so(qualname: str, old: str, problem: str) -> None:
+    with pytest.raises(PatternError, match=re.escape(problem).replace("4", r"\d+").replace("8,\\ 8,\\ 9", ".*")):
+        replaced(SOURCE, qualname, old, "None")
+
+
+def test_the_same_letter_must_match_the_same_code() -> None:
+    assert matches_whole("A.B == C.B", "request.epoch == group.epoch")
+    assert not matches_whole("A.B == C.B", "request.epoch == group.target_epoch")
+
+
+def test_generated_mutants_differ_from_the_file_and_compile() -> None:
+    (path,) = {fault.path for fault in FAULTS if fault.target.endswith("reconcile:reconcile")}
+    mutants = list(of_file(path))
+    plain = ast.unparse(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    assert len({mutant.source for mutant in mutants} - {plain}) == len(mutants)
+    for mutant in mutants:
+        compile(mutant.source, str(path), "exec")
+
+
+def test_a_planted_fault_is_gone_afterwards() -> None:
+    from connectgroup.group import reconcile
+
+    (fault,) = (fault for fault in FAULTS if fault.name.startswith("any heartbeat acknowledges"))
+    right = reconcile.reconcile.__code__
+    with fault.planted():
+        assert reconcile.reconcile.__code__ is not right
+    assert reconcile.reconcile.__code__ is right
