@@ -47,8 +47,8 @@ class TaskContext:
     incarnation: int = 0
 
     @property
-    def token(self) -> int:
-        """What to fence writes with: strictly grows with each grant of the unit, also over a group made anew.
+    def fencing_token(self) -> int:
+        """The fencing token: strictly grows with each grant of the unit, also over a group made anew.
 
         Incarnation in seconds above 32 bits of owner epoch; fits a signed 64-bit integer. A sink that has seen a higher
         one for the same work must refuse a lower one.

@@ -17,16 +17,20 @@ from typing import Any, Literal, TypeVar
 from .assignor import Assignor, ConnectAssignor, PartitionAssignor
 from .assignor_guard import declaration_offence, describe
 from .connector import Connector
+from .dataplane.sink import Sink
+from .dataplane.source import Source
 from .errors import ConfigError, PluginError
 from .listener import WorkerRebalanceListener
 from .names import printable
 
-Kind = Literal["assignors", "partition_assignors", "listeners", "connectors"]
+Kind = Literal["assignors", "partition_assignors", "listeners", "connectors", "sources", "sinks"]
 _SETTING: dict[Kind, str] = {
     "assignors": "assignor",
     "partition_assignors": "assignor",
     "listeners": "listener",
     "connectors": "connector.class",
+    "sources": "source",
+    "sinks": "sink",
 }
 T = TypeVar("T")
 AnyAssignor = TypeVar("AnyAssignor", bound=Assignor[Any, Any, Any])
@@ -73,6 +77,16 @@ def load_connector_class(name: str) -> type[Connector]:
     """The class that ``connector.class`` names. Raises as ``load_assignor`` does."""
     found = _find("connectors", name)
     return _load(found, Connector)  # type: ignore[type-abstract]
+
+
+def load_source_class(name: str) -> type[Source]:
+    """The class of a source. Raises as ``load_assignor`` does."""
+    return _load(_find("sources", name), Source)  # type: ignore[type-abstract]
+
+
+def load_sink_class(name: str) -> type[Sink]:
+    """The class of a sink. Raises as ``load_assignor`` does."""
+    return _load(_find("sinks", name), Sink)  # type: ignore[type-abstract]
 
 
 def available(kind: Kind) -> tuple[str, ...]:

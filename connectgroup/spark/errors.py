@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .. import errors
+from ..dataplane.errors import BadLine, DataPlaneError, Fenced, OffsetConflict, SinkError, SourceError
 from ..errors import ConnectGroupError
 from ..names import printable
 
@@ -32,36 +32,6 @@ def root_cause(error: BaseException) -> BaseException:
     return SparkError(f"Spark query failed: {printable(summary, most=300)}")
 
 
-class DataPlaneError(ConnectGroupError):
-    """Base of the errors of the data plane."""
-
-
-class Fenced(errors.Fenced, DataPlaneError):
-    """Somebody else owns this work now: a sink has seen a higher owner epoch.
-
-    What the task must do: stop. Nothing it holds can be written any more.
-    """
-
-
-class OffsetConflict(DataPlaneError):
-    """A batch does not start where the slice stands, and is not one that is in already.
-
-    Nothing of it was written. A task that starts again reads the positions afresh and goes on.
-    """
-
-
-class SourceError(DataPlaneError):
-    """The source cannot be read: missing, unreadable, shorter than what was read of it."""
-
-
-class BadLine(SourceError):
-    """A line is not what the format and the schema allow; names file, line, byte offset and what is allowed."""
-
-
-class SinkError(DataPlaneError):
-    """The sink cannot be written: locked, full, not ours. Nothing of the batch is in it."""
-
-
 class SparkError(DataPlaneError):
     """Spark itself failed."""
 
@@ -69,5 +39,9 @@ class SparkError(DataPlaneError):
 _BY_NAME: dict[str, type[DataPlaneError]] = {
     cls.__name__: cls for cls in (Fenced, OffsetConflict, SourceError, BadLine, SinkError, SparkError)
 }
-_OURS = re.compile(r"connectgroup\.spark\.errors\.(?P<name>\w+): (?P<message>[^\n]*)")
+
+
+_OURS = re.compile(r"connectgroup\.(?:spark|dataplane)\.errors\.(?P<name>\w+): (?P<message>[^\n]*)")
+
+
 _CAUSED_BY = re.compile(r"^Caused by: (?P<message>[^\n]*)", re.MULTILINE)

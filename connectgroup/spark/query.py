@@ -14,22 +14,21 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..connector import Task, TaskContext
+from ..dataplane.ownership import Owner, Range
 from .errors import SparkError, root_cause
-from .files import is_slice_of, ranges_between
-from .offsets import Owner, Range
 from .session import session_is_alive, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from .sinks import Sink
-    from .source import FileSource
+    from ..dataplane.sink import Sink
+    from ..dataplane.source import Source
 
 JITTER: Final = 0.2
 """Part of the trigger interval by which queries differ: equal ones fire as a herd, on the wall clock's beat."""
@@ -42,19 +41,22 @@ class SparkTask(Task):
         self,
         *,
         context: TaskContext,
-        source: Callable[[], FileSource],
-        sink: Callable[[FileSource], Sink],
+        tasks: int,
+        source: Callable[[], Source],
+        sink: Callable[[Source], Sink],
         trigger_ms: int,
     ) -> None:
         """Keep what is needed; nothing is opened before ``start``.
 
         Args:
-            context: the grant, and whom to tell of progress and failure.
-            source: what to read; asked at each start, because it may have to look at the files.
+            context: the grant; progress and failure are reported to it.
+            tasks: how many tasks the connector has.
+            source: opens what to read; called at each start, because it may have to look at the outside world.
             sink: opens where to write.
             trigger_ms: how often to look for new data.
         """
         self._context = context
+        self._tasks = tasks
         self._make_source = source
         self._make_sink = sink
         self._trigger_ms = trigger_ms
@@ -71,17 +73,17 @@ class SparkTask(Task):
         try:
             owner = Owner(
                 connector=unit.connector,
-                task=source.task,
-                tasks=source.tasks,
-                epoch=self._context.token,
-                source=f"{source.form} files in {source.root}",
+                task=unit.task,
+                tasks=self._tasks,
+                fencing_token=self._context.fencing_token,
+                source=source.description,
             )
-            positions = sink.claim(owner, lambda name: is_slice_of(name, source.task, source.tasks))
+            positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
-            batches = Batches(owner, sink, positions, checkpoint, self)
+            batches = Batches(owner, source, sink, positions, checkpoint, self)
             self._query = (
-                source.frame(session, positions)
+                source.stream(session, positions)
                 .writeStream.queryName(f"{unit}@{self._context.owner_epoch}")
                 .option("checkpointLocation", str(checkpoint))
                 .trigger(processingTime=f"{self._interval_ms()} milliseconds")
@@ -156,8 +158,17 @@ class SparkTask(Task):
 class Batches:
     """What Spark calls with each batch."""
 
-    def __init__(self, owner: Owner, sink: Sink, positions: dict[str, int], checkpoint: Path, task: SparkTask) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        source: Source,
+        sink: Sink,
+        positions: dict[str, int],
+        checkpoint: Path,
+        task: SparkTask,
+    ) -> None:
         self._owner = owner
+        self._source = source
         self._sink = sink
         self._positions = positions
         self._checkpoint = checkpoint
@@ -177,15 +188,15 @@ class Batches:
             self._task.broke(error)
             raise
 
-    def ranges(self, batch_id: int) -> list[Range]:
+    def ranges(self, batch_id: int) -> Sequence[Range]:
         """What the batch read, from the query's own offset log: rows cannot tell (a source may skip or filter)."""
         start = self._positions if batch_id == 0 else self._offset(batch_id - 1)
-        return list(ranges_between(start, self._offset(batch_id)))
+        return self._source.ranges(start, self._offset(batch_id))
 
     def _offset(self, batch_id: int) -> dict[str, int]:
         """The end of a batch as Spark wrote it down: version, metadata, then one line a source."""
         text = (self._checkpoint / "offsets" / str(batch_id)).read_text()
         offset = json.loads(text.splitlines()[2])
         if not isinstance(offset, dict):
-            raise SparkError(f"offset log of batch {batch_id} holds {offset!r}; allowed: an object of file to bytes")
+            raise SparkError(f"offset log of batch {batch_id} has {offset!r}; allowed: slice names and positions")
         return offset

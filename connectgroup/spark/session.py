@@ -57,8 +57,8 @@ def warm_up() -> None:
 
     The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that.
     """
-    from .columns import Column
-    from .source import FileSource
+    from ..dataplane.columns import Column
+    from .sources.files import FileSource
 
     session = spark_session()
     with tempfile.TemporaryDirectory(prefix="connectgroup-warm-up-") as scratch:
@@ -68,7 +68,7 @@ def warm_up() -> None:
         columns = (Column("a", "INT"),)
         source = FileSource(root=root, form="csv", columns=columns, task=0, tasks=1, most_bytes=1024)
         query = (
-            source.frame(session, {})
+            source.stream(session, {})
             .writeStream.option("checkpointLocation", str(Path(scratch, "checkpoint")))
             .foreachBatch(_take)
             .start()

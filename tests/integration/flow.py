@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from connectgroup.spark.offsets import EPOCH_BITS
-from connectgroup.spark.sinks import MANIFEST, read_committed
+from connectgroup.dataplane.ownership import EPOCH_BITS
+from connectgroup.spark.sinks.parquet import MANIFEST, read_committed
 
 Row = tuple[int, str]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.spark.files import is_slice_of
+from connectgroup.spark.sources.listing import is_slice_of
 
 from .cluster import GROUP, Cluster
 from .conftest import Background

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from connectgroup.assignor import ConnectMemberAssignment, Metadata
+from connectgroup.dataplane.offset_store import OffsetStore
+from connectgroup.dataplane.ownership import Owner
 from connectgroup.errors import CoordinatorLoadInProgress, Fenced
 from connectgroup.messages import (
     ConnectorChange,
@@ -25,7 +27,6 @@ from connectgroup.messages import (
 )
 from connectgroup.names import Unit
 from connectgroup.records import WantedState
-from connectgroup.spark.offsets import OffsetStore, Owner
 from tests.coordinator.builders import FaultyLog
 from tests.worker.builders import GROUP, Spread, World
 
@@ -226,7 +227,7 @@ async def test_a_task_can_fence_off_its_former_self_whatever_the_group_is_at(tmp
 
         def claim() -> None:
             claims.append(a.runner._runs[Unit("c", 0)].grant.owner_epoch)
-            store.claim(Owner(connector="c", task=0, tasks=1, epoch=claims[-1]), lambda name: True)
+            store.claim(Owner(connector="c", task=0, tasks=1, fencing_token=claims[-1]), lambda name: True)
 
         world.hook["start c-0"] = claim
         await world.add("c", 1)
@@ -246,7 +247,7 @@ async def test_a_task_can_fence_off_its_former_self_whatever_the_group_is_at(tmp
         [unit] = [unit for unit in (await world.describe()).connectors[0].units if unit.task == 0]
         assert (unit.state, unit.owner_epoch, claims) == ("RUNNING", epoch, [epoch, epoch])
         with pytest.raises(Fenced):
-            store.claim(Owner(connector="c", task=0, tasks=1, epoch=epoch - 1), lambda name: True)
+            store.claim(Owner(connector="c", task=0, tasks=1, fencing_token=epoch - 1), lambda name: True)
         gate.open()
     store.close()
 

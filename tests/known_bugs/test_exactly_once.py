@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from connectgroup.connector import TaskContext
+from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.offset_store import OffsetStore, Transaction
+from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.names import Unit
-from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
-from connectgroup.spark.files import is_slice_of
-from connectgroup.spark.offsets import OffsetStore, Owner, Range
+from connectgroup.spark.sources.listing import is_slice_of
 from connectgroup.worker.loop import WorkerSettings
 from tests.worker.builders import World
 
@@ -42,7 +43,7 @@ def open_store(path: Path) -> Iterator[Callable[[], OffsetStore]]:
 
 
 def owner(epoch: int, task: int = 0, tasks: int = 1) -> Owner:
-    return Owner(connector="c", task=task, tasks=tasks, epoch=epoch)
+    return Owner(connector="c", task=task, tasks=tasks, fencing_token=epoch)
 
 
 def every(_: str) -> bool:
@@ -56,9 +57,9 @@ def mine(who: Owner) -> Callable[[str], bool]:
 def put(store: OffsetStore, who: Owner, *ranges: Range) -> bool:
     """Write a row for each position of the ranges."""
 
-    def write(connection: sqlite3.Connection) -> None:
+    def write(connection: Transaction) -> None:
         rows = [(r.slice, at) for r in ranges for at in range(r.start, r.end)]
-        connection.executemany("INSERT INTO rows VALUES (?, ?)", rows)
+        connection.execute_many("INSERT INTO rows VALUES (?, ?)", rows)
 
     return store.commit(who, ranges, write)
 
@@ -133,7 +134,7 @@ def test_a_commit_that_was_on_its_way_for_long_hits_nothing_of_the_successor(
     late.claim(owner(1), every)
     inside, may_end = threading.Event(), threading.Event()
 
-    def slow(connection: sqlite3.Connection) -> None:
+    def slow(connection: Transaction) -> None:
         connection.execute("INSERT INTO rows VALUES ('f', 0)")
         inside.set()
         assert may_end.wait(30)
@@ -169,7 +170,7 @@ def test_no_batch_is_let_in_past_one_that_is_not(open_store: Callable[..., Offse
     store.claim(owner(1), every)
     put(store, owner(1), span(0, 5), span(0, 2, "g"))
 
-    def fail(connection: sqlite3.Connection) -> None:
+    def fail(connection: Transaction) -> None:
         connection.execute("INSERT INTO rows VALUES ('f', 5)")
         raise ConnectionError("the sink went away")
 
@@ -331,9 +332,9 @@ async def test_whoever_is_given_a_task_fences_off_whoever_had_it_whatever_their_
             actor.cut()
             await asyncio.sleep(1)
     store = open_store()
-    owners = [owner(context.token) for context in contexts]
+    owners = [owner(context.fencing_token) for context in contexts]
     assert len({context.member_id for context in contexts}) == 3
-    assert sorted({context.token for context in contexts}) == [context.token for context in contexts]
+    assert sorted({context.fencing_token for context in contexts}) == [context.fencing_token for context in contexts]
     at = 0
     for number, who in enumerate(owners):
         assert store.claim(who, every) == ({"f": at} if at else {})

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.spark import query
-from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError, SparkError
+from connectgroup.spark.errors import SparkError
 from connectgroup.spark.query import Batches
 from tests.spark.conftest import Bench, bench, spark, table, wait
 

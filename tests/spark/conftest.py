@@ -97,7 +97,7 @@ class Bench:
                 connection.close()
         import pyarrow.parquet
 
-        from connectgroup.spark.sinks import read_committed
+        from connectgroup.spark.sinks.parquet import read_committed
 
         return sorted(a for f in read_committed(self.output) for a in pyarrow.parquet.read_table(f)["a"].to_pylist())
 

@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.spark.errors import SourceError
-from connectgroup.spark.files import Planner, is_slice_of, last_line_end, list_files, ranges_between, read_bytes
-from connectgroup.spark.offsets import Range
+from connectgroup.dataplane.errors import SourceError
+from connectgroup.dataplane.ownership import Range, ranges_between
+from connectgroup.spark.sources.listing import (
+    Planner,
+    is_slice_of,
+    last_line_end,
+    list_files,
+    read_bytes,
+)
 
 
 def planner(root: Path, *, most_bytes: int = 1000, task: int = 0, tasks: int = 1) -> Planner:
@@ -132,7 +138,7 @@ def test_every_file_belongs_to_one_task_whatever_the_hash_seed() -> None:
     for tasks in (1, 2, 3, 7):
         assert all([is_slice_of(n, t, tasks) for t in range(tasks)].count(True) == 1 for n in names)
     code = (
-        "from connectgroup.spark.files import is_slice_of;"
+        "from connectgroup.spark.sources.listing import is_slice_of;"
         "print(''.join(str(int(is_slice_of(f'part-{n}.csv', 0, 2))) for n in range(100)))"
     )
     said = {

@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from connectgroup.spark.columns import from_ddl
-from connectgroup.spark.errors import BadLine
-from connectgroup.spark.lines import Format, read_range
-from connectgroup.spark.offsets import Range
+from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.errors import BadLine
+from connectgroup.dataplane.ownership import Range
+from connectgroup.spark.sources.lines import Format, read_range
 from tests.fuzzing import attack, folder_in_memory, inputs_each
 
 COLUMNS: Final = from_ddl("s STRING, i INT, d DOUBLE, at TIMESTAMP")

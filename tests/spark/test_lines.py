@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from connectgroup.dataplane.columns import from_ddl, to_ddl
+from connectgroup.dataplane.errors import BadLine
+from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
-from connectgroup.spark.columns import from_ddl, to_ddl
-from connectgroup.spark.errors import BadLine
-from connectgroup.spark.lines import Format, columns_from_header, read_range
-from connectgroup.spark.offsets import Range
+from connectgroup.spark.sources.lines import Format, columns_from_header, read_range
 
 ALL = from_ddl("b BOOLEAN, h SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP")
 AB = from_ddl("a INT, b STRING")

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from connectgroup.connector import TaskContext
+from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.offset_store import OffsetStore, Transaction
+from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.names import Unit
-from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
-from connectgroup.spark.files import is_slice_of
-from connectgroup.spark.offsets import OffsetStore, Owner, Range
+from connectgroup.spark.sources.listing import is_slice_of
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[OffsetStore]:
 
 
 def owner(epoch: int, task: int = 0, tasks: int = 1, source: str = "d") -> Owner:
-    return Owner(connector="c", task=task, tasks=tasks, epoch=epoch, source=source)
+    return Owner(connector="c", task=task, tasks=tasks, fencing_token=epoch, source=source)
 
 
 def one(slice_: str, start: int, end: int) -> list[Range]:
@@ -38,8 +39,8 @@ def every(_: str) -> bool:
 
 
 def put(store: OffsetStore, who: Owner, ranges: Sequence[Range], value: str = "x") -> bool:
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO t VALUES (?)", (value,))
+    def write(connection: Transaction) -> None:
+        connection.execute("INSERT INTO t VALUES (?)", value)
 
     return store.commit(who, ranges, write)
 
@@ -192,7 +193,7 @@ def test_nothing_is_written_before_a_claim(store: OffsetStore) -> None:
 def test_a_write_that_fails_moves_nothing(store: OffsetStore) -> None:
     store.claim(owner(1), every)
 
-    def write(connection: sqlite3.Connection) -> None:
+    def write(connection: Transaction) -> None:
         connection.execute("INSERT INTO t VALUES ('half')")
         raise RuntimeError("boom")
 
@@ -203,7 +204,7 @@ def test_a_write_that_fails_moves_nothing(store: OffsetStore) -> None:
 
 
 def test_connectors_in_one_file_do_not_know_of_each_other(store: OffsetStore) -> None:
-    other = Owner(connector="d", task=0, tasks=4, epoch=1, source="e")
+    other = Owner(connector="d", task=0, tasks=4, fencing_token=1, source="e")
     store.claim(owner(9), every)
     put(store, owner(9), one("a", 0, 10))
     assert store.claim(other, every) == {}
@@ -301,9 +302,9 @@ def test_whatever_owners_do_every_byte_of_every_slice_is_in_once(tmp_path: Path,
         if not batch:
             continue
 
-        def write(connection: sqlite3.Connection, batch: list[Range] = batch) -> None:
+        def write(connection: Transaction, batch: list[Range] = batch) -> None:
             rows = [(r.slice, k) for r in batch for k in range(r.start, r.end)]
-            connection.executemany("INSERT INTO bytes VALUES (?, ?)", rows)
+            connection.execute_many("INSERT INTO bytes VALUES (?, ?)", rows)
 
         try:
             committed += store.commit(who, batch, write)
@@ -334,7 +335,7 @@ def test_a_group_made_anew_goes_on_where_the_one_before_stood(store: OffsetStore
             scratch=tmp_path,
             progress=lambda rows: None,
             failed=lambda error: None,
-        ).token
+        ).fencing_token
 
     before, after = owner(token(1_700_000_000, 40)), owner(token(1_700_000_001, 1))
     store.claim(before, every)

@@ -12,12 +12,14 @@ import pytest
 
 from connectgroup.connector import TaskContext
 from connectgroup.connectors.idle import IdleConnector
+from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.sink import Sink
 from connectgroup.names import Unit
-from connectgroup.spark.columns import from_ddl
-from connectgroup.spark.offsets import Owner, Range
-from connectgroup.spark.sinks import ParquetSink, Sink, SqliteSink
+from connectgroup.spark.sinks.parquet import ParquetSink
+from connectgroup.spark.sinks.sqlite import SqliteSink
 
-OWNER = Owner(connector="c", task=0, tasks=1, epoch=1)
+OWNER = Owner(connector="c", task=0, tasks=1, fencing_token=1)
 RANGES = [Range(slice="f", start=0, end=1)]
 
 

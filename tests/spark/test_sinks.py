@@ -15,17 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from connectgroup.spark.columns import from_ddl, to_arrow
-from connectgroup.spark.errors import Fenced, OffsetConflict, SinkError
-from connectgroup.spark.offsets import Owner, Range
-from connectgroup.spark.sinks import MANIFEST, ParquetSink, Sink, SqliteSink, read_committed
+from connectgroup.dataplane.columns import from_ddl, to_arrow
+from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.sink import Sink
+from connectgroup.spark.sinks.parquet import MANIFEST, ParquetSink, read_committed
+from connectgroup.spark.sinks.sqlite import SqliteSink
 
 COLUMNS = from_ddl("a INT, b STRING")
 Open = Callable[[], Sink]
 
 
 def owner(epoch: int, task: int = 0, tasks: int = 1, connector: str = "c") -> Owner:
-    return Owner(connector=connector, task=task, tasks=tasks, epoch=epoch)
+    return Owner(connector=connector, task=task, tasks=tasks, fencing_token=epoch)
 
 
 def rows(*values: int) -> pa.Table:
@@ -211,7 +213,11 @@ def test_a_claim_removes_leftovers_nobody_can_put_in_any_more_and_nothing_else(t
 
     def leftover(who: Owner) -> Path:
         """A batch whose file is written and whose transaction never came."""
-        path = tmp_path / "out" / f"{who.connector}.{who.task}.{who.epoch}.{who.task:016x}{who.epoch:016x}.parquet"
+        path = (
+            tmp_path
+            / "out"
+            / f"{who.connector}.{who.task}.{who.fencing_token}.{who.task:016x}{who.fencing_token:016x}.parquet"
+        )
         pa.parquet.write_table(rows(666), path)
         return path
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.spark.errors import Fenced
-from connectgroup.spark.offsets import OffsetStore, Owner, Range
+from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.offset_store import OffsetStore, Transaction
+from connectgroup.dataplane.ownership import Owner, Range
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def store(tmp_path: Path) -> Iterator[OffsetStore]:
 
 
 def owner(epoch: int, task: int) -> Owner:
-    return Owner(connector="c", task=task, tasks=2, epoch=epoch, source="d")
+    return Owner(connector="c", task=task, tasks=2, fencing_token=epoch, source="d")
 
 
 BATCH = [Range(slice="a", start=0, end=10)]
@@ -54,7 +55,7 @@ def test_nobody_else_writes_between_the_look_at_the_fences_and_the_write(store: 
     store.claim(owner(1, 0), lambda _: True)
     other = sqlite3.connect(store.path, isolation_level=None, timeout=0)
 
-    def write(_: sqlite3.Connection) -> None:
+    def write(_: Transaction) -> None:
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("BEGIN IMMEDIATE")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.dataplane.errors import BadLine, Fenced, SinkError, SourceError
+from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
-from connectgroup.spark.errors import BadLine, Fenced, SinkError, SourceError, SparkError
-from connectgroup.spark.offsets import Range
+from connectgroup.spark.errors import SparkError
 from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
 from tests.no_threads import NoThreads
@@ -107,7 +108,7 @@ def test_the_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatc
     ranges = Batches.ranges
 
     def listen(self: Batches, batch_id: int) -> list[Range]:
-        read.append(ranges(self, batch_id))
+        read.append(list(ranges(self, batch_id)))
         return read[-1]
 
     monkeypatch.setattr(Batches, "ranges", listen)
@@ -215,7 +216,7 @@ def test_a_sink_that_is_locked_fails_the_task_and_loses_nothing(bench: Bench) ->
 
 
 def test_a_sink_that_is_full_fails_the_task_and_loses_nothing(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connectgroup.spark.offsets import OffsetStore
+    from connectgroup.dataplane.offset_store import OffsetStore
 
     table.write("one.csv", range(10))
     run = table.start(1)
@@ -244,7 +245,7 @@ def test_a_sink_that_is_full_fails_the_task_and_loses_nothing(table: Bench, monk
 
 def test_stop_returns_only_when_nothing_is_written_any_more(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """X6: stopped in the middle of a commit, the task is silent from the moment stop returns."""
-    from connectgroup.spark.sinks import SqliteSink
+    from connectgroup.spark.sinks.sqlite import SqliteSink
 
     inside, ended = threading.Event(), threading.Event()
     commit = SqliteSink.commit

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connectgroup.connector import Config, Task, TaskContext
-from connectgroup.connectors.pipeline import PipelineConnector, make_sink, make_source, parse_config
-from connectgroup.spark.errors import Fenced
-from connectgroup.spark.offsets import Owner, Range
+from connectgroup.connectors.pipeline import PipelineConnector, parse_config
+from connectgroup.dataplane.columns import Columns
+from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.sink import Sink
 from connectgroup.spark.query import SparkTask
-from connectgroup.spark.sinks import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,13 +31,14 @@ class WitnessedPipeline(PipelineConnector):
     """Entry point ``witnessed-pipeline``; settings as for ``pipeline``."""
 
     def task(self, config: Config, context: TaskContext) -> Task:
-        settings = parse_config(config)
-        witness = Path(settings.sink_path + ".witness")
+        pipeline = parse_config(config)
+        witness = Path(config["sink.path"] + ".witness")
         return SparkTask(
             context=context,
-            source=lambda: make_source(settings),
-            sink=lambda source: WitnessedSink(make_sink(settings, source), witness),
-            trigger_ms=settings.trigger_ms,
+            tasks=pipeline.settings.tasks,
+            source=pipeline.create_source,
+            sink=lambda source: WitnessedSink(pipeline.create_sink(source), witness),
+            trigger_ms=pipeline.settings.trigger_ms,
         )
 
 
@@ -45,6 +47,10 @@ class WitnessedSink(Sink):
 
     def __init__(self, sink: Sink, witness: Path) -> None:
         self._sink, self._witness = sink, witness
+
+    @classmethod
+    def create(cls, settings: object, columns: Columns) -> Sink:
+        raise NotImplementedError("the connector creates it")
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         positions = self._sink.claim(owner, is_mine)

@@ -1,7 +1,7 @@
 """What becomes visible in the sink: X1, X2, X3, X5, X8.
 
-The sink keeps fences and positions the way ``connectgroup.spark.offsets`` does. What these classes keep is beside it
-and by other means, so that a store with a hole in its rules is found out.
+The sink keeps fences and positions the way ``dataplane.offset_store`` does. These classes keep their own account
+by other means, so that a store with a hole in its rules is found out.
 """
 
 from __future__ import annotations

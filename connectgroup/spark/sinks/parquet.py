@@ -1,7 +1,7 @@
-"""Where rows go: a table in SQLite, or Parquet files behind a manifest. Both refuse a task that was succeeded.
+"""The sink ``parquet``: Parquet files in a directory, and a manifest that says which of them are committed.
 
-In both, data become visible in the very transaction that checks the fences and advances the offsets
-(``offsets.OffsetStore``), so a reader never sees half a batch and a batch is never in twice.
+The manifest's row is written in the transaction that checks the fencing tokens and advances the offsets
+(``dataplane.offset_store``).
 """
 
 from __future__ import annotations
@@ -10,88 +10,36 @@ import json
 import os
 import re
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
-from .columns import SQLITE_TYPES, Columns
-from .errors import SinkError
-from .offsets import BUSY_TIMEOUT_S, OffsetStore, Owner, Range
+from pydantic import Field
+
+from ...dataplane.columns import Columns
+from ...dataplane.errors import SinkError
+from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore, Transaction
+from ...dataplane.ownership import Owner, Range
+from ...dataplane.settings import PluginSettings, require_absolute
+from ...dataplane.sink import Sink
 
 if TYPE_CHECKING:
-    import sqlite3
-
     import pyarrow as pa
 
 MANIFEST: Final = "_manifest.sqlite"
 """The file beside a sink's Parquet files that says which of them are in."""
 
 
-class Sink(ABC):
-    """One task's way into a sink. Made and closed by the task; used by one thread at a time."""
+class ParquetSettings(PluginSettings):
+    """Settings of the sink ``parquet``, each with the prefix ``sink.``."""
 
-    @abstractmethod
-    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
-        """Fence off every earlier owner, then read where the slices stand (``OffsetStore.claim``)."""
+    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    busy_timeout_ms: Annotated[int, Field(ge=1, le=60_000, description="1 to 60000")] = 5_000
 
-    @abstractmethod
-    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
-        """Write the rows of ``ranges`` and advance them, or change nothing (``OffsetStore.commit``)."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of what is open. A second call does nothing."""
-
-
-class SqliteSink(Sink):
-    """Rows into a table of the SQLite file that holds the offsets; the table is made if it is missing."""
-
-    def __init__(self, path: Path, table: str, columns: Columns, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Open the file and check the table.
-
-        Raises:
-            SinkError: the file cannot be opened, or the table has other columns.
-        """
-        self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s)
-        self._columns = columns
-        names = ", ".join(_quoted(column.name) for column in columns)
-        self._insert = f"INSERT INTO {_quoted(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"
-        try:
-            self._make_table(path, table)
-        except BaseException:
-            self._store.close()
-            raise
-
-    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
-        return self._store.claim(owner, is_mine)
-
-    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
-        # Made before the transaction: while it is open, every other task of this file waits.
-        values = list(_rows(rows, self._columns))
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.executemany(self._insert, values)
-
-        return self._store.commit(owner, ranges, write)
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _make_table(self, path: Path, table: str) -> None:
-        found = [row[1] for row in self._store.execute(f"PRAGMA table_info({_quoted(table)})")]
-        if not found:
-            columns = ", ".join(f"{_quoted(column.name)} {SQLITE_TYPES[column.type]}" for column in self._columns)
-            self._store.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(table)} ({columns})")
-            return
-        known = {str(name).lower() for name in found}
-        for column in self._columns:
-            if column.name.lower() not in known:
-                raise SinkError(
-                    f"{path}: table {table} has no column {column.name};"
-                    f" allowed: a table with all columns of the source, or a name that is not taken"
-                )
+    def model_post_init(self, _: Any) -> None:
+        """Check the path. Raises ``ConfigError``."""
+        require_absolute("sink.path", self.path, "a directory, as an absolute path")
 
 
 class ParquetSink(Sink):
@@ -100,6 +48,8 @@ class ParquetSink(Sink):
     A batch's file is written and synced under its final name first; only the manifest's row, in the offsets'
     transaction, puts it in. Read with ``read_committed``.
     """
+
+    Settings = ParquetSettings
 
     def __init__(self, directory: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         """Make the directory if it is missing (its parent must exist) and open the manifest.
@@ -120,6 +70,10 @@ class ParquetSink(Sink):
             self._store.close()
             raise
 
+    @classmethod
+    def create(cls, settings: ParquetSettings, columns: Columns) -> ParquetSink:
+        return cls(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
+
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         positions = self._store.claim(owner, is_mine)
         self._remove_leftovers(owner)
@@ -128,15 +82,15 @@ class ParquetSink(Sink):
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
         if rows.num_rows == 0:
             return self._store.commit(owner, ranges)
-        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.epoch}.{uuid.uuid4().hex}.parquet"
+        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}.{uuid.uuid4().hex}.parquet"
         path = self._directory / name
         try:
             size = _write_synced(rows, path)
             listed = {r.slice: [r.start, r.end] for r in ranges}
-            values = (name, rows.num_rows, size, owner.connector, owner.task, owner.epoch, json.dumps(listed))
+            values = (name, rows.num_rows, size, owner.connector, owner.task, owner.fencing_token, json.dumps(listed))
 
-            def write(connection: sqlite3.Connection) -> None:
-                connection.execute("INSERT INTO connectgroup_manifest VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            def write(transaction: Transaction) -> None:
+                transaction.execute("INSERT INTO connectgroup_manifest VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
 
             is_new = self._store.commit(owner, ranges, write)
         except OSError as error:
@@ -163,7 +117,7 @@ class ParquetSink(Sink):
             if match is None or match["prefix"] != _prefix(owner.connector):
                 continue
             epoch, task = int(match["epoch"]), int(match["task"])
-            if epoch <= floor or (task == owner.task and epoch < owner.epoch):
+            if epoch <= floor or (task == owner.task and epoch < owner.fencing_token):
                 candidates.append(path)
         # Listed first, the manifest read second: a file put in between the two is seen as in.
         for path in candidates:
@@ -193,24 +147,6 @@ def read_committed(directory: Path) -> list[Path]:
         store.close()
 
 
-def _rows(table: pa.Table, columns: Columns) -> Iterator[tuple[Any, ...]]:
-    """Rows as SQLite takes them: booleans as 0 and 1, dates and times as ISO text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = []
-    for column, array in zip(columns, table.select([column.name for column in columns]).columns, strict=True):
-        if column.type == "TIMESTAMP":
-            # Casting with the zone gives the same text and takes six times as long.
-            array = pc.binary_join_element_wise(array.cast(pa.timestamp("us")).cast(pa.string()), "Z", "")
-        elif column.type == "DATE":
-            array = array.cast(pa.string())
-        elif column.type == "BOOLEAN":
-            array = array.cast(pa.int8())
-        values.append(array.to_pylist())
-    return zip(*values, strict=True)
-
-
 def _write_synced(rows: pa.Table, path: Path) -> int:
     """Write one file, safe on disk when this returns; its size in bytes."""
     import pyarrow.parquet
@@ -233,15 +169,13 @@ def _disk_says(error: OSError) -> str:
     return f"cannot be written ({error.strerror}); allowed: a directory with free space that this worker may write"
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _prefix(connector: str) -> str:
     return quote(connector, safe="").replace(".", "%2E")
 
 
 _FILE_NAME: Final = re.compile(r"(?P<prefix>[^.]+)\.(?P<task>\d+)\.(?P<epoch>\d+)\.[0-9a-f]{32}\.parquet")
+
+
 _MANIFEST_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS connectgroup_manifest (file TEXT PRIMARY KEY, rows INTEGER NOT NULL,"
     " bytes INTEGER NOT NULL, connector TEXT NOT NULL, task INTEGER NOT NULL, epoch INTEGER NOT NULL,"

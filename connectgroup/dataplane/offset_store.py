@@ -23,57 +23,31 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from .errors import Fenced, OffsetConflict, SinkError
-
-EPOCH_BITS: Final = 0xFFFF_FFFF
-"""The part of a token that is the owner epoch."""
+from .ownership import EPOCH_BITS, Owner, Range
 
 BUSY_TIMEOUT_S: Final = 5.0
 """How long to wait for another writer of the same file before the batch fails (seconds)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """One grant of one task: what is fenced with.
+class Transaction:
+    """The open transaction of one batch, for the sink's own statements. It cannot commit."""
 
-    Attributes:
-        connector: the connector's name.
-        task: the task's number, from 0.
-        tasks: how many tasks the connector has in the layout this task belongs to.
-        epoch: the grant's token (``TaskContext.token``): owner epoch, and above it the group's incarnation. Strictly
-            grows per task, and every task of a later layout has a higher one than every task of an earlier layout.
-        source: what is read, as a person would write it. A connector name belongs to one source: positions in
-            one directory mean nothing in another.
-    """
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
 
-    connector: str
-    task: int
-    tasks: int
-    epoch: int
-    source: str = ""
+    def execute(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        """Execute one statement and return its rows."""
+        return self._connection.execute(statement, values).fetchall()
 
-    @property
-    def owner_epoch(self) -> int:
-        """The owner epoch alone, as the group shows it."""
-        return self.epoch & EPOCH_BITS
-
-    def __str__(self) -> str:
-        return f"{self.connector}-{self.task} at owner epoch {self.owner_epoch}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """What a batch read of one slice: half open, ``[start, end)``, in the slice's own unit (bytes)."""
-
-    slice: str
-    start: int
-    end: int
+    def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Execute one statement for each row of values."""
+        self._connection.executemany(statement, rows)
 
 
 class OffsetStore:
@@ -101,15 +75,13 @@ class OffsetStore:
             )
             self._prepare()
 
-    def commit(
-        self, owner: Owner, ranges: Sequence[Range], write: Callable[[sqlite3.Connection], None] | None = None
-    ) -> bool:
+    def commit(self, owner: Owner, ranges: Sequence[Range], write: Callable[[Transaction], None] | None = None) -> bool:
         """Write one batch and advance its slices, or change nothing.
 
         Args:
             owner: who writes.
             ranges: what was read, at most one range a slice, none of them empty.
-            write: puts the data into the open transaction. Must not commit.
+            write: writes the data within the transaction.
 
         Returns:
             True if the batch was written now; False if it was in already.
@@ -125,11 +97,11 @@ class OffsetStore:
             if self._is_in_already(connection, owner, ranges):
                 return False
             if write is not None:
-                write(connection)
+                write(Transaction(connection))
             connection.executemany(
                 "INSERT INTO connectgroup_offsets (connector, slice, position, epoch) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (connector, slice) DO UPDATE SET position = excluded.position, epoch = excluded.epoch",
-                [(owner.connector, r.slice, r.end, owner.epoch) for r in ranges],
+                [(owner.connector, r.slice, r.end, owner.fencing_token) for r in ranges],
             )
         return True
 
@@ -148,12 +120,12 @@ class OffsetStore:
             fence = connection.execute(
                 "SELECT epoch FROM connectgroup_fences WHERE connector = ? AND task = ?", (owner.connector, owner.task)
             ).fetchone()
-            if fence is not None and fence[0] > owner.epoch:
+            if fence is not None and fence[0] > owner.fencing_token:
                 raise _fenced(owner, f"task-{owner.task}", fence[0])
             connection.execute(
                 "INSERT INTO connectgroup_fences (connector, task, epoch) VALUES (?, ?, ?)"
                 " ON CONFLICT (connector, task) DO UPDATE SET epoch = excluded.epoch",
-                (owner.connector, owner.task, owner.epoch),
+                (owner.connector, owner.task, owner.fencing_token),
             )
             positions: dict[str, int] = {}
             rows = connection.execute(
@@ -163,12 +135,12 @@ class OffsetStore:
             for slice_, position, epoch in rows:
                 if not is_mine(slice_):
                     continue
-                if epoch > owner.epoch:
+                if epoch > owner.fencing_token:
                     raise _fenced(owner, slice_, epoch)
                 positions[slice_] = position
             connection.executemany(
                 "UPDATE connectgroup_offsets SET epoch = ? WHERE connector = ? AND slice = ? AND epoch < ?",
-                [(owner.epoch, owner.connector, slice_, owner.epoch) for slice_ in positions],
+                [(owner.fencing_token, owner.connector, slice_, owner.fencing_token) for slice_ in positions],
             )
         return positions
 
@@ -204,7 +176,7 @@ class OffsetStore:
             "SELECT tasks, floor, highest, source FROM connectgroup_layouts WHERE connector = ?", (owner.connector,)
         ).fetchone()
         if row is None:
-            tasks, floor, highest = owner.tasks, -1, owner.epoch
+            tasks, floor, highest = owner.tasks, -1, owner.fencing_token
         else:
             tasks, floor, highest, source = row
             if source != owner.source:
@@ -213,13 +185,13 @@ class OffsetStore:
                     " allowed: the same source, or another connector name"
                 )
             if tasks == owner.tasks:
-                if owner.epoch <= floor:
+                if owner.fencing_token <= floor:
                     raise _fenced(owner, f"layout of {tasks} tasks", floor + 1)
-            elif owner.epoch <= highest:
+            elif owner.fencing_token <= highest:
                 raise _fenced(owner, f"layout of {tasks} tasks", highest)
             else:
                 tasks, floor = owner.tasks, highest
-            highest = max(highest, owner.epoch)
+            highest = max(highest, owner.fencing_token)
         connection.execute(
             "INSERT OR REPLACE INTO connectgroup_layouts (connector, tasks, floor, highest, source)"
             " VALUES (?, ?, ?, ?, ?)",
@@ -235,12 +207,12 @@ class OffsetStore:
         if row is None:
             raise OffsetConflict(f"{self.path}: {owner} writes before it has claimed; allowed: claim first")
         tasks, floor, highest, fence = row
-        if fence > owner.epoch:
+        if fence > owner.fencing_token:
             raise _fenced(owner, f"task-{owner.task}", fence)
         # A layout of another number of tasks that came since has put its floor above every owner before it.
-        if owner.epoch <= floor:
+        if owner.fencing_token <= floor:
             raise _fenced(owner, f"layout of {tasks} tasks", highest)
-        if fence < owner.epoch:
+        if fence < owner.fencing_token:
             raise OffsetConflict(f"{self.path}: {owner} writes before it has claimed; allowed: claim first")
 
     def _is_in_already(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
@@ -254,8 +226,8 @@ class OffsetStore:
                 "SELECT position, epoch FROM connectgroup_offsets WHERE connector = ? AND slice = ?",
                 (owner.connector, r.slice),
             ).fetchone()
-            position, epoch = row if row is not None else (0, owner.epoch)
-            if epoch > owner.epoch:
+            position, epoch = row if row is not None else (0, owner.fencing_token)
+            if epoch > owner.fencing_token:
                 raise _fenced(owner, r.slice, epoch)
             at_start += position == r.start
             at_end += position == r.end
@@ -328,7 +300,7 @@ def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:
 
 
 def _fenced(owner: Owner, place: str, theirs: int) -> Fenced:
-    of_a_later_group = " of a group made later" if theirs > owner.epoch | EPOCH_BITS else ""
+    of_a_later_group = " of a group made later" if theirs > owner.fencing_token | EPOCH_BITS else ""
     return Fenced(
         f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {theirs & EPOCH_BITS}{of_a_later_group},"
         f" ours is {owner.owner_epoch}; allowed: only the latest owner writes"

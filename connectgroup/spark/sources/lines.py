@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.csv
 
-from ..errors import ConfigError
-from ..names import printable
-from .columns import Column, Columns, check_names, to_arrow
-from .errors import BadLine
-from .files import list_files, read_bytes
-from .offsets import Range
+from ...dataplane.columns import Column, Columns, check_names, to_arrow
+from ...dataplane.errors import BadLine
+from ...dataplane.ownership import Range
+from ...errors import ConfigError
+from ...names import printable
+from .listing import list_files, read_bytes
 
 Format = Literal["csv", "jsonl"]
 

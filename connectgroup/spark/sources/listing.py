@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .errors import SourceError
-from .offsets import Range
+from ...dataplane.errors import SourceError
+from ...dataplane.ownership import Range
 
 UNFINISHED: Final = (".tmp", ".part")
 _BLOCK_BYTES: Final = 64 * 1024
@@ -130,13 +130,6 @@ def last_line_end(descriptor: int, start: int, stop: int) -> int:
             return begin + at + 1
         end = begin
     return start
-
-
-def ranges_between(start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Range]:
-    """What lies between two offsets, sorted by slice; slices that did not move are left out."""
-    for name in sorted(end):
-        if end[name] != start.get(name, 0):
-            yield Range(slice=name, start=start.get(name, 0), end=end[name])
 
 
 def read_bytes(root: Path, wanted: Range) -> bytes:

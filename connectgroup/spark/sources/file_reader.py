@@ -9,62 +9,20 @@ This module is imported by Spark's Python workers.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from .columns import Column, Columns, to_ddl
-from .files import Planner, ranges_between
-from .offsets import Range
+from ...dataplane.columns import to_ddl
+from ...dataplane.ownership import Range, ranges_between
+from .files import DATA_SOURCE, FileSource
+from .listing import Planner
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from .lines import Format
-
-NAME = "connectgroup-files"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSource:
-    """What one task reads.
-
-    Attributes:
-        root: the directory.
-        form: ``csv`` or ``jsonl``.
-        columns: names and types.
-        task, tasks: which files are this task's.
-        most_bytes: upper bound on the bytes of one batch.
-        null: a word that means null in CSV, beside the empty field.
-    """
-
-    root: Path
-    form: Format
-    columns: Columns
-    task: int
-    tasks: int
-    most_bytes: int
-    null: str = ""
-
-    def frame(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        """The rows from the positions on, as a streaming frame. Nothing is read until a query starts."""
-        session.dataSource.register(FilesDataSource)
-        plain = asdict(self) | {"root": str(self.root), "positions": dict(positions)}
-        return session.readStream.format(NAME).schema(to_ddl(self.columns)).option("plan", json.dumps(plain)).load()
-
-    @classmethod
-    def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:
-        """The source and the positions that ``frame`` handed to Spark."""
-        plain = json.loads(text)
-        positions = plain.pop("positions")
-        columns = tuple(Column(**column) for column in plain.pop("columns"))
-        return cls(root=Path(plain.pop("root")), columns=columns, **plain), positions
 
 
 class FilesDataSource(DataSource):
@@ -72,7 +30,7 @@ class FilesDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return NAME
+        return DATA_SOURCE
 
     def schema(self) -> str:
         source, _ = FileSource.from_json(self.options["plan"])

@@ -1,0 +1,69 @@
+"""What a sink author writes against: one class, found by the entry point ``connectgroup.sinks``.
+
+The check of the fencing token, the rows and the positions are one atomic unit. So a reader never sees half a batch, a
+batch is never written twice, and a zombie cannot write. ``offset_store.OffsetStore`` does this for sinks whose data
+live in a SQLite database or are listed in one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .columns import Columns
+from .ownership import Owner, Range
+from .settings import PluginSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Sink(ABC):
+    """One task's way into a sink. Created and closed by the task; used by one thread at a time.
+
+    Attributes:
+        Settings: the settings under ``sink.``; each field's description says what is allowed.
+    """
+
+    Settings: ClassVar[type[PluginSettings]]
+
+    @classmethod
+    @abstractmethod
+    def create(cls, settings: Any, columns: Columns) -> Sink:
+        """Open the sink for rows of these columns.
+
+        Args:
+            settings: an instance of ``Settings``.
+
+        Raises:
+            SinkError: it cannot be opened, or does not fit the columns.
+        """
+
+    @abstractmethod
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        """Fence every earlier owner, then read the positions of the slices that are the owner's.
+
+        Returns:
+            Position by slice name.
+
+        Raises:
+            Fenced: a higher fencing token has claimed this task or one of its slices.
+        """
+
+    @abstractmethod
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        """Write the rows of ``ranges`` and advance the positions, or change nothing.
+
+        Returns:
+            True if the batch was written now, false if it was committed before (a replay).
+
+        Raises:
+            Fenced: a higher fencing token has claimed this task or one of its slices.
+            OffsetConflict: a range does not start where its slice stands.
+            SinkError: the batch cannot be written.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open. Idempotent."""

@@ -1,0 +1,133 @@
+"""The source ``files``: a directory of growing CSV or JSON-lines files.
+
+A slice is a file; its position is the number of bytes read. ``file_reader`` is the Spark side of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
+from ...dataplane.settings import PluginSettings, require_absolute
+from ...dataplane.source import Source
+from ...errors import NO_VALUE, ConfigError
+from .listing import is_slice_of, list_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DATA_SOURCE: Final = "connectgroup-files"
+"""Its name among Spark's data sources."""
+
+Format = Literal["csv", "jsonl"]
+
+
+class FileSettings(PluginSettings):
+    """Settings of the source ``files``, each with the prefix ``source.``."""
+
+    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    format: Annotated[Format, Field(description="csv, jsonl")]
+    schema_: Annotated[
+        str | None,
+        Field(alias="schema", description="columns as NAME TYPE, separated by commas (csv: may be left out)"),
+    ] = None
+    null: Annotated[
+        str, Field(description="a word that means null in a csv field without quotes, beside the empty field")
+    ] = ""
+    max_bytes_per_batch: Annotated[int, Field(ge=1024, le=256 << 20, description="1024 to 268435456")] = 16 << 20
+
+    def model_post_init(self, _: Any) -> None:
+        """Check what does not fit together.
+
+        Raises:
+            ConfigError: a setting cannot be used with the others.
+        """
+        require_absolute("source.path", self.path, "a directory, as an absolute path")
+        if self.schema_ is not None:
+            from_ddl(self.schema_)
+        elif self.format == "jsonl":
+            raise ConfigError("source.schema", NO_VALUE, "columns as NAME TYPE, separated by commas (jsonl needs them)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource(Source):
+    """What one task reads.
+
+    Attributes:
+        root: the directory.
+        form: ``csv`` or ``jsonl``.
+        columns: names and types.
+        task, tasks: which files are this task's.
+        most_bytes: upper bound on the bytes of one batch.
+        null: a word that means null in CSV, beside the empty field.
+    """
+
+    Settings = FileSettings
+
+    root: Path
+    form: Format
+    columns: Columns
+    task: int
+    tasks: int
+    most_bytes: int
+    null: str = ""
+
+    @classmethod
+    def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
+        root = Path(settings.path)
+        list_files(root)
+        return cls(
+            root=root,
+            form=settings.format,
+            columns=_columns(settings, root),
+            task=task,
+            tasks=tasks,
+            most_bytes=settings.max_bytes_per_batch,
+            null=settings.null,
+        )
+
+    @property
+    def description(self) -> str:
+        return f"{self.form} files in {self.root}"
+
+    def owns(self, slice_name: str) -> bool:
+        return is_slice_of(slice_name, self.task, self.tasks)
+
+    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        from .file_reader import FilesDataSource
+
+        session.dataSource.register(FilesDataSource)
+        plain = asdict(self) | {"root": str(self.root), "positions": dict(positions)}
+        return (
+            session.readStream.format(DATA_SOURCE).schema(to_ddl(self.columns)).option("plan", json.dumps(plain)).load()
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:
+        """The source and the positions that ``stream`` handed to Spark."""
+        plain = json.loads(text)
+        positions = plain.pop("positions")
+        columns = tuple(Column(**column) for column in plain.pop("columns"))
+        return cls(root=Path(plain.pop("root")), columns=columns, **plain), positions
+
+
+def _columns(settings: FileSettings, root: Path) -> Columns:
+    """The schema, or the columns of a CSV header where none is given.
+
+    Raises:
+        ConfigError: there is no schema and no file to take it from.
+    """
+    if settings.schema_ is not None:
+        return from_ddl(settings.schema_)
+    from .lines import columns_from_header
+
+    columns = columns_from_header(root)
+    if columns is None:
+        raise ConfigError("source.schema", NO_VALUE, f"a schema, or a CSV file with a header in {root}")
+    return columns
