@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from .connector import Connector as Connector, Task as Task, TaskContext as TaskContext
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
-    from .errors import ConnectGroupError as ConnectGroupError, PluginError as PluginError
+    from .errors import (
+        ConnectGroupError as ConnectGroupError,
+        PluginError as PluginError,
+        WorkerAlreadyRun as WorkerAlreadyRun,
+    )
     from .group.settings import GroupSettings as GroupSettings
     from .listener import WorkerRebalanceListener as WorkerRebalanceListener
     from .log.memory import MemoryLog as MemoryLog
@@ -76,7 +80,7 @@ _HOME = {
     "connector": ("Connector", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
-    "errors": ("ConnectGroupError", "PluginError"),
+    "errors": ("ConnectGroupError", "PluginError", "WorkerAlreadyRun"),
     "group.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),
     "log.memory": ("MemoryLog",),

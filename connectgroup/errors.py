@@ -18,7 +18,8 @@
     ├── WireError                bytes that are not a message of ours
     ├── Fenced                   a write refused: a later grant of the same work has been seen
     ├── ConfigError              a setting: field, value, what is allowed
-    └── PluginError              an assignor, listener or connector that misbehaved: which, and how
+    ├── PluginError              an assignor, listener or connector that misbehaved: which, and how
+    └── WorkerAlreadyRun         a second ``Worker.run``: a Worker runs once
 
 A bug in this package is an ``AssertionError``: it is logged with its trace where it must not take others down, and
 never handled as one of these.
@@ -243,3 +244,7 @@ class PluginError(ConnectGroupError):
     def with_location(self) -> str:
         """The message, and the location if there is one."""
         return f"{self} (at {self.location})" if self.location else str(self)
+
+
+class WorkerAlreadyRun(ConnectGroupError, RuntimeError):
+    """``Worker.run`` has been called before: a Worker runs once, a new membership needs a new one."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
-from .config import ConnectorFile, CoordinatorConfig
+from .config import ConnectorFile, CoordinatorConfig, WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import from_code
 from .messages import (
@@ -45,7 +45,8 @@ logger = logging.getLogger(__name__)
 RESTART_WAIT_S = 1.0
 LONGEST_RESTART_WAIT_S = 30.0
 LONG_LIFE_S = 60.0
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
+"""A worker ends within its rebalance timeout; a few seconds more for its process."""
 HERE = "this process"
 
 

@@ -33,10 +33,11 @@ from ..errors import (
     PluginError,
     StaleGroupEpoch,
     TransportError,
+    WorkerAlreadyRun,
     from_code,
 )
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Action, Compute, Restart
+from ..member.actions import Action, Compute, Fail, Restart
 from ..member.machine import Member, MemberSettings, Phase
 from ..messages import (
     ConnectorChange,
@@ -55,7 +56,7 @@ from ..messages import (
     entries,
     grouped,
 )
-from ..names import NO_UNITS, Units, printable, show
+from ..names import Units, printable, show
 from ..transport.base import Client
 from .offload import off_loop
 from .perform import Performer
@@ -75,8 +76,8 @@ class WorkerSettings:
         retry_first_s: the wait after a first failed call; grows with each failure in a row, with jitter.
         retry_most_s: the longest such wait.
         status_wait_s: statuses wait this long for company before they are sent.
-        lose_timeout_s: how long lost work is waited for before the worker joins again; what is left of it can
-            no longer write, since its token is out of date.
+        lose_timeout_s: how long lost units may take to stop before the worker joins again; what is left of them can
+            no longer write, since its token is out of date. ``None``: the rebalance timeout.
     """
 
     call_timeout_s: float = 5.0
@@ -84,7 +85,7 @@ class WorkerSettings:
     retry_first_s: float = 0.05
     retry_most_s: float = 2.0
     status_wait_s: float = 0.05
-    lose_timeout_s: float = 30.0
+    lose_timeout_s: float | None = None
 
 
 FIRST_INTERVAL_MS = 3_000
@@ -94,6 +95,10 @@ LEAST_PATIENCE_S = 0.2
 """An answer is given at least this long, however little is left of the lease."""
 
 
+STOP_SHARE = 0.875
+"""The part of the rebalance timeout that stops and callbacks may take when a worker ends. The rest is for the leave."""
+
+
 class _TryAgain(Exception):
     """The coordinator did not answer, or could not; the same may be asked again."""
 
@@ -101,7 +106,12 @@ class _TryAgain(Exception):
 class Worker:
     """A member of a worker group, for as long as ``run`` runs.
 
-    Embed it like this: ``await Worker(...).run()`` in a task of your own, ``worker.stop()`` to leave.
+    Embed it like this: ``await Worker(...).run()`` in a task of your own, ``worker.stop()`` to leave. A Worker runs
+    once; to join again, make a new one.
+
+    Whatever runner, listeners and assignors do, ``run`` returns within the rebalance timeout
+    (``MemberSettings.rebalance_timeout_ms``) of ``stop``, of a cancellation, or of an answer that ends the worker.
+    Units that have not stopped by then are named in an error line: they may still run, fenced by their owner epoch.
     """
 
     def __init__(
@@ -138,7 +148,8 @@ class Worker:
             runner=runner,
             assignors=assignors,
             listeners=listeners,
-            lose_timeout_s=self._times.lose_timeout_s,
+            lose_timeout_s=self._lose_timeout_s(),
+            report=self.report,
             on_change=self._on_change,
         )
         self._computing: asyncio.Task[None] | None = None
@@ -148,7 +159,8 @@ class Worker:
         self._for_good = self._restarts = False
         self._drained: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
-        self._abandoned: Units = NO_UNITS
+        self._ran = False
+        self._ends_at: float | None = None
         self._speak_at: asyncio.TimerHandle | None = None
         self._unanswered: asyncio.Timeout | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -179,11 +191,20 @@ class Worker:
     # Life
 
     async def run(self) -> None:
-        """Join, work, and return once ``stop`` has been called and everything is let go.
+        """Join, work, and return once ``stop`` has been called and all units have stopped.
+
+        After ``stop``, and when cancelled: revoke the units, leave the group, return. After a ``stop`` before ``run``:
+        return at once, without a request. Cancelled a second time: return without waiting for anything.
 
         Raises:
+            WorkerAlreadyRun: ``run`` has been called before; the earlier call is not affected.
             GroupError: the coordinator will not have this worker, and says why; everything has been stopped.
         """
+        if self._ran:
+            raise WorkerAlreadyRun(f"worker {self.member_id} has been run already; a Worker runs once, make a new one")
+        self._ran = True
+        if self._stopping.is_set():
+            return
         self._loop = asyncio.get_running_loop()
         performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._beat_all(), name="beat")
@@ -205,7 +226,7 @@ class Worker:
             # should not have to wait for the session timeout (KAFKA-16985).
             performer.cancel()
             self.member.retire()
-            await self._stop_what_is_left()
+            await self._stop_all(frozenset(self.member.owned))
             beater.cancel()
             if self.member.phase is not Phase.GONE:
                 await self._leave()
@@ -248,23 +269,46 @@ class Worker:
         """Until ``stop`` has been called."""
         await self._stopping.wait()
 
+    def _lose_timeout_s(self) -> float:
+        rebalance_s, own_s = self.member.settings.rebalance_timeout_ms / 1000, self._times.lose_timeout_s
+        return rebalance_s if own_s is None else own_s
+
+    def _end_s(self, share: float) -> float:
+        """Seconds until this share of the rebalance timeout has passed since the worker began to end."""
+        now, timeout_s = self._loop.time(), self.member.settings.rebalance_timeout_ms / 1000
+        if self._ends_at is None:
+            self._ends_at = now + timeout_s
+        return max(0.0, self._ends_at - (1 - share) * timeout_s - now)
+
     async def _let_go(self) -> None:
         """Stop what runs, by the same road as any revocation: heartbeats go on meanwhile."""
-        self._do(self.member.retire())
         self._emptied.clear()
+        self._do(self.member.retire())
+        if not self.member.owned:
+            return
+        emptied = asyncio.create_task(self._emptied.wait())
+        idle = asyncio.create_task(self._performer.idle.wait())
+        # Idle with units left: a stop or a listener failed. Not idle after half the time: a start or a callback hangs.
+        await asyncio.wait({emptied, idle}, timeout=self._end_s(0.5), return_when=asyncio.FIRST_COMPLETED)
         if self.member.owned:
-            try:
-                await asyncio.wait_for(self._emptied.wait(), self._times.lose_timeout_s)
-            except TimeoutError:
-                logger.error("%s did not stop within %g s", show(self.member.owned), self._times.lose_timeout_s)
-                self._abandoned = frozenset(self.member.owned)
+            left = asyncio.create_task(self._stop_all(frozenset(self.member.owned)))
+            await asyncio.wait({left, emptied}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._performer.idle.is_set():
+                await asyncio.wait(
+                    {emptied, idle}, timeout=self._end_s(STOP_SHARE), return_when=asyncio.FIRST_COMPLETED
+                )
+            left.cancel()
+        for task in (emptied, idle):
+            task.cancel()
 
-    async def _stop_what_is_left(self) -> None:
-        left = frozenset(self.member.owned) | self._abandoned
+    async def _stop_all(self, units: Units) -> None:
+        """Stop units without callbacks, as long as the end of the worker allows."""
+        if not units:
+            return
         try:
-            await asyncio.wait_for(self._performer.stop(left), self._times.lose_timeout_s)
+            await asyncio.wait_for(self._performer.stop(units), self._end_s(STOP_SHARE))
         except Exception as error:
-            logger.error("%s may still be running: %s", show(left), describe(error))
+            logger.error("%s may still be running: %s", show(units), describe(error))
 
     async def _leave(self) -> None:
         """Say that we go, once, without waiting long: the session timeout tells the group otherwise."""
@@ -273,7 +317,7 @@ class Worker:
         request = self.member.next_request(self._now_ms())
         assert request is not None, "a leave can always be said"
         with contextlib.suppress(TransportError):
-            await self._control.call(request, timeout_s=self._times.call_timeout_s)
+            await self._control.call(request, timeout_s=min(self._times.call_timeout_s, self._end_s(0.95)))
 
     # ----------------------------------------------------------------------------------------------
     # Beat
@@ -398,6 +442,8 @@ class Worker:
     def _do(self, actions: Sequence[Action]) -> None:
         """Have it done, in order; computing goes on beside the rest."""
         for action in actions:
+            if isinstance(action, Fail):
+                self._end_s(1)  # the worker ends: its time begins
             if isinstance(action, Restart):
                 self.restart()
             elif not isinstance(action, Compute):

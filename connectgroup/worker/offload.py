@@ -7,9 +7,10 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 from .waiting import backoff_s, worth_a_line
@@ -36,6 +37,13 @@ CHECK_S = 0.01
 """Between two checks of a pool that has queued calls."""
 
 logger = logging.getLogger(__name__)
+
+
+def slices(items: Iterable[T]) -> Iterator[list[T]]:
+    """In lists of ``SLICE``: one list is what one turn of the event loop handles."""
+    left = iter(items)
+    while some := list(islice(left, SLICE)):
+        yield some
 
 
 class NoThread(RuntimeError):

@@ -12,23 +12,30 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from ..assignor import Assignor
 from ..assignor_guard import describe
-from ..errors import GroupError
+from ..errors import GroupError, PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign, Fail, Grant, Lose, Revoke
 from ..member.machine import Member
+from ..messages import TaskStatus
 from ..names import Units, show
+from ..records import UnitState
 from ..tracing import span
 from .callbacks import Listeners, tell_chosen_assignor
-from .runner import Runner
+from .offload import slices
+from .runner import Runner, one_line
 
 logger = logging.getLogger(__name__)
 
 Work = Revoke | Assign | Lose | Fail
+Argument = TypeVar("Argument")
+
+FAIL_SHARE = 0.6
+"""The part of the rebalance timeout that stops may take when the coordinator refuses the worker."""
 
 
 class Performer:
@@ -38,6 +45,7 @@ class Performer:
         runner: runs the work; ``None`` where there is nothing to run.
         fatal: why the group will not have this worker, once everything has been stopped for it.
         lost: how often everything was lost.
+        idle: set while nothing is queued or being performed.
     """
 
     def __init__(
@@ -48,13 +56,15 @@ class Performer:
         assignors: Sequence[Assignor[Any, Any, Any]],
         listeners: Sequence[WorkerRebalanceListener],
         lose_timeout_s: float,
+        report: Callable[[TaskStatus], None],
         on_change: Callable[[], None],
     ) -> None:
         """Nothing is performed before ``run``.
 
         Args:
-            lose_timeout_s: how long to wait, once everything is lost, for what is being done, for the tasks to
-                stop, and for the listeners.
+            lose_timeout_s: how long to wait, once everything is lost, for the tasks to stop. The action under way gets
+                half of it, the listeners a quarter more.
+            report: takes the status of a unit whose start failed.
             on_change: called when units have ended, so that the group may hear of it.
         """
         self.runner = runner
@@ -64,7 +74,10 @@ class Performer:
         self._assignors = tuple(assignors)
         self._listeners = Listeners(listeners)
         self._lose_timeout_s = lose_timeout_s
+        self._lost_at, self._limit_s = 0.0, lose_timeout_s
+        self._report = report
         self._on_change = on_change
+        self.idle = asyncio.Event()
         self._queue: deque[Work] = deque()
         self._has_work = asyncio.Event()
         self._losing = asyncio.Event()
@@ -78,8 +91,13 @@ class Performer:
         A revocation that comes while another one is under way begins to stop its units at once (CA-19): the group
         counts its rebalance timeout from now, whatever the earlier units take. Its listeners are told in its turn.
         """
+        self.idle.clear()
         if isinstance(action, Lose | Fail):
             self._queue.clear()
+            self._lost_at, self._limit_s = asyncio.get_running_loop().time(), self._lose_timeout_s
+            if isinstance(action, Fail):
+                # The callbacks get a quarter more, and the leave has to fit into the rebalance timeout as well.
+                self._limit_s = min(self._limit_s, FAIL_SHARE * self._member.settings.rebalance_timeout_ms / 1000)
             self._losing.set()
             self._stopping = asyncio.create_task(self.stop(frozenset(self._member.owned)), name="stop lost work")
         elif isinstance(action, Revoke) and all(isinstance(work, Revoke) for work in (self._current, *self._queue)):
@@ -103,6 +121,7 @@ class Performer:
                     ):
                         await self._perform(action)
                     self._current = None
+                self.idle.set()
         finally:
             self._listeners.close()
             for stopping in (self._stopping, *self._begun.values()):
@@ -119,9 +138,13 @@ class Performer:
                 logger.error("a stop failed: %s", describe(error))
 
     async def stop(self, units: Units) -> None:
-        """End these; nobody is told."""
+        """End these, without a callback.
+
+        Raises:
+            Exception: one of them failed to stop.
+        """
         if self.runner is not None and units:
-            await self.runner.stop(units)
+            await _isolated("stop", self.runner.stop, units)
 
     # ----------------------------------------------------------------------------------------------
 
@@ -145,9 +168,9 @@ class Performer:
         try:
             await asyncio.wait({doing, losing}, return_when=asyncio.FIRST_COMPLETED)
             if not doing.done():
-                await asyncio.wait({doing}, timeout=self._lose_timeout_s)
+                await asyncio.wait({doing}, timeout=self._left_s(0.5))
             if not doing.done():
-                logger.error("given up after %g s: a listener, an assignor or a task hangs", self._lose_timeout_s)
+                logger.error("given up: a listener, an assignor or a task hangs")
                 return
             doing.result()
         finally:
@@ -182,7 +205,28 @@ class Performer:
         await self._listeners.tell("on_assigned", units, action.epoch)
         if self._losing.is_set() or self.runner is None:
             return
-        await self.runner.start(grants)
+        try:
+            await _isolated("start", self.runner.start, grants)
+        except Exception as error:
+            logger.error("%s: the start failed: %s", show(units), describe(error))
+            await self._report_failed(grants, one_line(error))
+
+    async def _report_failed(self, grants: Sequence[Grant], message: str) -> None:
+        for some in slices(grants):
+            for grant in some:
+                status = TaskStatus(
+                    connector=grant.unit.connector,
+                    task=grant.unit.task,
+                    owner_epoch=grant.owner_epoch,
+                    state=UnitState.FAILED,
+                    message=message,
+                )
+                self._report(status)
+            await asyncio.sleep(0)
+
+    def _left_s(self, share: float) -> float:
+        """Seconds until this share of the time for a loss has passed since the loss was decided."""
+        return max(0.0, self._lost_at + share * self._limit_s - asyncio.get_running_loop().time())
 
     async def _lose(self, epoch: int, why: str) -> None:
         self.lost += 1
@@ -193,19 +237,51 @@ class Performer:
         else:
             logger.info("epoch %d: joining again: %s", epoch, why)
         assert self._stopping is not None
-        _, late = await asyncio.wait({self._stopping}, timeout=self._lose_timeout_s)
+        _, late = await asyncio.wait({self._stopping}, timeout=self._left_s(0.75))
         if late:
-            logger.error(
-                "%s did not stop within %g s; its writes are refused from now on", show(units), self._lose_timeout_s
-            )
+            logger.error("%s did not stop in time; its writes are refused from now on", show(units))
         else:
             with contextlib.suppress(TimeoutError):
                 # Also what was started while the first stop was under way.
-                await asyncio.wait_for(self._stopped(units), self._lose_timeout_s)
+                await asyncio.wait_for(self._stopped(units), self._left_s(1))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._lose_timeout_s):
+            async with asyncio.timeout(self._left_s(1.25)):
                 await self._listeners.tell("on_lost", units, epoch)
         self._begun.clear()
         self._losing.clear()
         self._member.mark_lost()
         self._on_change()
+
+
+async def _isolated(name: str, function: Callable[[Argument], Awaitable[None]], argument: Argument) -> None:
+    """Await a runner's method in a task of its own, so that it can neither cancel its caller nor outlast it.
+
+    Raises:
+        PluginError: it was cancelled by something else than this call, or raised no ``Exception``.
+        Exception: what it raised.
+    """
+
+    async def call() -> None:
+        try:
+            await function(argument)
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            # ``SystemExit`` on the event loop would end the loop, and every worker in it.
+            raise PluginError(f"runner: {name} raised {describe(error)}") from error
+
+    task = asyncio.create_task(call(), name=f"runner {name}")
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        task.add_done_callback(_log_abandoned)
+        raise
+    if task.cancelled():
+        raise PluginError(f"runner: {name} was cancelled")
+    task.result()
+
+
+def _log_abandoned(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s was abandoned, and raised %s", task.get_name(), describe(error))

@@ -16,12 +16,11 @@ import re
 import shutil
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ..assignor_guard import location_of
 from ..buggify import buggify
@@ -33,12 +32,11 @@ from ..messages import TaskStatus
 from ..names import Unit, Units, printable
 from ..placement import own_settings
 from ..records import UnitState
-from .offload import SLICE, CallPool, Inbox, deliver, off_loop
+from .offload import SLICE, CallPool, Inbox, deliver, off_loop, slices
 from .waiting import Bell, backoff_s
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 MAX_TEXT = 10_000
 """Characters of an error that are looked at; its first line is shown, cut to 400."""
@@ -49,16 +47,34 @@ the connector has another owner by now."""
 
 
 class Runner(Protocol):
-    """What the worker loop needs of whatever runs the work."""
+    """What the worker loop needs of whatever runs the work.
+
+    Both methods run on the event loop and must not block it. The worker calls ``start`` and ``stop`` in the order of
+    the group's decisions, with one exception: when the worker loses its units or ends, it calls ``stop`` at once, also
+    while a ``start`` or another ``stop`` is under way, and possibly twice for the same units. A method that does not
+    return in time is cancelled and abandoned; a method that is cancelled for another reason, or raises
+    ``SystemExit``, counts as failed.
+    """
 
     async def start(self, grants: Sequence[Grant]) -> None:
-        """Begin with each of these; returns when they have been taken on, not when they run."""
+        """Begin with each of these; returns when they have been taken on, not when they run.
+
+        While this has not returned, the worker neither starts nor revokes other units.
+
+        Raises:
+            Exception: the worker reports every unit of ``grants`` as FAILED with this error and does not start them
+                again; it still owns them, and ``stop`` is called for them later. Units of other calls go on. A runner
+                that can start some of ``grants`` reports the others itself (``Worker.report``).
+        """
 
     async def stop(self, units: Units) -> None:
         """End these; when it returns nothing of them writes any more. Unknown units are fine.
 
+        A revocation has the rebalance timeout to end in; a worker that takes longer is removed from the group.
+
         Raises:
-            Exception: one of them failed to stop, and may still be writing.
+            Exception: one of them failed to stop, and may still be writing. The worker does not acknowledge the
+                revocation, so that the group assigns the units to another member only after the rebalance timeout.
         """
 
 
@@ -156,7 +172,7 @@ class TaskRunner:
         stopped: set[Unit] = set()
         self._starts.append(stopped)
         try:
-            for some in _slices(grants):
+            for some in slices(grants):
                 for grant in some:
                     if grant.unit not in stopped:
                         self._begin(grant)
@@ -180,7 +196,7 @@ class TaskRunner:
         # repeatable. What stops in bulk does so in the order in which it was started: a long sort blocks the loop.
         known = sorted(units) if len(units) <= SLICE else [u for u in {**self._runs, **self._ending} if u in units]
         ending: deque[_Run] = deque()
-        for some in _slices(known):
+        for some in slices(known):
             for unit in some:
                 run = self._runs.pop(unit, None)
                 if run is not None and run.supervisor is not None:
@@ -379,13 +395,6 @@ class TaskRunner:
                 message=message,
             )
         )
-
-
-def _slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """In lists of ``SLICE``: one list is what one turn of the event loop handles."""
-    left = iter(items)
-    while some := list(islice(left, SLICE)):
-        yield some
 
 
 def file_name(name: str) -> str:

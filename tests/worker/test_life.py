@@ -440,11 +440,11 @@ async def test_stop_before_the_first_answer_leaves_no_ghost_behind(tmp_path: Pat
 
 @pytest.mark.parametrize("cut", [False, True])
 async def test_stop_returns_with_a_blocked_task(tmp_path: Path, cut: bool) -> None:
-    """L7: bounded by the time lost work is waited for, whether or not there is a coordinator."""
+    """L7: bounded by the rebalance timeout, whether or not there is a coordinator."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         world.hook["a stop c-1"] = world.gate().wait
-        a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
+        a = world.start("a", rebalance_timeout_ms=16_000)
         await world.settled()
         if cut:
             a.cut()

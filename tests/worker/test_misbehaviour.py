@@ -165,7 +165,7 @@ async def test_each_unit_is_lost_or_revoked_and_never_both(tmp_path: Path) -> No
     """S11, F17: the fence comes while on_revoked is at work; the recorder counts what it is told of each unit."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
-        a = world.start("a", rebalance_timeout_ms=5_000)
+        a = world.start("a", rebalance_timeout_ms=5_000, times=WorkerSettings(lose_timeout_s=30))
         await world.settled()
         world.hook["a on_revoked c-1, c-2"] = world.slow(12)
         world.start("b")

@@ -61,6 +61,7 @@ async def test_what_was_queued_before_a_loss_is_void() -> None:
         assignors=[assignor],
         listeners=[listener],
         lose_timeout_s=5,
+        report=lambda status: None,
         on_change=lambda: changes.append(len(member.owned)),
     )
     running = asyncio.create_task(performer.run())

@@ -38,7 +38,15 @@ class SlowToStart:
 async def test_what_starts_while_everything_is_being_lost_is_stopped_too() -> None:
     """KAFKA-16375: the stop came before the start had ended, and found nothing."""
     member, runner = Member(MemberSettings(group_id="g", member_id="a")), SlowToStart()
-    performer = Performer(member, runner=runner, assignors=[], listeners=[], lose_timeout_s=5, on_change=lambda: None)
+    performer = Performer(
+        member,
+        runner=runner,
+        assignors=[],
+        listeners=[],
+        lose_timeout_s=5,
+        report=lambda status: None,
+        on_change=lambda: None,
+    )
     running = asyncio.create_task(performer.run())
     member.owned[UNIT], member.epoch, member.phase = 5, 5, Phase.MEMBER
     performer.do(Assign(grants=(Grant(unit=UNIT, owner_epoch=5),), epoch=5))
