@@ -109,6 +109,8 @@ class WorkerNode(Node):
     def pace(self, name: str) -> tuple[float, float] | None:
         """Starts and callbacks are quick; a stop is slow more often than not."""
         kind, random, cluster = name.partition(" ")[0], self.random, self.cluster
+        if kind in cluster.paces:
+            return cluster.paces[kind], 0.0
         if kind == "assignor":
             # Not for ever: its worker would not ask it again before it was restarted.
             hangs = cluster.mood("an assignor hangs", self)
@@ -131,8 +133,16 @@ class WatchedCoordinator(Coordinator):
     node: CoordinatorNode
 
     async def _turn(self, commands: Any) -> None:
+        expired = [command for command in commands if command in self._expired.values()]
+        self._stepped: list[Any] = []
         await super()._turn(commands)
+        if any(command not in self._stepped for command in expired):
+            self.node.cluster.sometimes.reach("a message ended an expired timer of its own turn")
         self.node.cluster.watch.after_turn(self.node)
+
+    def _decide(self, command: Any, *rest: Any) -> Any:
+        self._stepped.append(command)
+        return super()._decide(command, *rest)
 
 
 class CoordinatorNode(Node):
@@ -192,6 +202,7 @@ class Cluster:
         self.armed: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
         self.moods: dict[str, float] = {}
+        self.paces: dict[str, float] = {}  # seconds that each call of a kind takes for now
         self.trace = Trace()
         self.violations: list[Violation] = []
         self.durable = Group(GROUP)

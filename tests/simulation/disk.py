@@ -49,7 +49,18 @@ class Disk:
         self.hit = hit
         self.faults: deque[str] = deque()
         self.slow = 1.0
+        self.stalled: asyncio.Event | None = None
         self.doubtful: tuple[SimulatedLog, Sequence[Record]] | None = None
+
+    def stall(self) -> None:
+        """No append completes from now on."""
+        self.stalled = self.stalled or asyncio.Event()
+
+    def resume(self) -> None:
+        """Appends complete again, also those that have begun."""
+        if self.stalled is not None:
+            self.stalled.set()
+            self.stalled = None
 
     def settle_doubt(self) -> None:
         """A batch in doubt is in, or it is not; from now on that does not change any more."""
@@ -102,6 +113,9 @@ class SimulatedLog(Log):
             if previous is not None and not previous.done():
                 await previous
             await asyncio.sleep(disk.random.uniform(0.0002, 0.003) * disk.slow)
+            if disk.stalled is not None:
+                disk.reach("an append stalled")
+                await disk.stalled.wait()
             fault = self._fault()
             if fault is not None and fault != "load failed" and records:
                 disk.faults.popleft()

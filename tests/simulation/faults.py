@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectgroup.messages import ConnectorChange
 
+from . import stalls
 from .disk import FAULTS
 
 if TYPE_CHECKING:
@@ -473,6 +474,7 @@ KINDS: dict[str, Kind] = {
         slow_disk,
         all_workers=True,
     ),
+    "append outlasts a timer": Kind(stalls.draw, stalls.outlast, all_workers=True),
     "wall clock jumps": Kind(lambda s: {"milliseconds": s.random.randint(-3_600_000, 3_600_000)}, jump),
     "compaction": Kind(lambda s: {}, compact),
     "task fails": Kind(lambda s: somebody(s, which=s.random.random()), fail_task),

@@ -26,6 +26,7 @@ NUMBERS: Final = {
     "batch refused": "F10",
     "load failed": "F10",
     "slow disk": "F11",
+    "append outlasts a timer": "F11",
     "takeover": "F12",
     "coordinator pauses": "F12",
     "coordinator restarted in good order": "F12",

@@ -23,6 +23,8 @@ STATES: Final = (
     "a member was removed for a slow stop",
     "a member joined again under a later epoch",
     "a parked heartbeat was woken",
+    "an append stalled",
+    "a message ended an expired timer of its own turn",
     "an acknowledgement crossed a new target",
     "a late copy of a heartbeat was refused",
     "a unit waited for another member's release",

@@ -150,6 +150,7 @@ class Storm:
         cluster.network.calm()
         cluster.disk.faults.clear()
         cluster.disk.slow = 1.0
+        cluster.paces.clear()
         cluster.source_ends_s = cluster.loop.now
         for worker in cluster.living():
             worker.resume(cluster.loop)

@@ -55,7 +55,7 @@ COORDINATOR: tuple[Fault, ...] = (
           "S.F(A, B, C.D)", "S.F(A, B, C.D)\nself._arm([A])", tests="coordinator/test_durability.py")),
     *at("connectgroup.coordinator.runtime:Coordinator._decide", "coordinator/test_stale_timers.py",
         C("a timer that expired before the input that ended it still fires",
-          "for T in A: ...")),
+          "for T in A: ...", simulator="S14")),
     *at("connectgroup.coordinator.runtime:Coordinator._park", "coordinator/test_serving.py",
         C("a heartbeat is parked for as long as it asks",
           "min(A, B)", "A")),

@@ -12,11 +12,11 @@ event has changed, right after the event.
 | S7 valid member epoch | ``ValidMemberEpoch`` |
 | S8 stable means stable | ``StableMeansStable`` |
 | S9 legal target | ``LegalTarget`` |
-| S10 only what shall run | ``OnlyWhatShallRun`` |
+| S10 only what shall run | ``OnlyWhatShallRun``, ``RevokedAtOnce`` |
 | S11 no skipped revocation | ``NoSkippedRevocation`` |
 | S12 callbacks do not overlap | ``CallbacksDoNotOverlap`` |
 | S13 only the chosen installs | ``OnlyTheChosenInstalls``, ``RulesDoNotFail`` (a refused install leaves nothing) |
-| S14 removed in time, not before | ``RemovedInTime`` |
+| S14 removed in time, not before | ``RemovedInTime``, ``TimersRunTheirTime`` |
 | S15 held back | ``HeldBack`` |
 | S16 twice is once | ``TwiceIsOnce`` |
 | S17 full answers | ``FullAnswers`` |
@@ -83,6 +83,8 @@ from .liveness import (
 )
 from .log import AllOrNothing, OneWriter, ReplayGivesTheGroup, ServedIsDurable
 from .ownership import FreedFirst, LegalTarget, NobodyRunsTwice, OneOwner, OnlyWhatShallRun, TokenGivenOnce
+from .stopping import RevokedAtOnce
+from .timers import TimersRunTheirTime
 from .watch import Watch, place_of
 from .workers import CallbacksDoNotOverlap, NoSkippedRevocation, StopEnds, StoppedBeforeTold
 
@@ -93,6 +95,7 @@ ALL: tuple[type[Invariant], ...] = (
     GroupEpochs,
     MemberEpochs,
     TokenGivenOnce,
+    RevokedAtOnce,
     ValidMemberEpoch,
     StableMeansStable,
     LegalTarget,
@@ -101,6 +104,7 @@ ALL: tuple[type[Invariant], ...] = (
     CallbacksDoNotOverlap,
     OnlyTheChosenInstalls,
     RemovedInTime,
+    TimersRunTheirTime,
     HeldBack,
     BackToItsWork,
     TwiceIsOnce,

@@ -69,6 +69,7 @@ class Calm:
             or node.stopped
             or node.coordinator is None
             or cluster.disk.slow > 1
+            or cluster.disk.stalled is not None
             or cluster.disk.faults
             or cluster.disk.doubtful is not None
             or node.coordinator._loading

@@ -261,7 +261,7 @@ class ServesAgainSoon(Invariant):
         if node is None or node.coordinator is not None:
             self._starting_s.clear()
             return
-        if node.stopped or disk.faults or disk.slow > 1:
+        if node.stopped or disk.faults or disk.slow > 1 or disk.stalled is not None:
             self._starting_s[node.name] = now_s
         if now_s - self._starting_s.setdefault(node.name, now_s) > 10:
             self.broken(f"{node.name} has not served for 10 s")

@@ -1,0 +1,68 @@
+"""Units that must not run any more are revoked at once: S10, CA-19."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connectgroup.group.handle import GroupRequest
+from connectgroup.group.outcome import Outcome
+from connectgroup.group.state import Current, Group
+from connectgroup.group.timing import TimerKey
+from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, Response, UpdateConnectorsRequest
+from connectgroup.names import Unit, show
+from connectgroup.records import CurrentRecord
+
+from .base import Invariant
+
+if TYPE_CHECKING:
+    from ..cluster import CoordinatorNode
+    from .watch import Watch
+
+
+class RevokedAtOnce(Invariant):
+    """S10, CA-19: a unit that is stopped, paused, deleted or reconfigured is revoked in its member's next heartbeat.
+
+    Also while an earlier revocation of the member is pending. A parked heartbeat is woken for it in the turn of the
+    change, so the member does not wait for its heartbeat interval. From then on S14 bounds the time of the stop.
+    """
+
+    ids = "S10"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._changed: list[Group] = []
+
+    def on_step(
+        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
+        response = outcome.response
+        if isinstance(what, UpdateConnectorsRequest) and outcome.records:
+            self._changed.append(group)
+        elif isinstance(what, HeartbeatRequest) and isinstance(response, HeartbeatResponse) and not response.error_code:
+            written = [record.member_id for record in outcome.records if isinstance(record, CurrentRecord)]
+            # Else a member at its previous epoch is told the lost response again, as it was.
+            if what.member_id in written or response.member_epoch == what.member_epoch:
+                self._check(group, what.member_id, "after its heartbeat")
+
+    def on_turn(self, peer: CoordinatorNode) -> None:
+        changed, self._changed = self._changed, []
+        if peer.coordinator is None:
+            return
+        for group in changed:
+            # Not a group that was dropped because its append failed.
+            if peer.coordinator._groups.get(group.group_id) is group:
+                for group_id, member_id in peer.coordinator._parked:
+                    if group_id == group.group_id:
+                        self._check(group, member_id, "while its heartbeat is parked")
+
+    def _check(self, group: Group, member_id: str, when: str) -> None:
+        current = group.current(member_id)
+        stale = [] if current.away else _must_not_run(group, current)
+        if stale:
+            self.broken(f"{member_id} still has {show(stale)} {when}, which must not run any more")
+
+
+def _must_not_run(group: Group, current: Current) -> list[Unit]:
+    """Assigned units without a configuration that may run under their grant."""
+    runnable = group.runnable
+    return [unit for unit, epoch in current.assigned.items() if runnable.get(unit, epoch + 1) > epoch]

@@ -1,0 +1,51 @@
+"""Timers run for their whole time: S14, TO-01 to TO-03, CN-06."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from connectgroup.group.handle import GroupRequest
+from connectgroup.group.outcome import Outcome
+from connectgroup.group.state import Group
+from connectgroup.group.timing import SetTimer, TimerKey, TimerKind
+from connectgroup.messages import HeartbeatRequest, Response
+
+from .base import Invariant
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+
+class TimersRunTheirTime(Invariant):
+    """S14: an expired timer acts only when its whole time has passed since the last decision that set it.
+
+    A decision sets a timer in memory before the timer is armed, so the time counts from the decision. A timer that was
+    cancelled and not set again does not act at all. Timers of a group that has just been loaded are not known here.
+    """
+
+    ids = "S14"
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._set: WeakKeyDictionary[Group, dict[TimerKey, tuple[float, float]]] = WeakKeyDictionary()
+        self._heard: dict[str, HeartbeatRequest] = {}
+
+    def on_step(
+        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
+        now_s, timers = self.cluster.loop.now, self._set.setdefault(group, {})
+        parked = False
+        if isinstance(what, TimerKey) and outcome.records and what.identity in timers:
+            set_s, whole_s = timers[what.identity]
+            if now_s - set_s < whole_s * (1 - self.cluster.setting.drift) - 0.01:
+                who = what.member_id or "the group"
+                self.broken(f"the {what.kind} timer of {who} acts {now_s - set_s:.3f} s after it was set")
+        elif isinstance(what, HeartbeatRequest):
+            # A parked heartbeat that is decided again is no second proof of life.
+            parked = self._heard.get(what.member_id) is what
+            self._heard[what.member_id] = what
+        for timer in outcome.timers:
+            if not (parked and timer.key.kind is TimerKind.SESSION and isinstance(timer, SetTimer)):
+                whole_s = timer.after_ms / 1000 if isinstance(timer, SetTimer) else float("inf")
+                timers[timer.key.identity] = now_s, whole_s
