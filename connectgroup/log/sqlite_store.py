@@ -186,6 +186,7 @@ class Store:
                 self._epoch = self._read_epoch(connection) + 1
                 connection.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (self._epoch,))
             self.compact()
+            self._check_mode()
         except BaseException:
             self.close()
             raise
@@ -332,17 +333,22 @@ class Store:
             raise LogError(f"{self.path}: cannot be written by this user")
         if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would take one byte for none
             raise LogError(f"{self.path}: is not a database; allowed: a log of ours or a new file")
-        if self.path.exists() and (mode := stat.S_IMODE(self.path.stat().st_mode)) & 0o077:
-            logger.warning(
-                "%s: other users may access it (mode %04o), and connector configurations are in it; allowed: chmod 600",
-                self.path,
-                mode,
-            )
         kind = file_system(self.path.parent)
         if kind in _NETWORK:
             raise LogError(f"{self.path}: is on a network file system ({kind}); allowed: a local disk")
         if kind in ("tmpfs", "ramfs"):
             logger.warning("%s: is on %s, its records do not survive a restart of the machine", self.path, kind)
+
+    def _check_mode(self) -> None:
+        """Warn where others may read the log. Its mode is kept: an operator may have set it for a backup."""
+        with self._errors():
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+        if mode & 0o077:
+            logger.warning(
+                "%s: other users may access it (mode %04o), and connector configurations are in it; allowed: chmod 600",
+                self.path,
+                mode,
+            )
 
     def _check_what_is_left(self) -> None:
         """A process that died while it wrote has left a WAL; without it, acknowledged records are missing.
