@@ -400,10 +400,12 @@ async def _connectors_list(options: argparse.Namespace) -> int:
 async def _connectors_put(options: argparse.Namespace) -> int:
     from .config import read_connector
     from .masking import without_secrets
+    from .placement import most_tasks
     from .plugins import load_connector_class
     from .worker.runner import one_line
 
     connector = read_connector(options.file)
+    most_tasks(connector.config)
     # Said here, where somebody reads it, and not only on the worker that would own it.
     cls = load_connector_class(connector.config["connector.class"])
     try:

@@ -20,6 +20,8 @@ from .errors import UNKNOWN_SETTING, ConfigError
 from .names import printable
 
 PREFIX: Final = "assignment."
+MAX_TASKS: Final = 100_000
+"""Tasks of one connector; a group has a bound in bytes as well (``group.sizes``)."""
 LARGEST_WEIGHT: Final = 1_000_000
 LARGEST_CAPACITY: Final = 1_000_000_000
 LARGEST_TRAITS: Final = 4_096
@@ -84,6 +86,18 @@ def placement_of(config: Mapping[str, str]) -> Placement:
         field, read = _SETTINGS[key]
         fields[field] = read(key, value)
     return Placement(**fields)
+
+
+def most_tasks(config: Mapping[str, str]) -> int:
+    """``tasks.max``: the most tasks a connector may have, 1 where it does not say.
+
+    Raises:
+        ConfigError: not a whole number from 1 to ``MAX_TASKS``.
+    """
+    text = config.get("tasks.max", "1")
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_TASKS:
+        raise ConfigError("tasks.max", text, f"a whole number from 1 to {MAX_TASKS}")
+    return int(text)
 
 
 def own_settings(config: Mapping[str, str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from ..messages import (
 from ..names import NO_UNITS, Unit, Units, printable
 from ..placement import PREFIX
 from ..records import ConnectorRecord, Kind, TaskEntry, Tombstone, WantedState
-from . import validate
+from . import sizes, validate
 from .assignment import settle
 from .draft import Draft
 from .outcome import Outcome
@@ -70,6 +70,16 @@ def update_connectors(
             f"Changes: got {units} connectors and tasks; allowed: at most {settings.most_units} a group"
         )
         return _refused(group, request, request.changes[-1], limit)
+    taken = dict(group.connector_bytes)
+    for wanted, change in zip(request.changes, changes, strict=True):
+        taken.pop(wanted.connector, None)
+        if change.after is None:
+            continue
+        try:
+            sizes.check(group.group_id, taken, change.before, change.after)
+        except InvalidRequest as error:
+            return _refused(group, request, wanted, error)
+        taken[wanted.connector] = sizes.connector_bytes(change.after)
 
     for change in changes:
         if change.after == change.before:

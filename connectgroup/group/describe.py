@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
 from ..errors import GroupIdNotFound
 from ..messages import (
@@ -84,18 +86,26 @@ def _member_state(member: MemberRecord, current: Current) -> str:
     return "RESTARTING" if member.restart_requested else current.state.name
 
 
+MAX_MESSAGES: Final = 1 << 20
+"""Characters of all units' messages together; those after are left out. A response has a limit, and 100,000 tasks may
+fail for one reason."""
+
+
 def _connectors(group: Group) -> Iterable[DescribedConnector]:
+    left = MAX_MESSAGES
     for name, connector in sorted(group.connectors.items()):
         runnable = dict(runnable_units(connector))
+        units = []
+        for task in range(CONNECTOR, len(connector.tasks)):
+            unit = _unit(group, Unit(name, task), Unit(name, task) in runnable)
+            left -= len(unit.message)
+            units.append(unit if left >= 0 or not unit.message else replace(unit, message=""))
         yield DescribedConnector(
             connector=name,
             version=connector.version,
             wanted_state=connector.wanted_state.name,
             config=masked(connector.config),
-            units=tuple(
-                _unit(group, Unit(name, task), Unit(name, task) in runnable)
-                for task in range(CONNECTOR, len(connector.tasks))
-            ),
+            units=tuple(units),
         )
 
 

@@ -348,6 +348,7 @@ def _take_member(
         return
     others = [other for other in draft.members() if other.member_id != member.member_id]
     check_assignors([*others, member], settings)
+    validate.all_metadata([*others, member])
     cause = joins if before is None else _what_changed(before, member)
     if not member.joined_epoch:
         member = replace(member, joined_epoch=draft.next_epoch if cause else draft.epoch)

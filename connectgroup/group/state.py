@@ -32,6 +32,7 @@ from ..records import (
     WantedState,
     epochs_of,
 )
+from .sizes import connector_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ class Group:
         # Derived.
         self.instances: dict[str, str] = {}
         self.runnable: dict[Unit, int] = {}
+        self.connector_bytes: dict[str, int] = {}
         self.holders: dict[Unit, tuple[str, int]] = {}
         self.wanted_by: dict[Unit, str] = {}
         self.behind: set[str] = set()
@@ -246,10 +248,12 @@ class Group:
 
     def _replace_connector(self, name: str, connector: ConnectorRecord | None) -> None:
         old = self.connectors.pop(name, None)
+        self.connector_bytes.pop(name, None)
         before = dict(runnable_units(old)) if old else {}
         after = dict(runnable_units(connector)) if connector else {}
         if connector:
             self.connectors[name] = connector
+            self.connector_bytes[name] = connector_bytes(connector)
         for unit in before:
             if unit not in after:
                 del self.runnable[unit]

@@ -8,6 +8,7 @@ docstrings of the tests. All raise ``InvalidRequest`` naming field, value and wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ..errors import ConfigError, InvalidGroupId, InvalidRequest
 from ..messages import (
@@ -23,9 +24,15 @@ from ..messages import (
     each_unit,
 )
 from ..names import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAVE_EPOCH, Unit, printable
-from ..placement import WorkerTraits, check_traits, placement_of
-from ..records import WantedState
+from ..placement import WorkerTraits, check_traits, most_tasks, placement_of
+from ..records import MemberRecord, WantedState
 from .settings import GroupSettings
+
+MAX_GROUP_METADATA: Final = 16 << 20
+"""Bytes of assignor metadata of all members of a group: a Prepare response has a limit."""
+
+SMALL_METADATA: Final = 4_096
+"""Bytes of one member's assignor metadata that are accepted whatever the other members have."""
 
 
 def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
@@ -130,6 +137,17 @@ def assignor(info: AssignorInfo) -> None:
         raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {LARGEST_METADATA} bytes")
 
 
+def all_metadata(members: Sequence[MemberRecord]) -> None:
+    """The metadata of all members, of which a Prepare response has one assignor's: the last member is the new one."""
+    if sum([len(info.metadata) for info in members[-1].assignors]) <= SMALL_METADATA:
+        return  # 1,000 of that size fit in any case
+    total = sum([len(info.metadata) for member in members for info in member.assignors])
+    if total > MAX_GROUP_METADATA:
+        raise _refuse(
+            "Assignor.Metadata", f"{total} bytes of all members", f"at most {MAX_GROUP_METADATA} bytes a group"
+        )
+
+
 def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
     """A report of units: real task numbers, and none of them twice."""
     for group in groups:
@@ -193,7 +211,9 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
             )
         if change.config is not None:
             try:
-                placement_of(config_of(change.config))
+                config = config_of(change.config)
+                placement_of(config)
+                most_tasks(config)
             except ConfigError as error:
                 raise InvalidRequest(f"connector {printable(change.connector)}: {error}") from error
         for field in ("config", "task_configs"):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from ..buggify import buggify
 from ..errors import (
@@ -40,6 +41,9 @@ from ..messages import (
 from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from ..placement import NO_TRAITS, WorkerTraits
 from .actions import Action, Assign, Compute, Fail, Grant, Lose, Restart, Revoke
+
+MAX_STATUSES: Final = 1_000
+"""Statuses in one heartbeat: the coordinator stores those of one request in one batch of the log, which has a limit."""
 
 
 class Phase(StrEnum):
@@ -185,7 +189,8 @@ class Member:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
             return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause, returns=self._returns)
         introduces = self._full or self.epoch == JOIN_EPOCH or buggify("a heartbeat says everything")
-        statuses = tuple([self._statuses[unit] for unit in sorted(self._statuses)]) if self._statuses else ()
+        reported = sorted(self._statuses)[:MAX_STATUSES] if self._statuses else ()
+        statuses = tuple([self._statuses[unit] for unit in reported])
         if introduces:
             request = HeartbeatRequest(
                 group_id=settings.group_id,
@@ -277,6 +282,8 @@ class Member:
             unit = Unit(status.connector, status.task)
             if self._statuses.get(unit) == status:
                 del self._statuses[unit]
+        if len(outstanding.request.statuses) == MAX_STATUSES:
+            self.say_statuses()
 
     def _on_error(self, response: HeartbeatResponse, outstanding: _Outstanding) -> list[Action]:
         self._full = True

@@ -30,7 +30,7 @@ from ..masking import without_secrets
 from ..member.actions import Grant
 from ..messages import TaskStatus
 from ..names import Unit, Units, printable
-from ..placement import own_settings
+from ..placement import most_tasks, own_settings
 from ..records import UnitState
 from .offload import SLICE, CallPool, Inbox, deliver, off_loop, slices
 from .waiting import Bell, backoff_s
@@ -401,18 +401,6 @@ def file_name(name: str) -> str:
     """Somebody's name as the name of one file: nothing of it leads elsewhere, and two names stay two."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
     return plain if name and plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
-
-
-def most_tasks(config: Config) -> int:
-    """``tasks.max``: the most tasks a connector may have, 1 where it does not say.
-
-    Raises:
-        ConfigError: not a whole number of 1 or more.
-    """
-    text = config.get("tasks.max", "1")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
-        raise ConfigError("tasks.max", text, "a whole number from 1 to 100000")
-    return int(text)
 
 
 def _check_tasks(connector: Connector, configs: list[dict[str, str]], most: int) -> None:

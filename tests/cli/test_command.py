@@ -253,6 +253,10 @@ LINES = {
         ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
         r"connectgroup: connector.class: got 'os.system'; allowed: idle, pipeline",
     ),
+    "a number of tasks that is none": (
+        ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],
+        r"connectgroup: tasks.max: got 'many'; allowed: a whole number from 1 to 100000",
+    ),
     "a connector's setting": (
         ["connectors", "put", "{tmp}/setting.json", "--coordinator", "{address}"],
         r"connectgroup: stop.ms: got 'soon'; allowed: a whole number of milliseconds",
@@ -343,6 +347,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     (root / "twice.json").write_text('{"name": "a", "name": "b", "config": {}}')
     (root / "shape.json").write_text('{"name": "a", "config": {}, "conf": {}}')
     connector_file(root / "class.json", **{"connector.class": "os.system"})
+    connector_file(root / "many.json", **{"connector.class": "idle", "tasks.max": "many"})
     connector_file(root / "setting.json", **{"connector.class": "idle", "stop.ms": "soon"})
     (root / "text").mkdir()
     (root / "text" / "groups.sqlite").write_text("some text that is long enough to be looked at" * 100)

@@ -435,6 +435,23 @@ def status(task: int, owner_epoch: int, state: int = 1, message: str = "") -> Ta
     return TaskStatus(connector="c", task=task, owner_epoch=owner_epoch, state=state, message=message)
 
 
+def test_statuses_of_many_units_are_sent_a_thousand_at_a_time() -> None:
+    """The coordinator stores the statuses of one request in one batch of its log."""
+    machine = joined(*range(2_500))
+    for task in range(2_500):
+        machine.report(status(task, 5))
+    machine.say_statuses()
+    reported: list[TaskStatus] = []
+    for count in (1_000, 1_000, 500):
+        assert machine.has_something_to_say
+        request = say(machine)
+        assert len(request.statuses) == count
+        reported += request.statuses
+        machine.on_response(request, answer(5))
+    assert not machine.has_something_to_say
+    assert reported == [status(task, 5) for task in range(2_500)]
+
+
 def test_a_status_is_said_until_it_has_been_answered() -> None:
     machine = joined(0, 1)
     machine.report(status(1, 5))

@@ -116,7 +116,7 @@ class Driver:
                     group_id=GROUP,
                     connector=name,
                     version=2,
-                    config=entries({"name": name, "n": "0", "tasks.max": "0"}),
+                    config=entries({"name": name, "n": "0", "tasks.max": "1"}),
                     tasks=tuple(TaskEntry(config=entries({"n": str(n), "v": "0"})) for n in range(counts[name])),
                 )
                 for name in CONNECTORS
@@ -261,7 +261,7 @@ class Driver:
     def operate(self, which: int, how: int, value: int) -> None:
         """An operator makes, changes, pauses, stops, resumes or deletes a connector."""
         name = CONNECTORS[which % 2]
-        config = entries({"name": name, "n": str(value % 3), "tasks.max": str(how % 2)})
+        config = entries({"name": name, "n": str(value % 3), "tasks.max": str(1 + how % 2)})
         version = (-1, -1, -1, 0, 1, 2)[value // 6 % 6]
         match how % 6:
             case 0 | 1 | 2 if value % 3:
@@ -273,7 +273,7 @@ class Driver:
             case 5 if value % 2:
                 change = ConnectorChange(connector=name, expected_version=version, delete=True)
             case _:
-                config = entries({"name": name, "n": "0", "tasks.max": str(value % 2)})
+                config = entries({"name": name, "n": "0", "tasks.max": str(1 + value % 2)})
                 change = ConnectorChange(connector=name, expected_version=version, config=config)
         more = (ConnectorChange(connector=CONNECTORS[1], wanted_state=1),) if value % 7 == 6 else ()
         self.send(UpdateConnectorsRequest(group_id=GROUP, changes=(change, *more)))

@@ -1,0 +1,270 @@
+"""A group that is accepted fits its frames and log batches; one that would not is refused where it is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connectgroup import wire
+from connectgroup.errors import InvalidRequest
+from connectgroup.group.describe import describe
+from connectgroup.group.handle import step
+from connectgroup.group.settings import GroupSettings
+from connectgroup.group.sizes import MAX_GROUP_BYTES, connector_bytes
+from connectgroup.group.state import Group
+from connectgroup.log.base import MAX_BATCH_BYTES, encode_batch
+from connectgroup.messages import (
+    AssignorInfo,
+    ConnectorChange,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    TaskConfig,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+    entries,
+    grouped,
+)
+from connectgroup.names import Unit
+from connectgroup.records import (
+    ConnectorRecord,
+    CurrentRecord,
+    GroupRecord,
+    MemberRecord,
+    MemberState,
+    Record,
+    StatusRecord,
+    TargetMemberRecord,
+    TargetRecord,
+    TaskEntry,
+    UnitState,
+    held,
+)
+
+FRAME = 8 << 20
+SETTINGS = GroupSettings()
+OWNER = "worker-1"
+
+
+def group_of(*connectors: ConnectorRecord, group_id: str = "g") -> Group:
+    """A group at rest whose only member holds the connectors themselves, but no task yet."""
+    units = [Unit(connector.connector) for connector in connectors]
+    group = Group(group_id)
+    records: list[Record] = [
+        GroupRecord(group_id=group_id, epoch=1, created_ms=1),
+        MemberRecord(group_id=group_id, member_id=OWNER, rebalance_timeout_ms=60_000),
+        *connectors,
+        TargetMemberRecord(group_id=group_id, member_id=OWNER, units=grouped(units)),
+        TargetRecord(group_id=group_id, epoch=1),
+        CurrentRecord(
+            group_id=group_id,
+            member_id=OWNER,
+            epoch=1,
+            previous_epoch=1,
+            state=MemberState.STABLE,
+            assigned=held(dict.fromkeys(units, 1)),
+        ),
+    ]
+    for record in records:
+        group.apply(record)
+    return group
+
+
+def connector(
+    name: str = "c", *, group_id: str = "g", tasks: int = 0, value: str = "", **config: str
+) -> ConnectorRecord:
+    return ConnectorRecord(
+        group_id=group_id,
+        connector=name,
+        version=1,
+        since_epoch=1,
+        config=entries(config),
+        tasks=tuple(TaskEntry(config=entries({"task": str(task), "v": value}), since_epoch=1) for task in range(tasks)),
+    )
+
+
+def lists(count: int, value: str = "") -> tuple[TaskConfig, ...]:
+    return tuple(TaskConfig(config=entries({"task": str(task), "v": value})) for task in range(count))
+
+
+def update(group: Group, change: ConnectorChange, *, member_id: str | None = None) -> UpdateConnectorsResponse:
+    request = UpdateConnectorsRequest(group_id=group.group_id, member_id=member_id, changes=(change,))
+    response = step(group, request, 1_000, SETTINGS).response
+    assert isinstance(response, UpdateConnectorsResponse)
+    return response
+
+
+def publish(group: Group, tasks: tuple[TaskConfig, ...], name: str = "c") -> UpdateConnectorsResponse:
+    return update(group, ConnectorChange(connector=name, task_configs=tasks, owner_epoch=1), member_id=OWNER)
+
+
+def test_a_task_list_that_the_group_cannot_carry_is_refused() -> None:
+    group = group_of(connector())
+    answer = publish(group, lists(30_000, "x" * 300))
+    assert answer.error_code == InvalidRequest.code
+    assert answer.error_message is not None
+    assert answer.error_message.startswith("connector c: TaskConfigs: got 30000 tasks of ")
+    assert f"; allowed: at most {MAX_GROUP_BYTES}, of the {MAX_GROUP_BYTES} bytes for all" in answer.error_message
+    assert group.connectors["c"].tasks == ()
+    assert publish(group, lists(10_000, "x" * 300)).error_code == 0
+
+
+def test_the_bound_is_on_all_connectors_of_the_group() -> None:
+    group = group_of(connector("a"), connector("b"))
+    assert publish(group, lists(15_000, "x" * 300), "a").error_code == 0
+    refused = publish(group, lists(15_000, "x" * 300), "b")
+    assert refused.error_code == InvalidRequest.code
+    assert refused.results[0].connector == "b"
+    added = update(group, ConnectorChange(connector="d", config=entries({"v": "x" * 3_000_000})))
+    assert added.error_message is not None
+    assert added.error_message.startswith("connector d: Config: got a configuration of 30000")
+
+
+def test_what_makes_a_group_smaller_is_never_refused() -> None:
+    """A group may have been written by software with another bound."""
+    large = connector(tasks=30_000, value="x" * 300)
+    group = group_of(large, connector("b"))
+    assert sum(group.connector_bytes.values()) > MAX_GROUP_BYTES
+    assert publish(group, lists(29_000, "x" * 300)).error_code == 0
+    assert update(group, ConnectorChange(connector="b", delete=True)).error_code == 0
+    assert update(group, ConnectorChange(connector="c", wanted_state=2)).error_code == 0
+    assert update(group, ConnectorChange(connector="c", delete=True)).error_code == 0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", "100001", "1000000000", "00000000012345678", "٣"])
+def test_tasks_max_must_be_a_number_within_its_limit(text: str) -> None:
+    answer = update(group_of(), ConnectorChange(connector="c", config=entries({"tasks.max": text})))
+    assert answer.error_code == InvalidRequest.code
+    shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    assert answer.error_message == f"connector c: tasks.max: got '{shown}'; allowed: a whole number from 1 to 100000"
+
+
+def test_a_connector_with_a_stored_tasks_max_that_cannot_be_read_can_be_changed() -> None:
+    """The log may have been written by software that did not check it."""
+    group = group_of(replace(connector(), config=entries({"tasks.max": "many"})))
+    assert update(group, ConnectorChange(connector="c", wanted_state=2)).error_code == 0
+    assert update(group, ConnectorChange(connector="c", config=entries({"tasks.max": "2"}))).error_code == 0
+
+
+def test_tasks_max_is_bounded_by_what_the_group_can_carry() -> None:
+    """Checked when the connector is written: no worker has been asked yet how large its tasks are."""
+    name = "c" * 100
+    group = group_of(group_id="g" * 100)
+    refused = update(group, ConnectorChange(connector=name, config=entries({"tasks.max": "100000"})))
+    assert refused.error_code == InvalidRequest.code
+    assert refused.error_message is not None
+    assert "tasks.max: got 100000; allowed: at most 23" in refused.error_message
+    allowed = int(refused.error_message.partition("allowed: at most ")[2].partition(",")[0])
+    for wanted, code in ((allowed + 1, InvalidRequest.code), (allowed, 0)):
+        change = ConnectorChange(connector=name, config=entries({"tasks.max": f"{wanted:06}"}))
+        assert update(group, change).error_code == code
+
+
+@pytest.mark.parametrize(
+    ("group_id", "name", "value"),
+    [
+        ("workers", "idle", ""),
+        ("workers", "a-connector-of-usual-length", "x" * 30),
+        ("workers", "orders", "x" * 1_000),
+        ("g" * 249, "é" * 124, ""),
+        ("g", "c", "x" * 100_000),
+    ],
+)
+def test_the_largest_group_that_is_accepted_fits_its_frames_and_batches(group_id: str, name: str, value: str) -> None:
+    """One member owns all of it; then the connector is reconfigured and deleted."""
+    one = connector(name, group_id=group_id, tasks=1, value=value)
+    count = min(100_000, (MAX_GROUP_BYTES - 200) // (connector_bytes(one) - connector_bytes(connector(name)) + 4))
+    group = group_of(connector(name, group_id=group_id), group_id=group_id)
+    tasks = lists(count, value)
+    change = ConnectorChange(connector=name, task_configs=tasks, owner_epoch=1)
+    request = UpdateConnectorsRequest(group_id=group_id, member_id=OWNER, changes=(change,))
+    assert len(wire.encode_request(request, version=0, correlation_id=1, client_id=OWNER)) <= FRAME
+    outcome = step(group, request, 1_000, SETTINGS)
+    assert isinstance(outcome.response, UpdateConnectorsResponse)
+    assert outcome.response.error_code == 0, outcome.response.error_message
+    encode_batch(outcome.records, max_bytes=MAX_BATCH_BYTES)
+
+    units = [Unit(name, task) for task in range(-1, count)]
+    epoch = group.epoch
+    target: list[Record] = [
+        TargetMemberRecord(group_id=group_id, member_id=OWNER, units=grouped(units)),
+        TargetRecord(group_id=group_id, epoch=epoch),
+    ]
+    encode_batch(target, max_bytes=MAX_BATCH_BYTES)
+    for record in target:
+        group.apply(record)
+    told = step(group, HeartbeatRequest(group_id=group_id, member_id=OWNER, member_epoch=1, owned=()), 1_000, SETTINGS)
+    encode_batch(told.records, max_bytes=MAX_BATCH_BYTES)
+    response = told.response
+    assert isinstance(response, HeartbeatResponse)
+    assert response.assignment is not None
+    assert len(response.assignment.grants) == count + 1
+    assert len(wire.encode_response(response, api_key=20480, version=0, correlation_id=1)) <= FRAME
+
+    for unit in units:
+        group.apply(StatusRecord(group_id=group_id, connector=name, task=unit.task, member_id=OWNER, owner_epoch=epoch))
+    deleted = step(
+        group,
+        UpdateConnectorsRequest(group_id=group_id, changes=(ConnectorChange(connector=name, delete=True),)),
+        1_000,
+        SETTINGS,
+    )
+    encode_batch(deleted.records, max_bytes=MAX_BATCH_BYTES)
+
+
+def join(group: Group, member_id: str, metadata: int) -> HeartbeatResponse:
+    request = HeartbeatRequest(
+        group_id="g",
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        client_assignors=(AssignorInfo(name="a", metadata=bytes(metadata)),),
+        owned=(),
+    )
+    response = step(group, request, 1_000, SETTINGS).response
+    assert isinstance(response, HeartbeatResponse)
+    return response
+
+
+def test_the_metadata_of_all_members_is_bounded() -> None:
+    """A Prepare response carries it; 1,000 members may send 64 KiB each and assignor."""
+    group = group_of()
+    for number in range((16 << 20) // 65_536):
+        assert join(group, f"m{number}", 65_536).error_code != InvalidRequest.code
+    refused = join(group, "one-more", 65_536)
+    assert refused.error_code == InvalidRequest.code
+    assert refused.error_message == (
+        "Assignor.Metadata: got '16842752 bytes of all members'; allowed: at most 16777216 bytes a group"
+    )
+    assert join(group, "one-more", 4_096).error_code != InvalidRequest.code
+
+
+def test_a_description_has_room_for_many_failed_tasks() -> None:
+    group = group_of(connector(tasks=3_000))
+    group.apply(
+        CurrentRecord(
+            group_id="g",
+            member_id=OWNER,
+            epoch=1,
+            previous_epoch=1,
+            state=MemberState.STABLE,
+            assigned=held({Unit("c", task): 1 for task in range(3_000)}),
+        )
+    )
+    for task in range(3_000):
+        group.apply(
+            StatusRecord(
+                group_id="g",
+                connector="c",
+                task=task,
+                member_id=OWNER,
+                owner_epoch=1,
+                state=UnitState.FAILED,
+                message="x" * 500,
+            )
+        )
+    (described,) = describe(group).connectors
+    assert {unit.state for unit in described.units[1:]} == {"FAILED"}
+    messages = [unit.message for unit in described.units if unit.message]
+    assert len(messages) == (1 << 20) // 500
+    assert set(messages) == {"x" * 500}
