@@ -68,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; the copies are gone", file=sys.stderr)
         return 130
     print(f"{time.monotonic() - began:.0f} s")
-    return 0 if all([_told("faults", verdicts, 100), _told("generated", verdicts, LEAST_PERCENT)]) else 1
+    return 0 if all([_report("faults", verdicts, 100), _report("generated", verdicts, LEAST_PERCENT)]) else 1
 
 
-def _told(kind: str, verdicts: Sequence[Verdict], least_percent: float) -> bool:
+def _report(kind: str, verdicts: Sequence[Verdict], least_percent: float) -> bool:
     """Print the survivors and the count; whether enough were killed."""
     those = [verdict for verdict in verdicts if verdict.mutant.generated == (kind == "generated")]
     missed = sorted((verdict for verdict in those if not verdict.killed_by), key=lambda verdict: verdict.mutant.name)

@@ -10,10 +10,11 @@ from .pattern import matches_whole
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Mutants of one definition whose changed code matches a pattern; ``why`` they are equivalent."""
+    """Mutants of one definition, by patterns of the code before and after; ``why`` they are equivalent."""
 
     target: str
     old: str
+    new: str
     why: str
 
 
@@ -22,4 +23,9 @@ ACCEPTED: tuple[Accepted, ...] = ()
 
 def is_accepted(mutant: Generated) -> bool:
     """Whether the mutant is on the list."""
-    return any(each.target == mutant.target and matches_whole(each.old, mutant.old) for each in ACCEPTED)
+    return any(
+        each.target == mutant.target
+        and matches_whole(each.old, mutant.old)
+        and (matches_whole(each.new, mutant.new) if mutant.new else not each.new)
+        for each in ACCEPTED
+    )

@@ -104,7 +104,7 @@ def of_file(path: Path) -> Iterator[Generated]:
 
 Undo = Callable[[], None]
 Change = tuple[str, Callable[[], str], Callable[[], Undo]]
-"""The code before, the code after (once it is changed), and what makes the change and says how to undo it."""
+"""The code before, the code after (once it is changed), and the change, which returns how to undo it."""
 
 
 def _statements(tree: ast.AST) -> list[ast.stmt]:

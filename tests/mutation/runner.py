@@ -86,7 +86,7 @@ class Verdict:
 
 
 class Unusable(Exception):
-    """The tree is not fit for a run; says why."""
+    """The tree is not fit for a run; the message has the reason."""
 
 
 class Copies:
@@ -122,7 +122,7 @@ class Copies:
             self._idle.put_nowait(self._workers[-1])
 
     async def judge(self, mutant: Mutant) -> Verdict:
-        """Break a copy, run the tests, mend the copy."""
+        """Break a copy, run the tests, restore the copy."""
         if not mutant.tests:
             return Verdict(mutant=mutant, unusable="no test runs this line")
         worker = await self._idle.get()
