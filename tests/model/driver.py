@@ -293,13 +293,14 @@ class Driver:
             name = sorted(self.group.delays)[who % len(self.group.delays)]
         self.send(TimerKey(kind, GROUP, name))
 
-    def leave(self, who: int, how: int, _: int) -> None:
-        """Somebody leaves, for good or for a while."""
+    def leave(self, who: int, how: int, what: int) -> None:
+        """A member leaves, for good, for a while, or to restart."""
         member_id = MEMBERS[who % 5]
         member = self.group.members.get(member_id)
         instance = member.instance_id if member is not None and how % 4 else INSTANCES[how % 5]
         epoch = -2 if (instance is not None and how % 3) or how % 7 == 6 else -1
-        self.send(HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch, instance_id=instance))
+        leave = HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch, instance_id=instance)
+        self.send(replace(leave, returns=what % 2 == 1))
 
     # ---- what no honest worker does
 

@@ -53,7 +53,7 @@ class Model(Computing):
         if member is None or (member.away and said.member_epoch > 0):
             return Answer(code=UnknownMemberId.code)
         if said.member_epoch == -1:
-            self.remove(said.member_id)
+            self.remove(said.member_id, returns=said.returns)
             return Answer(epoch=-1)
         return self.go_away(said) if said.member_epoch == AWAY else self.stay(said)
 
@@ -235,13 +235,16 @@ class Model(Computing):
         if who in self.members and self.members[who].state == UNREVOKED:
             self.remove(who, lost=True)
 
-    def remove(self, who: str, *, lost: bool = False) -> None:
-        """The member is no more; what it held is free. Of a lost one what it was to keep waits for it (design 3.8)."""
+    def remove(self, who: str, *, lost: bool = False, returns: bool = False) -> None:
+        """The member is no more; what it held is free. Of a lost one what it was to keep waits for it (design 3.8);
+        of one that restarts too, even if no other member is left.
+        """
         gone, share = self.members.pop(who), self.target.pop(who, Share())
         waits = share.units.intersection(gone.assigned, self.to_run())
         others = any(not each.away for each in self.members.values())
         stays = not gone.away and not gone.draining
-        if lost and stays and others and waits and self.limits.scheduled_delay_ms:
+        delayed = (lost and others) or returns
+        if delayed and stays and waits and self.limits.scheduled_delay_ms:
             self.delays[who] = Delay(
                 share=replace(share, units=waits),
                 said=gone.said,

@@ -89,6 +89,16 @@ def leave(storm: Storm, member: str, back_s: float | None) -> bool:
     return True
 
 
+def restart(storm: Storm, member: str, back_s: float) -> bool:
+    """A worker restarts: it leaves with the announcement that it returns, and is started again."""
+    node = node_of(storm, member)
+    if node is None or node.worker.member.draining:
+        return False
+    storm.restart(node)
+    storm.later(back_s, lambda: storm.again(member))
+    return True
+
+
 def drain(storm: Storm, member: str, back_s: float) -> bool:
     """A worker asks for its work to be taken over, and leaves when it has none."""
     node = node_of(storm, member)
@@ -448,6 +458,7 @@ KINDS: dict[str, Kind] = {
     "worker crashes, another joins": Kind(draw_replace, replace),
     "worker pauses": Kind(_draw_pause, pause),
     "worker leaves": Kind(_draw_leave, leave),
+    "worker restarts": Kind(lambda s: somebody(s, back_s=s.random.random() * 30), restart),
     "worker drains": Kind(lambda s: somebody(s, back_s=s.random.random() * 40), drain),
     "worker joins": Kind(draw_join, join),
     "all workers bounce": Kind(draw_bounce, bounce, all_workers=True),

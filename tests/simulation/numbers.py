@@ -56,6 +56,7 @@ NUMBERS: Final = {
     "source grows": "F31",
     "worker joins": "F32",
     "worker leaves": "F32",
+    "worker restarts": "F32",
     "worker drains": "F32",
     "all workers bounce": "F32",
     "rolling bounce": "F32",

@@ -300,9 +300,15 @@ class Storm:
 
     def stop(self, node: WorkerNode, *, for_good: bool = False) -> None:
         """Ask a worker to leave; a static one for a while, unless it is for good."""
+        self._ask_to_leave(node, partial(node.worker.stop, for_good=for_good))
+
+    def restart(self, node: WorkerNode) -> None:
+        """Ask a worker to leave and to announce that it returns."""
+        self._ask_to_leave(node, node.worker.restart)
+
+    def _ask_to_leave(self, node: WorkerNode, leave: Callable[[], None]) -> None:
         if not node.stopped and node.stop_asked_s is None:
             node.stop_asked_s = self.cluster.loop.now
-        leave = partial(node.worker.stop, for_good=for_good)
         self.cluster.loop.call_soon(leave, context=node.context)
 
     def restart_coordinator(self, after_s: float) -> None:
