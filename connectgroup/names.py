@@ -7,6 +7,7 @@ units as opaque keys; only their order and equality matter to them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
 CONNECTOR: Final = -1
@@ -51,9 +52,9 @@ NO_UNITS: Final[Units] = frozenset()
 
 def show(units: Iterable[Unit], *, most: int = 8) -> str:
     """Units as a person reads them: ``a, a-0, a-1``, sorted, cut after ``most`` with the number left out."""
-    ordered = sorted(units)
-    text = ", ".join(str(unit) for unit in ordered[:most])
-    return f"{text} and {len(ordered) - most} more" if len(ordered) > most else text or "nothing"
+    named = list(units)
+    text = ", ".join(str(unit) for unit in nsmallest(most, named))
+    return f"{text} and {len(named) - most} more" if len(named) > most else text or "nothing"
 
 
 def printable(value: object, *, most: int = 80) -> str:

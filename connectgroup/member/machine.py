@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from ..buggify import buggify
@@ -36,7 +37,7 @@ from ..messages import (
     TaskStatus,
     config_of,
     grouped,
-    units_of,
+    unit_list,
 )
 from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from ..placement import NO_TRAITS, WorkerTraits
@@ -189,8 +190,8 @@ class Member:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
             return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause, returns=self._returns)
         introduces = self._full or self.epoch == JOIN_EPOCH or buggify("a heartbeat says everything")
-        reported = sorted(self._statuses)[:MAX_STATUSES] if self._statuses else ()
-        statuses = tuple([self._statuses[unit] for unit in reported])
+        statuses = self._next_statuses()
+        more_statuses = len(statuses) < len(self._statuses)
         if introduces:
             request = HeartbeatRequest(
                 group_id=settings.group_id,
@@ -201,7 +202,7 @@ class Member:
                 server_assignor=None if self.assignors else settings.server_assignor,
                 client_assignors=self.assignors or None,
                 owned=grouped(self.owned),
-                max_wait_ms=0 if self._full else settings.max_wait_ms,
+                max_wait_ms=0 if self._full or more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
                 statuses=statuses,
                 draining=self.draining,
@@ -216,13 +217,19 @@ class Member:
                 member_id=settings.member_id,
                 member_epoch=self.epoch,
                 owned=grouped(self.owned) if self._acknowledge else None,
-                max_wait_ms=settings.max_wait_ms,
+                max_wait_ms=0 if more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
                 statuses=statuses,
             )
-        self._full = self._acknowledge = self._impatient = False
+        self._full = self._acknowledge = False
+        self._impatient = more_statuses
         self._outstanding = _Outstanding(request, now_ms)
         return request
+
+    def _next_statuses(self) -> tuple[TaskStatus, ...]:
+        """The statuses of the next request: the oldest, in the order of their units."""
+        units = islice(self._statuses, MAX_STATUSES)
+        return tuple([self._statuses[unit] for unit in sorted(units)])
 
     def on_no_answer(self, request: HeartbeatRequest) -> None:
         """The call failed or timed out, or the coordinator could not serve it: say everything next time."""
@@ -282,8 +289,6 @@ class Member:
             unit = Unit(status.connector, status.task)
             if self._statuses.get(unit) == status:
                 del self._statuses[unit]
-        if len(outstanding.request.statuses) == MAX_STATUSES:
-            self.say_statuses()
 
     def _on_error(self, response: HeartbeatResponse, outstanding: _Outstanding) -> list[Action]:
         self._full = True
@@ -309,22 +314,24 @@ class Member:
 
     def _take(self, assignment: MemberAssignment) -> list[Action]:
         """Turn the whole set that was given into a revocation or an assignment; never both."""
-        wanted = units_of(assignment.units)
-        revoke = self.owned.keys() - wanted - self.revoking
+        wanted = dict.fromkeys(unit_list(assignment.units))
+        revoke = self.owned.keys() - wanted.keys() - self.revoking
         if revoke:
             self.revoking |= revoke
             return [Revoke(units=frozenset(revoke), epoch=self.epoch)]
-        new = wanted - self.owned.keys()
+        new = wanted.keys() - self.owned.keys()
         if not new or self._retiring:
             return []
         if self.revoking:
             # While something is still being stopped the group gives nothing new; ask again when it has stopped.
             self._missed = True
             return []
-        given = {Unit(grant.connector, grant.task): grant for grant in assignment.grants}
+        # Plain tuples, which equal units: a worker may be given 100,000 at once.
+        given = {(grant.connector, grant.task): grant for grant in assignment.grants}
         configs = {config.connector: config_of(config.config) for config in assignment.configs}
         grants = []
-        for unit in sorted(new):
+        # In the response's order: connectors ascending, tasks ascending.
+        for unit in [unit for unit in wanted if unit in new]:
             # A coordinator that does not send grants gives units at the member's epoch, as the protocol has it.
             owner_epoch = given[unit].owner_epoch if unit in given else self.epoch
             config = config_of(given[unit].config) if unit in given else {}

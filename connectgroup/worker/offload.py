@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from .waiting import backoff_s, worth_a_line
 
@@ -28,15 +28,22 @@ FIRST_THREADS = 8
 """Threads that a pool uses while its calls are short."""
 
 MORE_THREADS = 16
-"""Threads that a pool adds per check while fewer calls than this begin between two checks."""
+"""Threads that a pool adds per check while its calls block."""
 
-MAX_THREADS = 1_000
+BLOCKED_BELOW = 2
+"""Calls block while fewer than this begin between two checks. More threads do not help calls that wait for one disk."""
+
+MAX_THREADS = 500
 """Above this a pool adds one thread at a time, and only while no call begins at all."""
 
 CHECK_S = 0.01
 """Between two checks of a pool that has queued calls."""
 
 logger = logging.getLogger(__name__)
+
+
+class Withdrawn(Exception):
+    """The call was withdrawn before it began."""
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
@@ -135,12 +142,22 @@ class Inbox:
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """A call that waits for a thread."""
+class Call(Generic[T]):
+    """A call for a ``CallPool``.
+
+    Attributes:
+        name: of the thread meanwhile, for stack dumps.
+        function: what is called.
+        urgent: begin before the calls that are not.
+        withdrawn: left out, since ``CallPool.withdraw`` came before it began.
+    """
 
     name: str
-    function: Callable[[], Any]
-    result: asyncio.Future[Any]
+    function: Callable[[], T]
+    urgent: bool = False
+    withdrawn: bool = False
+    _begun: bool = False
+    _result: asyncio.Future[T] | None = None
 
 
 class CallPool:
@@ -148,13 +165,13 @@ class CallPool:
 
     ``off_loop`` starts a thread per call. That is right for a few calls, but 100,000 at once block the loop for a
     minute. A pool's threads run queued calls until none is left, then they end. While calls are queued and fewer than
-    ``MORE_THREADS`` begin within ``CHECK_S``, the running calls block: the pool adds threads.
+    ``BLOCKED_BELOW`` begin within ``CHECK_S``, the running calls block: the pool adds threads.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: deque[_Call] = deque()
-        self._urgent: deque[_Call] = deque()
+        self._calls: deque[Call[Any]] = deque()
+        self._urgent: deque[Call[Any]] = deque()
         self._threads = 0
         self._max_threads = FIRST_THREADS
         self._begun = 0
@@ -162,33 +179,39 @@ class CallPool:
         self._check: asyncio.TimerHandle | None = None
         self._inbox = Inbox()
 
-    async def call(self, name: str, function: Callable[[], T], *, urgent: bool = False) -> T:
-        """Call a function in one of the pool's threads and wait for its result.
+    async def run(self, call: Call[T]) -> T:
+        """Make the call in one of the pool's threads and wait for its result.
 
         Cancelled before the call has begun, the call is left out; later, it runs to its end and its result is dropped.
 
-        Args:
-            name: of the thread meanwhile, for stack dumps.
-            urgent: begin before the calls that are not.
-
         Raises:
+            Withdrawn: ``withdraw`` came before the call had begun.
             NoThread: the pool has no thread and the system has none to give; the function has not been called.
             Exception: what the function raised; ``SystemExit`` and its like come back as ``RuntimeError``.
         """
+        if call.withdrawn:
+            raise Withdrawn(call.name)
         loop = asyncio.get_running_loop()
-        call = _Call(name, function, loop.create_future())
+        result: asyncio.Future[T] = loop.create_future()
+        call._result = result
         with self._lock:
-            (self._urgent if urgent else self._calls).append(call)
+            (self._urgent if call.urgent else self._calls).append(call)
         if not self._submitted:
             # Once per turn of the loop: calls that are submitted together need no thread each.
             self._submitted = True
             loop.call_soon(self._submit)
-        result: T = await call.result
-        return result
+        return await result
+
+    def withdraw(self, call: Call[Any]) -> None:
+        """Leave the call out unless it has begun; it need not wait for a thread. On the event loop."""
+        with self._lock:
+            call.withdrawn = not call._begun
+        if call.withdrawn and call._result is not None:
+            deliver(call._result, None, Withdrawn(call.name))
 
     async def insist(self, name: str, function: Callable[[], T]) -> T:
-        """``call``, urgent and repeated until there is a thread for it; see the function ``insist``."""
-        return await _with_thread(name, lambda: self.call(name, function, urgent=True))
+        """``run``, urgent and repeated until there is a thread for it; see the function ``insist``."""
+        return await _with_thread(name, lambda: self.run(Call(name, function, urgent=True)))
 
     def _submit(self) -> None:
         self._submitted = False
@@ -199,7 +222,7 @@ class CallPool:
                     self._urgent.clear()
                     self._calls.clear()
             for call in refused:
-                self._inbox.put(call.result.get_loop(), partial(deliver, call.result, None, NoThread(str(error))))
+                self._deliver(call, None, NoThread(str(error)))
         if self._check is None and (self._urgent or self._calls):
             self._check = asyncio.get_running_loop().call_later(CHECK_S, self._grow)
 
@@ -211,7 +234,7 @@ class CallPool:
             if not self._urgent and not self._calls:
                 self._max_threads = FIRST_THREADS
                 return
-            if begun < MORE_THREADS and self._threads >= self._max_threads:
+            if begun < BLOCKED_BELOW and self._threads >= self._max_threads:
                 if self._max_threads < MAX_THREADS:
                     self._max_threads += MORE_THREADS
                 elif not begun:
@@ -247,15 +270,21 @@ class CallPool:
                     self._threads -= 1
                     return
                 call = calls.popleft()
+                assert call._result is not None
+                if call.withdrawn or call._result.done():
+                    continue
+                call._begun = True
                 self._begun += 1
-            if call.result.done():
-                continue
             # The next thread is started here and not on the event loop: a start waits for the new thread to run.
             self._add_thread()
             thread.name = call.name
             value, error = _outcome(call.function)
-            self._inbox.put(call.result.get_loop(), partial(deliver, call.result, value, error))
+            self._deliver(call, value, error)
             del call, value, error
+
+    def _deliver(self, call: Call[Any], value: Any, error: BaseException | None) -> None:
+        assert call._result is not None
+        self._inbox.put(call._result.get_loop(), partial(deliver, call._result, value, error))
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:

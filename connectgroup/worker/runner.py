@@ -32,7 +32,7 @@ from ..messages import TaskStatus
 from ..names import Unit, Units, printable
 from ..placement import most_tasks, own_settings
 from ..records import UnitState
-from .offload import SLICE, CallPool, Inbox, deliver, off_loop, slices
+from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, deliver, off_loop, slices
 from .waiting import Bell, backoff_s
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,8 @@ class _Run:
     bell: Bell = field(default_factory=Bell)
     """Rung when it is to stop, and when its task has failed."""
     supervisor: asyncio.Task[None] | None = None
+    start: Call[Task] | None = None
+    """Its last start: left out if it has not begun when the run is to stop."""
     rows: int = 0
     stop_error: BaseException | None = None
 
@@ -201,6 +203,8 @@ class TaskRunner:
                 run = self._runs.pop(unit, None)
                 if run is not None and run.supervisor is not None:
                     run.stop()
+                    if run.start is not None:
+                        self._pool.withdraw(run.start)
                     self._ending.setdefault(unit, []).append(run)
                     run.supervisor.add_done_callback(partial(self._ended, run))
                 # Those that somebody else has asked to stop are waited for as well.
@@ -335,9 +339,7 @@ class TaskRunner:
 
         # All of a start, and all of a stop, in one call of a thread each: a call costs a fraction of a millisecond, and
         # where a hundred tasks move together it is those that they stand still for.
-        def begin() -> Task | None:
-            if run.stopping:
-                return None
+        def begin() -> Task:
             connector = cls(unit.connector, own_settings(grant.connector_config))
             scratch.mkdir(parents=True, exist_ok=True)
             task = connector.task(grant.config, context)
@@ -361,8 +363,12 @@ class TaskRunner:
                     shutil.rmtree(scratch, ignore_errors=True)
 
         run.stop_error = None
-        task = await self._pool.call(f"start {unit}", begin)
-        if task is None:
+        if run.stopping:
+            return
+        run.start = Call(f"start {unit}", begin)
+        try:
+            task = await self._pool.run(run.start)
+        except Withdrawn:
             return
         try:
             self._say(run, UnitState.RUNNING, None)

@@ -436,7 +436,7 @@ def status(task: int, owner_epoch: int, state: int = 1, message: str = "") -> Ta
 
 
 def test_statuses_of_many_units_are_sent_a_thousand_at_a_time() -> None:
-    """The coordinator stores the statuses of one request in one batch of its log."""
+    """The coordinator stores the statuses of one request in one batch of its log; the others need not wait for long."""
     machine = joined(*range(2_500))
     for task in range(2_500):
         machine.report(status(task, 5))
@@ -446,6 +446,7 @@ def test_statuses_of_many_units_are_sent_a_thousand_at_a_time() -> None:
         assert machine.has_something_to_say
         request = say(machine)
         assert len(request.statuses) == count
+        assert (request.max_wait_ms == 0) == (count == 1_000), "parked only when no status is left"
         reported += request.statuses
         machine.on_response(request, answer(5))
     assert not machine.has_something_to_say

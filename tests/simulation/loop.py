@@ -267,9 +267,15 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
     return await result
 
 
-async def _pooled(self: object, name: str, function: Callable[[], T], *, urgent: bool = False) -> T:
+async def _pooled(self: object, call: offload.Call[T]) -> T:
     """The same instead of a pool's threads."""
-    return await off_loop(name, function)
+
+    def function() -> T:
+        if call.withdrawn:
+            raise offload.Withdrawn(call.name)
+        return call.function()
+
+    return await off_loop(call.name, function)
 
 
 class _NoDisk:
@@ -309,9 +315,9 @@ def simulated() -> Iterator[None]:
     """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
     modules: list[Any] = [callbacks, offload, worker_loop, runner]
     kept = [module.off_loop for module in modules], getattr(runner, "shutil"), time.sleep, threading.Thread.start  # noqa: B009
-    pooled = offload.CallPool.call
+    pooled = offload.CallPool.run
     disabled = logging.root.manager.disable
-    setattr(offload.CallPool, "call", _pooled)  # noqa: B010
+    setattr(offload.CallPool, "run", _pooled)  # noqa: B010
     for module in modules:
         module.off_loop = off_loop
     setattr(runner, "shutil", _NoDisk())  # noqa: B010
@@ -323,7 +329,7 @@ def simulated() -> Iterator[None]:
     finally:
         for module, original in zip(modules, kept[0], strict=True):
             module.off_loop = original
-        setattr(offload.CallPool, "call", pooled)  # noqa: B010
+        setattr(offload.CallPool, "run", pooled)  # noqa: B010
         setattr(runner, "shutil", kept[1])  # noqa: B010
         setattr(time, "sleep", kept[2])  # noqa: B010
         setattr(threading.Thread, "start", kept[3])  # noqa: B010

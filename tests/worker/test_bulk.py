@@ -15,7 +15,7 @@ from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Grant
 from connectgroup.messages import TaskStatus
 from connectgroup.names import Unit
-from connectgroup.worker.offload import FIRST_THREADS, CallPool, NoThread
+from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool, NoThread
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 from tests.no_threads import NoThreads
 
@@ -222,20 +222,20 @@ async def test_stop_does_not_wait_for_a_start_that_has_not_begun(tmp_path: Path)
 
     stage = Stage(tmp_path, blocks)
     await stage.runner.start(grants(UNITS))
-    await asyncio.sleep(0.5)
-    queued = frozenset(UNITS) - frozenset(begun)
-    assert queued
-    await asyncio.wait_for(stage.runner.stop(queued), 30)
+    await until(lambda: gate.entered >= FIRST_THREADS)
+    queued = frozenset(UNITS[1_000:])  # the pool adds threads, but not so many at once
+    await asyncio.wait_for(stage.runner.stop(queued), 1)
     gate.open()
     await stage.runner.stop(frozenset(UNITS))
+    assert begun
     assert not queued & frozenset(begun)
 
 
 async def test_pool_runs_urgent_calls_first_and_skips_cancelled_ones() -> None:
     pool, gates, order = CallPool(), [Gate() for _ in range(FIRST_THREADS)], list[str]()
-    hung = [asyncio.create_task(pool.call("hangs", gate.wait)) for gate in gates]
+    hung = [asyncio.create_task(pool.run(Call("hangs", gate.wait))) for gate in gates]
     await until(lambda: all(gate.entered for gate in gates))
-    calls = [asyncio.create_task(pool.call(name, partial(order.append, name))) for name in ("a", "b", "c")]
+    calls = [asyncio.create_task(pool.run(Call(name, partial(order.append, name)))) for name in ("a", "b", "c")]
     urgent = asyncio.create_task(pool.insist("urgent", partial(order.append, "urgent")))
     await asyncio.sleep(0)
     calls[1].cancel()
@@ -251,7 +251,7 @@ async def test_pool_without_a_thread_raises_and_leaves_the_call_out(monkeypatch:
     pool, done = CallPool(), list[int]()
     none = NoThreads(monkeypatch, "start ")
     with pytest.raises(NoThread):
-        await pool.call("start c-0", lambda: done.append(1))
+        await pool.run(Call("start c-0", partial(done.append, 1)))
     none.over()
-    await pool.call("start c-0", lambda: done.append(2))
+    await pool.run(Call("start c-0", partial(done.append, 2)))
     assert done == [2]
