@@ -275,12 +275,14 @@ class ComputationRecord:
     """Who was asked to compute the target for ``epoch``, and how often that failed before.
 
     Attributes:
-        epoch: the group epoch to compute for.
+        epoch: the group epoch to compute for. Once the member has prepared, the group epoch it was given: the group
+            epoch may advance while the assignor runs.
         member_id: the member asked.
         prepared: whether it has come for the group's state; until then it is told again.
-        failures: computations for this epoch that failed or stayed silent.
+        failures: computations that failed or stayed silent since the last target assignment.
         failed_members: who failed; not asked again while others can be.
         error: the last failure in words, kept after the target is in, for describe.
+        assignor: *(tagged)* the assignor the member was told to run when it prepared.
     """
 
     group_id: str
@@ -290,6 +292,7 @@ class ComputationRecord:
     failures: int = 0
     failed_members: tuple[str, ...] = ()
     error: str = ""
+    assignor: str = ""
 
     @property
     def key(self) -> Key:

@@ -11,7 +11,7 @@ Source: "Connect on the new protocol", sections "Assignment" and "Worker Selecti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set as AbstractSet
 from dataclasses import replace
 from zlib import crc32
 
@@ -40,7 +40,7 @@ from ..messages import (
     each_unit,
     units_of,
 )
-from ..names import CONNECTOR, NO_UNITS, Units, printable
+from ..names import CONNECTOR, NO_UNITS, Unit, Units, printable
 from ..placement import NO_PLACEMENT, PREFIX, placement_of
 from ..records import (
     ComputationRecord,
@@ -150,8 +150,9 @@ def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) ->
 def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
     """See to it that a stale target is being computed by somebody who can; called at the end of every step.
 
-    Does nothing while the target is current or its computation is under way. Within ``assignment_interval_ms`` of the
-    target before, it waits for more causes to come: one computation answers them all (TO-06).
+    Does nothing while the target is current or a computation is under way. A computation goes on when the group epoch
+    advances: its assignment may still be valid (``install``), and the next computation answers all later causes at
+    once. Within ``assignment_interval_ms`` of the target before, it waits for more causes to come (TO-06).
 
     Args:
         waited: the interval is over.
@@ -162,22 +163,28 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
     if not members:
         # A group without members has nothing to assign: its target is current by definition (KAFKA-20442, HB-13).
         return _install(draft, ServerAnswer(), "", COORDINATOR, settings)
-    under_way = draft.computation
-    fresh = under_way is None or under_way.epoch != draft.epoch
-    if fresh and not waited and (left_ms := _too_early_ms(draft, settings)):
-        return (compute(draft.group.group_id, draft.epoch, left_ms),)
+    running = under_way(draft)
+    if running is None and not waited and (left_ms := _too_early_ms(draft, settings)):
+        return (compute(draft.group.group_id, draft, left_ms),)
     assignor = select_assignor(members)
-    if assignor is None:
-        if fresh:
-            return _compute_here(draft, settings, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
-        return ()
-    able = _able(draft, members, assignor)
-    if under_way is not None and not fresh:
-        tries_here = under_way.member_id == "" and (not able or under_way.failures >= settings.failures_before_fallback)
-        if tries_here or under_way.member_id in able:
+    able = _able(draft, members, assignor) if assignor else []
+    if running is not None:
+        tries_here = running.member_id == "" and (not able or running.failures >= settings.failures_before_fallback)
+        if tries_here or running.member_id in able:
             return ()
-        return _ask(draft, settings, able, under_way)
-    return _ask(draft, settings, able, ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+    return _ask(draft, settings, able, running or ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+
+
+def under_way(group: Draft | Group) -> ComputationRecord | None:
+    """The computation of the next target assignment, if there is one.
+
+    A member computes on when the group epoch advances. An attempt of the coordinator's own assignor that failed counts
+    for its group epoch only: the next change may be what it needed.
+    """
+    computation = group.computation
+    if computation is None or not group.target_epoch < computation.epoch <= group.epoch:
+        return None
+    return computation if computation.member_id or computation.epoch == group.epoch else None
 
 
 def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
@@ -204,14 +211,15 @@ def _ask(
     willing = [member_id for member_id in able if member_id not in computation.failed_members] or list(able)
     # Whoever computed last knows its assignor works; else the first by name: the same choice on every replay.
     chosen = draft.group.computed_by if draft.group.computed_by in willing else willing[0]
-    draft.write(replace(computation, member_id=chosen, prepared=False))
+    draft.write(replace(computation, epoch=draft.epoch, member_id=chosen, prepared=False, assignor=""))
     member = draft.member(chosen)
     assert member is not None
-    return (compute(draft.group.group_id, draft.epoch, member.rebalance_timeout_ms),)
+    return (compute(draft.group.group_id, draft, member.rebalance_timeout_ms),)
 
 
 def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
     """Run the server-side assignor: the one all members ask for, or ``group.remote.assignor``."""
+    computation = replace(computation, epoch=draft.epoch, member_id="", prepared=False, assignor="")
     members = list(draft.members())
     asked = {member.server_assignor for member in members if member.server_assignor}
     name = asked.pop() if len(asked) == 1 else settings.server_assignor
@@ -232,12 +240,12 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
             failure = f"server-side assignor {name}: {reason}"
     if failure:
         # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
-        draft.write(replace(computation, member_id="", error=printable(failure, most=500)))
-        return (compute(draft.group.group_id, draft.epoch, settings.session_timeout_ms),)
+        draft.write(replace(computation, error=printable(failure, most=500)))
+        return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
     # What was said of an answer before no longer holds of this one.
     remark = printable(answer.message, most=500) or computation.error
     if remark or (draft.computation is not None and draft.computation.error):
-        draft.write(replace(computation, member_id="", error=remark))
+        draft.write(replace(computation, error=remark))
     return _install(draft, answer, name, COORDINATOR, settings)
 
 
@@ -259,10 +267,10 @@ def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple
 def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """The timer of a computation fired: whoever was asked is late, or the interval before it is over."""
     draft = Draft(group, now_ms)
-    computation = draft.computation
+    computation = under_way(draft)
     if draft.epoch <= draft.target_epoch or not group.members:
         return Outcome(response=None)
-    if computation is None or computation.epoch != draft.epoch:
+    if computation is None:
         timers = settle(draft, settings, waited=True)
     elif computation.member_id:
         timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
@@ -278,29 +286,17 @@ def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Out
 # Prepare and Install
 
 
-def _speaker(group: Group, member_id: str, member_epoch: int) -> None:
-    """The first three checks of both requests, in the source's order.
-
-    The previous epoch is let in as well: a member's heartbeats and its computation travel on connections of their
-    own, so a heartbeat may move its epoch while its Prepare or Install is on the way.
-    """
+def _check_member(group: Group, member_id: str) -> None:
+    """The first two checks of both requests, in the source's order."""
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
-    current = group.current(member_id)
-    if member_epoch not in (current.epoch, current.previous_epoch):
-        raise FencedMemberEpoch(f"{member_id} sent epoch {member_epoch}, the group has it at {current.epoch}")
 
 
 def _chosen(group: Group, member_id: str) -> ComputationRecord:
-    computation = group.computation
-    if (
-        computation is None
-        or group.epoch <= group.target_epoch
-        or computation.epoch != group.epoch
-        or computation.member_id != member_id
-    ):
+    computation = under_way(group)
+    if computation is None or computation.member_id != member_id:
         raise UnknownMemberId(f"{member_id} is not the member chosen to compute the assignment")
     return computation
 
@@ -308,17 +304,28 @@ def _chosen(group: Group, member_id: str) -> ComputationRecord:
 def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
     """Answer the chosen member with all that its assignor may look at.
 
+    The record remembers the group epoch and the assignor of the answer: they decide whether the Install is accepted,
+    also after the group epoch has advanced and after a change of coordinator.
+
     Raises:
-        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as the source's request handling lists them.
+        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as the source's request handling lists them. An earlier
+            member epoch is accepted: heartbeats travel on another connection and may advance it several times while
+            the request is on its way.
     """
     validate.prepare(request)
-    _speaker(group, request.member_id, request.member_epoch)
+    _check_member(group, request.member_id)
+    current = group.current(request.member_id)
+    if request.member_epoch > current.epoch:
+        raise FencedMemberEpoch(
+            f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
+        )
     computation = _chosen(group, request.member_id)
     draft = Draft(group, now_ms)
-    if not computation.prepared:
-        draft.write(replace(computation, prepared=True))
     assignor = select_assignor(list(draft.members()))
     assert assignor is not None, "a member is asked only where all list an assignor"
+    prepared = replace(computation, epoch=draft.epoch, prepared=True, assignor=assignor)
+    if prepared != computation:
+        draft.write(prepared)
     return Outcome(response=group_state(draft, assignor, settings), records=tuple(draft.records))
 
 
@@ -386,19 +393,34 @@ def _prepared(connector: ConnectorRecord) -> PreparedConnector:
 
 
 def offence_of(
-    draft: Draft, assignor: str, members: Sequence[InstalledMember], *, left_out: Units = NO_UNITS
+    draft: Draft,
+    assignor: str,
+    members: Sequence[InstalledMember],
+    *,
+    left_out: Units = NO_UNITS,
+    epoch: int | None = None,
 ) -> str | None:
     """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9).
 
-    What is held back for lost workers may be placed or not: it is given to nobody. ``left_out`` is what the assignor
-    itself holds back, so that it must not be placed.
+    Args:
+        left_out: units the assignor itself leaves unassigned. Delayed units of lost members may be placed or left out:
+            they are assigned to nobody.
+        epoch: the group epoch the assignment was prepared for. For one the group has left behind, units that are newer
+            than it need not be placed, and members that have begun to drain since may still be named.
     """
+    runnable = draft.group.runnable
+    units: AbstractSet[Unit] = runnable.keys()
+    allowed = {member.member_id for member in taking(draft)}
+    if epoch is not None and epoch < draft.epoch:
+        named = left_out.union(*(each_unit(installed.units) for installed in members))
+        units = frozenset(unit for unit, since_epoch in runnable.items() if since_epoch <= epoch or unit in named)
+        allowed = {member.member_id for member in draft.members()}
     offence = first_offence(
         ((installed.member_id, each_unit(installed.units)) for installed in members),
-        members={member.member_id for member in taking(draft)},
-        units=draft.group.runnable.keys(),
+        members=allowed,
+        units=units,
         held_back=left_out,
-        waiting=draft.lost_work(),
+        waiting=draft.lost_work(_served(draft, members, epoch)),
     )
     if offence:
         return offence
@@ -413,42 +435,77 @@ def offence_of(
     return None
 
 
+def _served(draft: Draft, members: Sequence[InstalledMember], epoch: int | None) -> Container[str] | None:
+    """The members whose return an assignment takes into account; ``None``: all.
+
+    A member that came back after the assignment was prepared is not in it. Its delayed units stay reserved for it
+    until the next computation (S15).
+    """
+    return None if epoch is None or epoch == draft.epoch else {installed.member_id for installed in members}
+
+
+def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> bool:
+    """Whether an assignment is illegal whatever the group is: no change of the group explains it."""
+    named = left_out.union(*(each_unit(installed.units) for installed in members))
+    shares = ((installed.member_id, each_unit(installed.units)) for installed in members)
+    ids = {installed.member_id for installed in members}
+    return first_offence(shares, members=ids, units=named, held_back=left_out) is not None
+
+
 def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:
     """Take a computed target, whole or not at all.
 
-    Raises:
-        StaleGroupEpoch: computed for another group epoch; the member is told to compute again (CN-05).
-        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as for Prepare.
+    The request is judged by the chosen member and the group epoch it prepared, never by the member epoch, which may
+    advance several times while an assignor runs (design 3.6). An assignment that is still valid for the current
+    members and units becomes the target assignment of the epoch it was prepared for, even where the group epoch has
+    advanced; then the next computation is requested at once (``request_computation``). So a group that changes all the
+    time still progresses.
 
-    An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence; it is not an exception,
-    because the failure is a fact to be recorded.
+    Raises:
+        StaleGroupEpoch: prepared for another group epoch.
+        GroupIdNotFound, UnknownMemberId: as for Prepare.
+
+    An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence, or with STALE_GROUP_EPOCH where
+    the group has changed since (CN-05). These are not exceptions, because what follows is recorded: the failure, or
+    that the group's state must be prepared again.
     """
     validate.install(request)
-    _speaker(group, request.member_id, request.member_epoch)
+    _check_member(group, request.member_id)
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
-    if request.group_epoch != group.epoch:
+    computation = under_way(group)
+    chosen = computation is not None and computation.member_id == request.member_id
+    if request.group_epoch != (computation.epoch if computation and chosen else group.epoch):
         raise StaleGroupEpoch(f"GroupEpoch: got {request.group_epoch}; the group is at {group.epoch}")
-    _chosen(group, request.member_id)
+    computation = _chosen(group, request.member_id)
 
     draft = Draft(group, now_ms)
-    assignor = select_assignor(list(draft.members()))
+    left_out, is_current = units_of(request.held_back), request.group_epoch == group.epoch
+    assignor = computation.assignor or select_assignor(list(draft.members()))
     assert assignor is not None
     response = InstallResponse()
     if request.error != 0:
         message = request.message or f"assignor {assignor} reported error {request.error}"
         timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
     elif offence := _too_long(request, settings) or offence_of(
-        draft, assignor, request.members, left_out=units_of(request.held_back)
+        draft, assignor, request.members, left_out=left_out, epoch=request.group_epoch
     ):
-        timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
-        response = InstallResponse(
-            error_code=InvalidAssignment.code, error_message=f"assignment for epoch {request.group_epoch}: {offence}"
-        )
+        refused = f"assignment for epoch {request.group_epoch}: {offence}"
+        if is_current or _too_long(request, settings) or _contradicts_itself(request.members, left_out):
+            timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
+            response = InstallResponse(error_code=InvalidAssignment.code, error_message=refused)
+        else:
+            # The group has changed, the member is not at fault: it is asked again, and this is no failure.
+            members = list(draft.members())
+            wanted = select_assignor(members)
+            timers = _ask(draft, settings, _able(draft, members, wanted) if wanted else (), computation)
+            response = InstallResponse(
+                error_code=StaleGroupEpoch.code, error_message=f"{refused}; the group is at {group.epoch}"
+            )
     else:
         if request.message:
-            draft.write(replace(_chosen(group, request.member_id), error=printable(request.message, most=500)))
-        timers = _install(draft, request, assignor, request.member_id, settings)
+            draft.write(replace(computation, error=printable(request.message, most=500)))
+        timers = _install(draft, request, assignor, request.member_id, settings, epoch=request.group_epoch)
     return Outcome(response=response, records=tuple(draft.records), timers=timers)
 
 
@@ -484,11 +541,22 @@ def _install(
     assignor: str,
     computed_by: str,
     settings: GroupSettings,
+    *,
+    epoch: int | None = None,
 ) -> tuple[Timer, ...]:
-    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02)."""
+    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02).
+
+    Args:
+        epoch: the group epoch it was prepared for, above the target epoch; the newest by default. Members that have
+            joined since get nothing yet. Units that were added or reconfigured since are granted by the next target
+            assignment: none is granted at an owner epoch below that of its configuration (``Draft.eligible``). As
+            target epochs only grow and each unit is in one member's share, owner epochs stay strictly monotonic.
+    """
+    epoch = draft.epoch if epoch is None else epoch
     group = draft.group
     shares = {member.member_id: _share(member) for member in answer.members}
-    waiting = draft.lost_work()
+    served = _served(draft, answer.members, epoch)
+    waiting = draft.lost_work(served)
     if waiting:
         shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
     # What is held back until its holder has let go of it (KIP-415's first round) need not wait for the whole delay.
@@ -503,11 +571,11 @@ def _install(
     for member_id in sorted(group.targets):
         if draft.member(member_id) is None:
             draft.forget(Kind.TARGET_MEMBER, member_id)
-    timers = delay.after_install(draft, answer.held_back, answer.delay_ms)
+    timers = delay.after_install(draft, answer.held_back, answer.delay_ms, epoch=epoch, served=served)
     draft.write(
         TargetRecord(
             group_id=group.group_id,
-            epoch=draft.epoch,
+            epoch=epoch,
             assignor=assignor,
             computed_by=computed_by,
             checksum=_checksum(answer) if isinstance(answer, InstallRequest) else 0,
@@ -517,6 +585,15 @@ def _install(
         )
     )
     return (*timers, CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)))
+
+
+def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Have a target computed if it trails the group epoch; called once the records of a change of connectors, or of a
+    target, are applied, because an assignor must be asked about the group as it is then.
+    """
+    draft = Draft(group, now_ms)
+    timers = settle(draft, settings)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
 
 
 # --------------------------------------------------------------------------------------------------

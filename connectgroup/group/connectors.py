@@ -26,7 +26,6 @@ from ..names import NO_UNITS, Unit, Units, printable
 from ..placement import PREFIX
 from ..records import ConnectorRecord, Kind, TaskEntry, Tombstone, WantedState
 from . import sizes, validate
-from .assignment import settle
 from .draft import Draft
 from .outcome import Outcome
 from .settings import GroupSettings
@@ -97,17 +96,10 @@ def update_connectors(
         ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
         for wanted, change in zip(request.changes, changes, strict=True)
     )
-    # The target is settled by ``after_connectors`` once these records are applied: an assignor must see the new units.
+    # ``request_computation`` follows once these records are applied: an assignor must see the new units.
     return Outcome(
         response=UpdateConnectorsResponse(group_epoch=draft.epoch, results=results), records=tuple(draft.records)
     )
-
-
-def after_connectors(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """The second half of a change: have a target computed for the connectors as they are now."""
-    draft = Draft(group, now_ms)
-    timers = settle(draft, settings)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
 
 
 def _size(connector: ConnectorRecord | None) -> int:

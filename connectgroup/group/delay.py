@@ -11,7 +11,7 @@ Source: "Connect on the new protocol", "Triggering Rebalances"; KIP-415, ``sched
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -103,20 +103,26 @@ def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[T
     return (timing.cancel_delay(group.group_id, delay.member_id),)
 
 
-def after_install(draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int) -> tuple[Timer, ...]:
+def after_install(
+    draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int, *, epoch: int, served: Container[str] | None
+) -> tuple[Timer, ...]:
     """A new target ends the delays of members that are back in it, and brings the assignor's own, if it asks for one.
 
     A deadline never moves back: an assignor that asks again for the same units keeps the one it had.
+
+    Args:
+        epoch: the target epoch.
+        served: the members whose return the target takes into account; ``None``: all.
     """
     group_id = draft.group.group_id
     timers: list[Timer] = []
     for delay in list(draft.delays.values()):
-        if delay.member_id and draft.waits_for(delay) is not None:
+        if delay.member_id and draft.is_back(delay, served):
             draft.forget(Kind.DELAY, delay.member_id)
             timers.append(timing.cancel_delay(group_id, delay.member_id))
     before = draft.delays.get("")
     # What waits for a lost worker waits for that.
-    held = units_of(asked) - draft.lost_work()
+    held = units_of(asked) - draft.lost_work(served)
     if delay_ms:
         # One that always asks to be asked again must not keep the group busy with nothing else (L2).
         delay_ms = max(delay_ms, LEAST_DELAY_MS)
@@ -125,7 +131,7 @@ def after_install(draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int) 
             units=grouped(held),
             delay_ms=delay_ms,
             deadline_ms=draft.now_ms + delay_ms,
-            epoch=draft.epoch,
+            epoch=epoch,
         )
         if before is not None and held and held <= units_of(before.units):
             record = replace(record, deadline_ms=min(record.deadline_ms, before.deadline_ms))

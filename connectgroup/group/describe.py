@@ -17,6 +17,7 @@ from ..messages import (
 )
 from ..names import CONNECTOR, Unit, printable
 from ..records import MemberRecord
+from .assignment import under_way
 from .delay import shown
 from .draft import Draft
 from .state import Current, Group, runnable_units
@@ -39,15 +40,14 @@ def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
             error_code=GroupIdNotFound.code,
             error_message=f"GroupId: got {printable(group.group_id)!r}; there is no such group",
         )
-    computation = group.computation
-    computing = computation is not None and group.epoch > group.target_epoch
+    computation, computing = group.computation, under_way(group)
     return DescribedGroup(
         group_id=group.group_id,
         state=state_name(group),
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.target_assignor,
-        computing_member=computation.member_id if computation is not None and computing else "",
+        computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
         members=tuple(_members(group)),
         connectors=tuple(_connectors(group)),

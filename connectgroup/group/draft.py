@@ -6,7 +6,7 @@ has changed nothing (reliability D8), and what a later rule of the same step rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ..messages import Rebalance, grouped, units_of
 from ..names import NO_UNITS, Unit, Units
@@ -196,11 +196,20 @@ class Draft:
             return None
         return next((member.member_id for member in self.members() if member.instance_id == delay.instance_id), None)
 
-    def lost_work(self) -> Units:
-        """Units that are to be given to nobody now: those of lost workers that are not back (S15)."""
+    def is_back(self, delay: DelayRecord, served: Container[str] | None = None) -> bool:
+        """Whether the member that a delay waited for is back, and among ``served`` where that is given."""
+        member_id = self.waits_for(delay)
+        return member_id is not None and (served is None or member_id in served)
+
+    def lost_work(self, served: Container[str] | None = None) -> Units:
+        """Units that are to be given to nobody now: those of lost workers that are not back (S15).
+
+        Args:
+            served: where given, a return counts only of these members.
+        """
         if not self.delays:
             return NO_UNITS
-        lost = [delay for delay in self.delays.values() if delay.member_id and self.waits_for(delay) is None]
+        lost = [delay for delay in self.delays.values() if delay.member_id and not self.is_back(delay, served)]
         return NO_UNITS.union(*(self.waiting(delay) for delay in lost))
 
     def waiting(self, delay: DelayRecord) -> Units:

@@ -31,8 +31,8 @@ from ..messages import (
 )
 from ..records import MOST_MOVES, RebalanceRecord, Record
 from . import validate
-from .assignment import compute_timed_out, install, next_round, prepare
-from .connectors import after_connectors, update_connectors
+from .assignment import compute_timed_out, install, next_round, prepare, request_computation
+from .connectors import update_connectors
 from .delete import delete
 from .describe import describe
 from .heartbeat import heartbeat
@@ -148,8 +148,8 @@ def step(
         outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
     records, timers = list(outcome.records), list(outcome.timers)
     _apply(group, outcome.records)
-    if isinstance(what, UpdateConnectorsRequest) and outcome.records:
-        follow_up = after_connectors(group, now_ms, settings)
+    if isinstance(what, UpdateConnectorsRequest | InstallRequest) and outcome.records:
+        follow_up = request_computation(group, now_ms, settings)
         _apply(group, follow_up.records)
         records += follow_up.records
         timers += follow_up.timers

@@ -31,7 +31,7 @@ from ..messages import (
 from ..names import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
 from ..records import Kind, MemberRecord, MemberState, StatusRecord, UnitState
 from . import delay, static, timing, validate
-from .assignment import check_assignors, settle
+from .assignment import check_assignors, settle, under_way
 from .draft import Draft
 from .leave import leave, remove_member
 from .outcome import Outcome
@@ -84,14 +84,13 @@ def heartbeat(
     _take_statuses(draft, request.member_id, request.statuses)
     timers = (*joining, *settle(draft, settings))
 
-    computation = draft.computation
+    computation = under_way(draft)
     asked = (
         computation is not None
-        and draft.epoch > draft.target_epoch
-        and computation.epoch == draft.epoch
         and computation.member_id == request.member_id
         and not computation.prepared
         and not _acknowledges(draft.current(request.member_id), request)
+        and not _still_joins(draft, request)
     )
     if asked:
         # Its own reconciliation waits for its next heartbeat, which is a full one, as after every error.
@@ -105,6 +104,16 @@ def heartbeat(
         timers += (timing.session(group.group_id, request.member_id, settings),)
         return Outcome(response=response, records=tuple(draft.records), timers=timers)
     return _step(draft, request, settings, timers)
+
+
+def _still_joins(draft: Draft, request: HeartbeatRequest) -> bool:
+    """Whether a member that was answered at epoch 0 joins once more, although there is a target epoch to give it.
+
+    It is given that epoch before it is asked to compute again: each heartbeat at epoch 0 is a join, which clears
+    ``prepared``, so a group under constant change would tell it nothing else.
+    """
+    known = request.member_id in draft.group.members and draft.group.current(request.member_id).epoch == JOIN_EPOCH
+    return request.member_epoch == JOIN_EPOCH and known and draft.target_epoch > 0
 
 
 def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
@@ -299,13 +308,8 @@ def _join(
     if known is not None:
         timers += (timing.cancel_rebalance(group.group_id, member_id),)
         _let_go(draft, member_id)
-        computation = draft.computation
-        if (
-            computation is not None
-            and computation.epoch > draft.target_epoch
-            and computation.member_id == member_id
-            and computation.prepared
-        ):
+        computation = under_way(draft)
+        if computation is not None and computation.member_id == member_id and computation.prepared:
             # Whoever asked for the group's state may be gone with its former process: it is told again.
             draft.write(replace(computation, prepared=False))
     return timers

@@ -35,7 +35,7 @@ class GroupSettings:
         session_timeout_ms: silence longer than this removes a member (Connect: 10 s).
         heartbeat_interval_ms: how often a member is to ask (Connect: 3 s).
         longest_rebalance_timeout_ms: the most a member may ask for as rebalance timeout.
-        failures_before_fallback: after so many failed computations for one epoch the server-side assignor runs.
+        failures_before_fallback: after so many failed computations in a row the server-side assignor runs.
         server_assignor: ``group.remote.assignor``, the name of the one used as fallback and where members list none.
         server_assignors: all that a member may ask for by name.
         most_members: members a group may have.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from ..records import DelayRecord, MemberState, held
+from ..records import ComputationRecord, DelayRecord, MemberState, held
 from .settings import GroupSettings
 from .state import Current, Group
 
@@ -53,16 +53,36 @@ def belongs_to(group: Group, key: TimerKey) -> int:
     """What a timer of this kind would be armed for now.
 
     Returns:
-        COMPUTE: the group epoch. REBALANCE: the pending revocation (``revocation``). SESSION and DELAY: 0, because a
-        heartbeat or a record replaces them and no epoch does.
+        COMPUTE: the computation asked for (``computation``). REBALANCE: the pending revocation (``revocation``).
+        SESSION and DELAY: 0, because a heartbeat or a record replaces them and no epoch does.
     """
     match key.kind:
         case TimerKind.COMPUTE:
-            return group.epoch
+            return computation(group)
         case TimerKind.REBALANCE:
             return revocation(group.current(key.member_id))
         case TimerKind.SESSION | TimerKind.DELAY:
             return 0
+
+
+class Computing(Protocol):
+    """What identifies a computation: a group has it, and a draft of one."""
+
+    @property
+    def target_epoch(self) -> int: ...
+    @property
+    def computation(self) -> ComputationRecord | None: ...
+
+
+def computation(group: Computing) -> int:
+    """A number that identifies the computation of the next target: the member asked, and the attempt.
+
+    The group epoch cannot: a computation goes on when it advances (design 3.6).
+    """
+    asked = group.computation
+    if asked is None or asked.epoch <= group.target_epoch:
+        return crc32(repr((group.target_epoch, "", 0)).encode())
+    return crc32(repr((group.target_epoch, asked.member_id, asked.failures)).encode())
 
 
 def revocation(current: Current) -> int:
@@ -102,11 +122,11 @@ def rebalance(group_id: str, member_id: str, current: Current, timeout_ms: int) 
     return SetTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id, revocation(current)), timeout_ms)
 
 
-def compute(group_id: str, epoch: int, timeout_ms: int) -> SetTimer:
-    """The assignment for this group epoch is due: "the worker should finish the assignment within
+def compute(group_id: str, group: Computing, timeout_ms: int) -> SetTimer:
+    """The assignment that was asked for is due: "the worker should finish the assignment within
     rebalance.timeout.ms".
     """
-    return SetTimer(TimerKey(TimerKind.COMPUTE, group_id, belongs_to=epoch), timeout_ms)
+    return SetTimer(TimerKey(TimerKind.COMPUTE, group_id, belongs_to=computation(group)), timeout_ms)
 
 
 def delay(record: DelayRecord, now_ms: int) -> SetTimer:
@@ -148,8 +168,8 @@ def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, 
         if current.state == MemberState.UNREVOKED:
             timers.append(rebalance(group.group_id, member_id, current, group.members[member_id].rebalance_timeout_ms))
     if group.epoch > group.target_epoch and group.members:
-        computation = group.computation
-        chosen = group.members.get(computation.member_id) if computation else None
+        asked = group.computation
+        chosen = group.members.get(asked.member_id) if asked else None
         timeout_ms = chosen.rebalance_timeout_ms if chosen else settings.session_timeout_ms
-        timers.append(compute(group.group_id, group.epoch, timeout_ms))
+        timers.append(compute(group.group_id, group, timeout_ms))
     return tuple(timers)

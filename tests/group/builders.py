@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment
+from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment, StaleGroupEpoch
 from connectgroup.group.handle import GroupRequest, step
 from connectgroup.group.outcome import Outcome
 from connectgroup.group.settings import GroupSettings
@@ -245,7 +245,9 @@ class Scene:
             self.ledger.forget(what.member_id)
         self.ledger.note(self.group)
         refused = getattr(outcome.response, "error_code", 0)
-        if refused and refused not in (FencedMemberEpoch.code, ComputeAssignment.code, InvalidAssignment.code):
+        # A stale assignment is followed by another computation, which is recorded.
+        recorded = (FencedMemberEpoch.code, ComputeAssignment.code, InvalidAssignment.code, StaleGroupEpoch.code)
+        if refused and refused not in recorded:
             assert not outcome.records, "a request turned down costs no record"
             assert invariants.picture(self.group) == story, "a request turned down changes nothing"
         if not outcome.records:

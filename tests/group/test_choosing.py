@@ -105,8 +105,9 @@ def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each()
         scene.join(member_id, info("a", low, high))
     assert scene.group.computation is not None
     assert scene.group.computation.member_id == "A"
-    # It was told in the answer to its join, is told again until it comes for the group's state, and then no more.
-    assert scene.join("A", info("a", 1, 5)).error_code == ComputeAssignment.code
+    # It was told in the answer to its join. Joining once more at epoch 0 it gets the target epoch, and is told again.
+    assert scene.join("A", info("a", 1, 5)).member_epoch == 1
+    assert scene.heartbeat("A", 1).error_code == ComputeAssignment.code
     epoch = scene.group.epoch
     prepared = scene.prepare("A", 0)
     assert {shown.member_id: shown.assignor.version for shown in prepared.members} == {"A": 5, "B": 4, "C": 4}

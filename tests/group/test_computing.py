@@ -127,13 +127,13 @@ def test_cn_04_prepare_and_install_by_the_wrong_one(pair: Scene) -> None:
     assert nowhere.install("A", 3, 4, {}).error_code == GroupIdNotFound.code
     for member_id, epoch, code in (
         ("stranger", 3, UnknownMemberId.code),
-        ("A", 4, FencedMemberEpoch.code),
-        ("A", 1, FencedMemberEpoch.code),
         ("B", 3, UnknownMemberId.code),
     ):
         assert pair.prepare(member_id, epoch).error_code == code
         assert pair.install(member_id, epoch, 4, {}).error_code == code
         assert pair.records == ()
+    assert pair.prepare("A", 4).error_code == FencedMemberEpoch.code
+    assert pair.records == ()
     assert list(pair.group.members) == ["A", "B"]
 
 
@@ -146,16 +146,18 @@ def test_nobody_is_chosen_while_the_target_is_current(pair: Scene) -> None:
 # ---- installing
 
 
-def test_cn_05_an_install_for_an_epoch_gone_by_is_refused(pair: Scene) -> None:
-    """CN-05: prepared, then a worker joins: refused, nothing applied, told to compute again, S13."""
+def test_cn_05_an_install_for_another_epoch_than_the_one_prepared_is_refused(pair: Scene) -> None:
+    """CN-05, S13: only the epoch that was prepared last counts, and a refused install leaves no trace."""
     pair.update(added("bar"))
+    share = {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}
     assert pair.prepare("A", 3).group_epoch == 4
     pair.join("C", A)
-    share = {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}
-    assert pair.install("A", 3, 4, share).error_code == StaleGroupEpoch.code
+    for epoch in (3, 5, 6):
+        assert pair.install("A", 3, epoch, share).error_code == StaleGroupEpoch.code
+        assert pair.records == ()
+    assert pair.install("B", 3, 4, share).error_code == StaleGroupEpoch.code
+    assert pair.install("B", 3, 5, share).error_code == UnknownMemberId.code
     assert pair.records == ()
-    assert pair.install("A", 3, 6, share).error_code == StaleGroupEpoch.code
-    assert pair.heartbeat("A", 3).error_code == ComputeAssignment.code
     assert pair.prepare("A", 3).group_epoch == 5
     assert pair.install("A", 3, 5, share).error_code == 0
     assert pair.group.target_epoch == 5
@@ -283,12 +285,12 @@ def test_cn_06_a_silent_member_is_replaced_and_not_fenced(pair: Scene) -> None:
     """CN-06: another is chosen after the rebalance timeout; A goes on as a member, and is too late to install."""
     pair.join("C", A)
     assert pair.last is not None
-    assert compute(GROUP, 4, 10_000) in pair.last.timers
+    assert compute(GROUP, pair.group, 10_000) in pair.last.timers
     pair.prepare("A", 3)
     pair.expire(TimerKind.COMPUTE)
     assert computing(pair) == "B"
     assert pair.last is not None
-    assert compute(GROUP, 4, 10_000) in pair.last.timers
+    assert compute(GROUP, pair.group, 10_000) in pair.last.timers
     assert told(pair.heartbeat("A", 3)) == (3, None)
     assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
     assert pair.heartbeat("B", 3).error_code == ComputeAssignment.code
@@ -313,22 +315,35 @@ def test_after_three_failures_the_coordinator_helps_itself(pair: Scene, fixed: F
 
 
 def test_two_members_fail_and_are_asked_again_before_the_coordinator_helps(pair: Scene, fixed: FixedAssignor) -> None:
-    """Failures are counted for the epoch, not for the member; the next epoch starts from none."""
+    """Failures are counted for the group, not for the member; a target assignment ends the count."""
     pair.update(added("bar"))
     fixed.shares = {"A": foo(-1, 0) | {Unit("bar")}, "B": foo(1)}
     asked = []
-    for _ in range(2):
-        asked.append(computing(pair))
-        pair.install(asked[-1], 3, 4, {})
-    assert asked == ["A", "B"]
-    assert fixed.calls == 0
-    pair.update(added("baz"))
-    fixed.shares = {"A": foo(-1, 0) | {Unit("bar"), Unit("baz")}, "B": foo(1)}
     for _ in range(3):
         asked.append(computing(pair))
+        assert fixed.calls == 0
+        pair.install(asked[-1], 3, 4, {})
+    assert asked == ["A", "B", "A"]
+    assert (fixed.calls, pair.group.target_epoch) == (1, 4)
+    pair.update(added("baz"))
+    for _ in range(2):
+        asked.append(computing(pair))
         pair.install(asked[-1], 3, 5, {})
-    assert asked[2:] == ["A", "B", "A"]
-    assert (fixed.calls, pair.group.target_epoch) == (1, 5)
+    assert asked[3:] == ["A", "B"]
+    assert fixed.calls == 1
+
+
+def test_a_faulty_assignor_cannot_block_a_group_that_keeps_changing(pair: Scene, fixed: FixedAssignor) -> None:
+    """Failures count on when the group epoch advances while an assignor runs (design 3.6)."""
+    fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
+    for number in range(3):
+        asked = pair.group.computation.member_id if pair.group.computation and number else "A"
+        pair.join(f"C{number}", A)
+        epoch = pair.prepare(asked, 3).group_epoch
+        pair.join(f"D{number}", A)
+        assert fixed.calls == 0
+        pair.install(asked, 3, epoch, {}, error=1, message="out of ideas")
+    assert (fixed.calls, pair.group.target_epoch) == (1, pair.group.epoch)
 
 
 def test_the_chosen_member_leaves_or_dies(pair: Scene) -> None:
@@ -353,18 +368,29 @@ def test_a_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair
 def test_a_computation_under_way_gets_its_timer_back_after_a_load(pair: Scene) -> None:
     """L5: a target that is stale is always being seen to."""
     pair.join("C", A)
-    assert compute(GROUP, 4, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
+    assert compute(GROUP, pair.group, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
 
 
-def test_compute_timer_of_a_former_group_epoch_does_nothing(pair: Scene) -> None:
-    """CN-06: A was asked for epoch 4 and then for epoch 5; only the timer of epoch 5 says that A is late."""
+def test_compute_timer_of_a_former_computation_does_nothing(pair: Scene) -> None:
+    """CN-06: A has failed and B is asked; only the timer of B's attempt says that B is late."""
     pair.join("C", A)
-    pair.join("D", A)
-    assert pair.group.epoch == 5
-    stale = pair.act(compute(GROUP, 4, 0).key)
+    former = compute(GROUP, pair.group, 0).key
+    pair.prepare("A", 3)
+    pair.install("A", 3, 4, {}, error=1)
+    assert computing(pair) == "B"
+    stale = pair.act(former)
     assert (stale.records, stale.timers) == ((), ())
-    assert computing(pair) == "A"
-    pair.act(compute(GROUP, 5, 0).key)
+    pair.act(compute(GROUP, pair.group, 0).key)
+    assert computing(pair) == "C"
+
+
+def test_compute_timer_holds_when_the_group_epoch_advances(pair: Scene) -> None:
+    """CN-06: A's computation goes on, and so does the time it has."""
+    pair.join("C", A)
+    key = compute(GROUP, pair.group, 0).key
+    pair.prepare("A", 3)
+    pair.join("D", A)
+    pair.act(key)
     assert computing(pair) == "B"
 
 
@@ -382,7 +408,7 @@ def test_hb_18_an_assignor_of_the_coordinator_that_raises(fixed: FixedAssignor, 
     fixed.error = error
     assert told(scene.join("m2")) == (10, [])
     assert scene.last is not None
-    assert compute(GROUP, 11, 10_000) in scene.last.timers
+    assert compute(GROUP, scene.group, 10_000) in scene.last.timers
     assert (scene.group.epoch, scene.group.target_epoch) == (11, 10)
     assert describe(scene.group).assignor_error
     scene.expire(TimerKind.COMPUTE)

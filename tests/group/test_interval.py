@@ -34,7 +34,7 @@ def test_to_06_what_comes_too_early_waits_and_to_07_is_answered_together(scene: 
     scene.now_ms += 4_995
     assert told(scene.join("m2")) == (epoch, [])
     assert scene.last is not None
-    assert compute(GROUP, epoch + 1, 5) in scene.last.timers
+    assert compute(GROUP, scene.group, 5) in scene.last.timers
     scene.join("m3")
     assert (scene.group.epoch, scene.group.target_epoch, fixed.calls) == (epoch + 2, epoch, 1)
     assert state_name(scene.group) == "Assigning"

@@ -46,6 +46,8 @@ class Computing(Paper):
             self.delays.pop("", None)  # nobody is left to be asked again
         elif same_target:
             self.target_epoch = self.epoch
+        elif self.asked is not None and self.asked.who:
+            self.reconsider()  # its answer may still be valid, and the next computation is for all that came since
         else:
             self.asked = None
             self.begin()
@@ -62,15 +64,18 @@ class Computing(Paper):
         """Somebody went away or is back: whoever was asked may not be the one to ask any more."""
         if self.asked is None:
             return
-        able = set().union(*self.able().values())
+        by_assignor, who = list(self.able().values()), self.asked.who
+        able = set().union(*by_assignor)
         spent = self.asked.failures >= self.limits.failures_before_fallback
-        if self.asked.who not in able if self.asked.who else able and not spent:
+        # Able with one of the assignors that may be used, and not with another: the product's choice says with which.
+        depends = who in able and not all(who in each for each in by_assignor)
+        if (who not in able or (depends and self.choice.computer != who)) if who else able and not spent:
             self.ask(self.asked)
 
     def ask(self, asked: Asked) -> None:
         """Somebody is asked for the target, or the coordinator computes it at once."""
         self.asked = asked
-        asked.who, asked.prepared = "", False
+        asked.who, asked.prepared, asked.epoch, asked.assignor = "", False, self.epoch, ""
         may, own = self.may_compute(), self.own_assignors()
         if not self.choice.answers:
             nobody = {""} if COORDINATOR in may and not own & self.limits.server_assignors else set()
@@ -123,7 +128,7 @@ class Computing(Paper):
         refused = self.not_the_chosen(said)
         if refused or self.asked is None:
             return Answer(code=refused)
-        self.asked.prepared = True
+        self.asked.prepared, self.asked.epoch = True, self.epoch
         assignor = self.chosen("assignor", self.choice.assignor, preferred(self.members.values()))
         self.asked.assignor = assignor
         return Answer(epoch=self.epoch, question=self.question(assignor))
@@ -137,7 +142,8 @@ class Computing(Paper):
             return GroupIdNotFound.code
         if member is None:
             return UnknownMemberId.code
-        if said.member_epoch not in (member.epoch, member.previous):
+        # An Install is judged by member and prepared epoch alone (design 3.6); a Prepare's epoch may be outdated.
+        if isinstance(said, PrepareRequest) and said.member_epoch > member.epoch:
             return FencedMemberEpoch.code
         return 0 if self.asked is not None and self.asked.who == said.member_id else UnknownMemberId.code
 
@@ -152,7 +158,8 @@ class Computing(Paper):
                     return Answer(code=None)
                 if replace(self.installed, member_epoch=said.member_epoch) == said:
                     return Answer()  # the same once more (CN-08)
-            if said.group_epoch != self.epoch:
+            prepared = self.asked.epoch if self.asked is not None and not refused else self.epoch
+            if said.group_epoch != prepared:
                 return Answer(code=StaleGroupEpoch.code)
         if refused or self.asked is None:
             return Answer(code=refused)
@@ -160,19 +167,24 @@ class Computing(Paper):
             self.failed(self.asked)
             return Answer()
         proposal = Proposal(members=said.members, left_out=units_of(said.held_back), delay_ms=said.delay_ms)
-        may = preferred(self.members.values())
-        if not self.legal(proposal) or not self.readable(proposal, self.asked.assignor or min(may)):
+        may = {self.asked.assignor} if self.asked.assignor else preferred(self.members.values())
+        if not self.legal(proposal, said.group_epoch) or not self.readable(proposal, min(may)):
+            if said.group_epoch < self.epoch and not self.contradictory(proposal):
+                self.ask(self.asked)  # the group has changed: not the member's fault
+                return Answer(code=StaleGroupEpoch.code)
             self.failed(self.asked)
             return Answer(code=InvalidAssignment.code)
         self.assignor = self.chosen("assignor", self.choice.assignor, may)
-        self.take(proposal, said.member_id)
+        self.take(proposal, said.member_id, said.group_epoch)
         self.installed = said
+        self.begin()
         return Answer()
 
-    def take(self, said: Proposal, by: str) -> None:
+    def take(self, said: Proposal, by: str, epoch: int | None = None) -> None:
         """The target is installed, whole, but for what waits and what would be one move too many."""
-        self.end_delays(said)
-        waits, words = self.lost(), {share.member_id: share for share in said.members}
+        epoch = self.epoch if epoch is None else epoch
+        self.end_delays(said, epoch)
+        waits, words = self.lost(self.served(said, epoch)), {share.member_id: share for share in said.members}
         shares = self.one_round({who: units_of(share.units) - waits for who, share in words.items()})
         # What is left out until its holder has let go of it need not wait for longer than that (KIP-415's first round).
         self.deferred += sum(self.holder(unit) is not None for unit in said.left_out - waits)
@@ -188,24 +200,22 @@ class Computing(Paper):
                 member.assigned = {unit: 0 for unit in member.assigned if unit in self.share(who).units}
         # One that named nobody is no reason to let the next change wait.
         self.target_ms = self.now_ms if words else 0
-        self.target_epoch, self.computed_by, self.asked = self.epoch, by, None
+        self.target_epoch, self.computed_by, self.asked = epoch, by, None
 
-    def end_delays(self, said: Proposal) -> None:
+    def end_delays(self, said: Proposal, epoch: int) -> None:
         """Who is back is in the new target; and the assignor's own delay is the one it asks for now, if it does.
 
         "Neither restarted": one that asks again for the same units keeps the deadline it had (S15).
         """
-        before = self.delays.pop("", None)
-        self.delays = {who: delay for who, delay in self.delays.items() if not self.is_back(who)}
+        before, served = self.delays.pop("", None), self.served(said, epoch)
+        self.delays = {who: delay for who, delay in self.delays.items() if not self.is_back(who, served)}
         if not said.delay_ms:
             return
-        left_out, delay_ms = said.left_out - self.lost(), max(said.delay_ms, LEAST_DELAY_MS)
+        left_out, delay_ms = said.left_out - self.lost(served), max(said.delay_ms, LEAST_DELAY_MS)
         deadline_ms = self.now_ms + delay_ms
         if before is not None and left_out and left_out <= before.share.units:
             deadline_ms = min(deadline_ms, before.deadline_ms)
-        self.delays[""] = Delay(
-            share=Share(units=left_out), delay_ms=delay_ms, deadline_ms=deadline_ms, epoch=self.epoch
-        )
+        self.delays[""] = Delay(share=Share(units=left_out), delay_ms=delay_ms, deadline_ms=deadline_ms, epoch=epoch)
 
     def one_round(self, shares: Mapping[str, frozenset[Unit]]) -> dict[str, frozenset[Unit]]:
         """The moves of one round: what is over stays where it runs until all have arrived (``most_moves``)."""

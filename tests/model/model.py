@@ -104,7 +104,9 @@ class Model(Computing):
         self.reconsider()
         if self.asked is not None and self.asked.who == who:
             self.asked.prepared = False  # its former self took the question with it
-        return self.advance(said, frozenset())
+        # One that was answered at epoch 0 before is given the target's epoch, if there is one, before another order.
+        again = before is not None and before.epoch == 0 and self.target_epoch > 0
+        return self.advance(said, frozenset(), joined_before=again)
 
     def welcome(self, who: str) -> None:
         """A member that was not there: a lost one that comes back in time has its work restored (S15)."""
@@ -162,7 +164,14 @@ class Model(Computing):
             self.begin()
         return Answer(epoch=AWAY)
 
-    def advance(self, said: HeartbeatRequest, owned: frozenset[Unit] | None, *, repeats: bool = False) -> Answer:
+    def advance(
+        self,
+        said: HeartbeatRequest,
+        owned: frozenset[Unit] | None,
+        *,
+        repeats: bool = False,
+        joined_before: bool = False,
+    ) -> Answer:
         """An order to compute, or one step towards the target; after a lost answer "the answer is the same again"."""
         self.begin()
         who, member, units = said.member_id, self.members[said.member_id], self.to_run()
@@ -171,7 +180,8 @@ class Model(Computing):
             if unit in units and member.assigned.get(unit) == status.owner_epoch:
                 self.statuses[unit] = who, status.owner_epoch, status.state, status.message
         acknowledges = member.pending and owned is not None and not repeats and not owned & member.pending.keys()
-        if self.asked is not None and self.asked.who == who and not self.asked.prepared and not acknowledges:
+        asked = self.asked is not None and self.asked.who == who and not self.asked.prepared
+        if asked and not acknowledges and not joined_before:
             # An acknowledgement comes first: its sender may never come to prepare, and has nothing left to stop (S14).
             return Answer(code=ComputeAssignment.code)
         had = dict(member.assigned)

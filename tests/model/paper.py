@@ -92,9 +92,10 @@ class Paper:
             return "Assigning"
         return "Stable" if all(map(self.arrived, self.members)) else "Reconciling"
 
-    def is_back(self, who: str) -> bool:
-        """Whether the worker that a delay waits for is here again."""
-        return self.returned_as(who) is not None
+    def is_back(self, who: str, served: set[str] | None = None) -> bool:
+        """Whether the worker that a delay waits for is here again; and among these, where that is asked."""
+        name = self.returned_as(who)
+        return name is not None and (served is None or name in served)
 
     def returned_as(self, who: str) -> str | None:
         """Under which id the worker that a delay waits for is here again: its own, or that of its static name."""
@@ -105,9 +106,13 @@ class Paper:
         units, delay = self.to_run(), self.delays[who]
         return frozenset(unit for unit in delay.share.units if unit in units and units[unit] <= delay.epoch)
 
-    def lost(self) -> set[Unit]:
+    def lost(self, served: set[str] | None = None) -> set[Unit]:
         """What nobody is given for now, because it waits for a lost worker."""
-        return {unit for who in self.delays if who and not self.is_back(who) for unit in self.kept(who)}
+        return {unit for who in self.delays if who and not self.is_back(who, served) for unit in self.kept(who)}
+
+    def served(self, said: Proposal, epoch: int) -> set[str] | None:
+        """Whom a proposal of an earlier epoch can know to be back: those it names. One of the newest knows all."""
+        return None if epoch == self.epoch else {share.member_id for share in said.members}
 
     def broken(self) -> Iterator[str]:
         """Which of the promises does not hold: then the product and the model may agree as they like."""
@@ -244,19 +249,33 @@ class Paper:
         """The delays that name a member or its instance, whether or not somebody else is back for them already."""
         return [name for name, delay in self.delays.items() if name == who or delay.instance == instance is not None]
 
-    def legal(self, said: Proposal) -> bool:
-        """Each unit that shall run goes to exactly one member or waits, and nothing else (S9, CN-07)."""
-        units = [*said.left_out, *(unit for share in said.members for unit in each_unit(share.units))]
-        names = [share.member_id for share in said.members]
-        missing = self.to_run().keys() - set(units)
+    def legal(self, said: Proposal, epoch: int | None = None) -> bool:
+        """Each unit that shall run goes to exactly one member or waits, and nothing else (S9, CN-07).
+
+        What is newer than the epoch of the question may be left out, and a member that drains since may be named.
+        """
+        epoch = self.epoch if epoch is None else epoch
+        lost = self.lost(self.served(said, epoch))
+        missing = {unit for unit, since in self.to_run().items() if since <= epoch} - set(self.placed(said))
         return (
-            said.delay_ms <= self.limits.longest_delay_ms
-            and len(set(names)) == len(names)
-            and set(names) <= self.asked_for()
-            and len(set(units)) == len(units)
-            and set(units) <= self.to_run().keys()
-            and missing <= self.lost()
+            not self.contradictory(said, lost)
+            and {share.member_id for share in said.members}
+            <= (self.asked_for() if epoch == self.epoch else self.members.keys())
+            and set(self.placed(said)) <= self.to_run().keys()
+            and missing <= lost
         )
+
+    def contradictory(self, said: Proposal, lost: set[Unit] | None = None) -> bool:
+        """Whether a proposal is illegal whatever the group is."""
+        names = [share.member_id for share in said.members]
+        units = [unit for unit in self.placed(said) if unit not in (lost or ())]
+        return (
+            said.delay_ms > self.limits.longest_delay_ms or len(set(names)) < len(names) or len(set(units)) < len(units)
+        )
+
+    def placed(self, said: Proposal) -> list[Unit]:
+        """What a proposal names."""
+        return [*said.left_out, *(unit for share in said.members for unit in each_unit(share.units))]
 
     def readable(self, said: Proposal, assignor: str) -> bool:
         """Whether each member can read what the assignor says to it (CN-01)."""

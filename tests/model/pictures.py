@@ -31,7 +31,9 @@ def picture(model: Model) -> Picture:
         "deferred": model.deferred,
         "rebalancing": model.rebalancing,
         # Whether the coordinator has come for its own question says nothing.
-        "asked": asked and (asked.who, bool(asked.who) and asked.prepared, asked.failures, frozenset(asked.failed)),
+        "asked": asked
+        and (asked.who, asked.epoch, bool(asked.who) and asked.prepared, asked.failures, frozenset(asked.failed)),
+        "asked for assignor": asked.assignor if asked is not None and asked.who else "",
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
         "target": {who: share for who, share in model.target.items() if share != Share()},
         "delays": {who: dict(vars(delay)) for who, delay in model.delays.items()},
@@ -92,9 +94,16 @@ def model_of(group: Group, limits: Limits) -> Model:
     for unit, status in group.statuses.items():
         model.statuses[unit] = status.member_id, status.owner_epoch, int(status.state), status.message
     asked = group.computation
-    if asked is not None and group.members and asked.epoch == group.epoch > group.target_epoch:
+    # A member computes on when the group epoch advances; an attempt of the coordinator's own counts for its epoch.
+    counts = asked is not None and (asked.member_id or asked.epoch == group.epoch)
+    if asked is not None and group.members and counts and group.target_epoch < asked.epoch <= group.epoch:
         model.asked = Asked(
-            who=asked.member_id, prepared=asked.prepared, failures=asked.failures, failed=set(asked.failed_members)
+            who=asked.member_id,
+            epoch=asked.epoch,
+            assignor=asked.assignor,
+            prepared=asked.prepared,
+            failures=asked.failures,
+            failed=set(asked.failed_members),
         )
     return model
 

@@ -176,9 +176,13 @@ class Connector:
 
 @dataclass(kw_only=True)
 class Asked:
-    """Who was asked for the newest target, for which assignor, whether it came for the question, and who failed."""
+    """Who was asked for a target, for which epoch and assignor, whether it came for the question, and who failed.
+
+    The epoch is that of the question once it has come for it: the group's may advance while it computes (design 3.6).
+    """
 
     who: str = ""
+    epoch: int = 0
     assignor: str = ""
     prepared: bool = False
     failures: int = 0

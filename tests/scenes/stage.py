@@ -338,7 +338,9 @@ class Stage:
     def _news(self, before: Glance, after: Glance, outcome: Outcome[Response | None], asked: bool) -> Iterator[str]:
         """What a step changed for everybody. ``asked``: an assignor was, so a new target is a new answer."""
         group, computation = self.group, self.group.computation
-        changed = after.chosen != before.chosen
+        # A Prepare after the group has moved on changes the epoch, not who was asked.
+        prepared = computation is not None and computation.prepared
+        changed = after.chosen[1:] != before.chosen[1:] or (after.chosen[0] != before.chosen[0] and not prepared)
         # An install that is refused has the reason in its answer.
         refused = getattr(outcome.response, "error_code", 0)
         if changed and computation is not None and computation.error and not refused:

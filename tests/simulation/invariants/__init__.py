@@ -15,7 +15,7 @@ event has changed, right after the event.
 | S10 only what shall run | ``OnlyWhatShallRun``, ``RevokedAtOnce`` |
 | S11 no skipped revocation | ``NoSkippedRevocation`` |
 | S12 callbacks do not overlap | ``CallbacksDoNotOverlap`` |
-| S13 only the chosen installs | ``OnlyTheChosenInstalls``, ``RulesDoNotFail`` (a refused install leaves nothing) |
+| S13 only the chosen installs | ``OnlyTheChosenInstalls``, ``HonestInstallIsNotFenced``, ``RulesDoNotFail`` |
 | S14 removed in time, not before | ``RemovedInTime``, ``TimersRunTheirTime`` |
 | S15 held back | ``HeldBack`` |
 | S16 twice is once | ``TwiceIsOnce`` |
@@ -65,6 +65,7 @@ from .base import Invariant, Violation
 from .delays import BackToItsWork, HeldBack
 from .epochs import (
     GroupEpochs,
+    HonestInstallIsNotFenced,
     MemberEpochs,
     OnlyTheChosenInstalls,
     RemovedInTime,
@@ -103,6 +104,7 @@ ALL: tuple[type[Invariant], ...] = (
     NoSkippedRevocation,
     CallbacksDoNotOverlap,
     OnlyTheChosenInstalls,
+    HonestInstallIsNotFenced,
     RemovedInTime,
     TimersRunTheirTime,
     HeldBack,

@@ -22,7 +22,7 @@ from connectgroup.messages import (
 from connectgroup.names import Unit, show
 from connectgroup.records import TargetRecord
 
-from .base import COMPUTE, FENCED, INVALID_ASSIGNMENT, Answer, Change, Grant, Invariant
+from .base import COMPUTE, FENCED, INVALID_ASSIGNMENT, STALE_GROUP, Answer, Change, Grant, Invariant
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -241,8 +241,9 @@ class RulesDoNotFail(Invariant):
     ) -> None:
         response: Any = outcome.response
         code = getattr(response, "error_code", 0)
-        # A fenced member is removed, a failed assignor is noted, and who is to compute has been taken in.
-        if code and outcome.records and code not in (COMPUTE, FENCED, INVALID_ASSIGNMENT):
+        # A fenced member is removed, a failed assignor is noted, who is to compute has been taken in, and whose
+        # assignment is stale is asked again.
+        if code and outcome.records and code not in (COMPUTE, FENCED, INVALID_ASSIGNMENT, STALE_GROUP):
             self.broken(f"{what} was refused with {code} and left {_kinds(outcome)}")
 
 

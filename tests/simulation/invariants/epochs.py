@@ -10,7 +10,7 @@ from connectgroup.group.handle import GroupRequest
 from connectgroup.group.outcome import Outcome
 from connectgroup.group.state import Current, Group
 from connectgroup.group.timing import TimerKey, TimerKind
-from connectgroup.messages import HeartbeatRequest, Request, Response
+from connectgroup.messages import HeartbeatRequest, InstallRequest, Request, Response
 from connectgroup.names import LEAVE_EPOCH, show
 from connectgroup.records import (
     GroupRecord,
@@ -24,7 +24,7 @@ from connectgroup.records import (
     Tombstone,
 )
 
-from .base import COMPUTE, STALE_MEMBER, Answer, Batch, Change, Invariant
+from .base import COMPUTE, FENCED, STALE_MEMBER, Answer, Batch, Change, Invariant
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -140,7 +140,9 @@ class StableMeansStable(Invariant):
 
 
 class OnlyTheChosenInstalls(Invariant):
-    """S13: a target comes from whoever was asked, for the newest epoch, or from the coordinator itself."""
+    """S13: a target comes from the member that was asked, for the group epoch it was given by Prepare, or from the
+    coordinator itself for the newest. Target epochs only grow, and an Install is never judged by its member epoch.
+    """
 
     ids = "S13"
     records = TargetMemberRecord, GroupRecord, TargetRecord
@@ -159,10 +161,12 @@ class OnlyTheChosenInstalls(Invariant):
                 self._see(record)
 
     def _see(self, record: TargetRecord) -> None:
-        durable = self.durable
-        if record.epoch != durable.epoch:
-            self.broken(f"a target for {record.epoch}, the group is at {durable.epoch}")
-        asked = durable.computation
+        durable, asked = self.durable, self.durable.computation
+        trails = record.epoch < durable.epoch and record.computed_by != COORDINATOR and asked and asked.assignor
+        if record.epoch != durable.epoch and not trails:
+            self.broken(f"a target for {record.epoch}, the group is at {durable.epoch}, asked was {asked}")
+        if record.epoch <= durable.target_epoch:
+            self.broken(f"a target for {record.epoch} after one for {durable.target_epoch}")
         if (
             record.computed_by != COORDINATOR
             and not (asked and asked.epoch == record.epoch and asked.member_id == record.computed_by)
@@ -170,6 +174,18 @@ class OnlyTheChosenInstalls(Invariant):
             and (self._shares or record.computed_by != durable.computed_by)
         ):
             self.broken(f"a target by {record.computed_by}, asked was {asked}")
+
+
+class HonestInstallIsNotFenced(Invariant):
+    """S13: the member epoch may advance several times while an assignor runs, so an Install is never fenced for it
+    (design 3.6).
+    """
+
+    ids = "S13"
+
+    def on_answer(self, answer: Answer) -> None:
+        if isinstance(answer.request, InstallRequest) and answer.code == FENCED and answer.newest:
+            self.broken(f"{answer.request.member_id}'s Install was fenced: {answer.response.error_message}")
 
 
 class RemovedInTime(Invariant):

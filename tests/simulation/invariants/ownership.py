@@ -111,20 +111,23 @@ class TokenGivenOnce(Invariant):
 
 
 class LegalTarget(Invariant):
-    """S9: a current target gives each unit that shall run to one member, or holds it back; nothing else to anybody."""
+    """S9: a current target gives each unit that shall run to one member, or holds it back; nothing else to anybody.
+    One that trails the group epoch gives no unit to two members.
+    """
 
     ids = "S9"
 
     def on_batch(self, batch: Batch) -> None:
         durable = self.durable
-        if (
-            not (batch.target or batch.connectors or batch.left or batch.delays)
-            or durable.epoch != durable.target_epoch
-        ):
-            return
-        if not durable.members:
+        if not (batch.target or batch.connectors or batch.left or batch.delays) or not durable.members:
             return
         given = sum(len(target.units) for target in durable.targets.values())
+        if given != len(durable.wanted_by):
+            self.broken(
+                f"the target of epoch {durable.target_epoch} gives {given - len(durable.wanted_by)} units twice"
+            )
+        if durable.epoch != durable.target_epoch:
+            return
         back = [unit for delay in durable.delays.values() for unit in waiting(durable, delay)]
         shared = {*durable.wanted_by, *back}
         if shared != durable.runnable.keys() or given + len(back) != len(durable.runnable):
