@@ -74,7 +74,15 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
         """
 
     def on_assignment(self, assignment: ShareT) -> None:
-        """Called on a member with its own share, before its listener hears of it and before anything starts."""
+        """Called on every member, once for each target assignment this assignor computed, with the member's share.
+
+        Also where its share shrinks or stays as it is; before its listener hears of it and before anything starts. The
+        other assignors of the member are not called. A target assignment that the coordinator renews without computing
+        (a member joined again) has a new epoch and is delivered again.
+
+        Args:
+            assignment: the member's share, with ``group_id``, ``epoch`` and ``instance_id`` set.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +139,18 @@ class MemberAssignment:
         error: the assignor's own error number for this member, -128 .. 127, 0 is none.
         version: version of ``metadata``, within the assignor's range.
         metadata: the assignor's word to ``on_assignment`` on that member.
+        group_id: the group; set for ``on_assignment``, an answer leaves it empty.
+        epoch: the target epoch (in a consumer group, the generation); set for ``on_assignment``, -1 in an answer.
+        instance_id: the static member's ``group.instance.id``, None if it has none; set for ``on_assignment``.
     """
 
     member_id: str
     error: int = 0
     version: int = 0
     metadata: bytes = b""
+    group_id: str = ""
+    epoch: int = -1
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +277,11 @@ class ConnectGroup(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectMemberAssignment(MemberAssignment):
-    """A worker's share: connectors and tasks."""
+    """A worker's share: connectors and tasks.
+
+    In ``on_assignment``: all that the worker runs as of this epoch. Units that other workers have yet to stop are
+    assigned later, and only the listener hears of them.
+    """
 
     units: Units = NO_UNITS
 

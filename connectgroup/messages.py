@@ -245,6 +245,9 @@ class MemberAssignment:
         grants: *(tagged)* token and configuration of each unit the request did not name as owned.
         configs: *(tagged)* the configurations of the connectors in ``grants``.
         incarnation: *(tagged)* grows with each group of this name that is made anew (its log was lost); 0 unknown.
+        assignor: *(tagged)* the assignor of the target assignment, once the member has reached the target epoch; then
+            ``error``, ``version`` and ``metadata`` are for it. Empty before that, and where the target assignment has
+            no entry for the member.
     """
 
     error: int = 0
@@ -254,6 +257,7 @@ class MemberAssignment:
     grants: tuple[UnitGrant, ...] = ()
     configs: tuple[ConnectorConfig, ...] = ()
     incarnation: int = 0
+    assignor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -409,6 +409,9 @@ class GroupConsumer:
                 version=ended.assignor.maximum_version,
                 metadata=ended.share.user_data or b"",
                 partitions=step.holds,
+                group_id=self._settings.group,
+                epoch=ended.generation,
+                instance_id=self._settings.instance,
             ),
         )
         self._owned = step.holds

@@ -473,9 +473,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     _check_member(group, request.member_id)
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
-    computation = under_way(group)
-    chosen = computation is not None and computation.member_id == request.member_id
-    if request.group_epoch != (computation.epoch if computation and chosen else group.epoch):
+    if request.group_epoch != _prepared_epoch(group, request.member_id):
         raise StaleGroupEpoch(f"GroupEpoch: got {request.group_epoch}; the group is at {group.epoch}")
     computation = _chosen(group, request.member_id)
 
@@ -507,6 +505,14 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
             draft.write(replace(computation, error=printable(request.message, most=500)))
         timers = _install(draft, request, assignor, request.member_id, settings, epoch=request.group_epoch)
     return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def _prepared_epoch(group: Group, member_id: str) -> int | None:
+    """The only group epoch for which an Install of this member can be accepted; ``None``: it must prepare (again)."""
+    computation = under_way(group)
+    if computation is None or computation.member_id != member_id:
+        return group.epoch
+    return computation.epoch if computation.assignor or computation.epoch == group.epoch else None
 
 
 def _too_long(request: InstallRequest | ServerAnswer, settings: GroupSettings) -> str | None:

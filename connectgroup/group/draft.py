@@ -39,6 +39,7 @@ class Draft:
         records: written so far, in order.
         epoch: the group epoch.
         target_epoch: the epoch of the installed target.
+        target_assignor: the assignor that computed it.
         computation: who was asked to compute, and how that went.
         delays: what is held back, by the member that is waited for.
     """
@@ -49,10 +50,11 @@ class Draft:
         self.records: list[Record] = []
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
+        self.target_assignor = group.target_assignor
         self.computation = group.computation
         self._members: dict[str, MemberRecord | None] = {}
         self._currents: dict[str, Current | None] = {}
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, Target | None] = {}
         self.delays: dict[str, DelayRecord] = dict(group.delays)
         self._rebalance = group.latest_rebalance
         self._bumped = False
@@ -65,6 +67,7 @@ class Draft:
                 self.epoch = record.epoch
             case TargetRecord():
                 self.target_epoch = record.epoch
+                self.target_assignor = record.assignor
             case MemberRecord():
                 self._members[record.member_id] = record
             case ComputationRecord():
@@ -78,7 +81,7 @@ class Draft:
             case Tombstone(key=Key(kind=Kind.DELAY)):
                 self.delays.pop(record.key.name, None)
             case Tombstone(key=Key(kind=Kind.TARGET_MEMBER)):
-                self._targets[record.key.name] = NO_TARGET
+                self._targets[record.key.name] = None
             case Tombstone(key=Key(kind=Kind.MEMBER)):
                 self._members[record.key.name] = None
             case Tombstone(key=Key(kind=Kind.CURRENT)):
@@ -174,7 +177,15 @@ class Draft:
 
     def target(self, member_id: str) -> Target:
         """A member's share of the target."""
-        return self._targets.get(member_id) or self.group.target(member_id)
+        if member_id in self._targets:
+            return self._targets[member_id] or NO_TARGET
+        return self.group.target(member_id)
+
+    def has_target(self, member_id: str) -> bool:
+        """Whether the target assignment has an entry for the member. It has none for one that joined since."""
+        if member_id in self._targets:
+            return self._targets[member_id] is not None
+        return member_id in self.group.targets
 
     def placed(self) -> Units:
         """All units that are in somebody's share."""

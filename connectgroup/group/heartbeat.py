@@ -170,7 +170,9 @@ def _step(
     member = draft.member(member_id)
     restart = member is not None and member.restart_requested
     assignment = None
-    if full or changed or repeats or unheard:
+    # Every target assignment is delivered to every member, also where its units do not change (design 3.12).
+    advanced = after.epoch != before.epoch
+    if full or changed or repeats or unheard or advanced:
         assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
     response = HeartbeatResponse(
         member_epoch=after.epoch,
@@ -211,6 +213,7 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
     assigned, never both" holds for the answer even where a grant before it was lost (CN-13).
     """
     group, target = draft.group, draft.target(member_id)
+    reached = current.epoch == draft.target_epoch
     shown = current.assigned.keys() & known if current.pending else current.assigned.keys()
     new = sorted(shown - known)
     grants = tuple(
@@ -235,6 +238,7 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
         incarnation=group.created_ms,
         grants=grants,
         configs=configs,
+        assignor=draft.target_assignor if reached and draft.has_target(member_id) else "",
     )
 
 

@@ -39,12 +39,29 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Tell the assignor and the listeners, then start these.
-
-    ``error``, ``version`` and ``metadata`` are the assignor's word to this member.
-    """
+    """Tell the listeners, then start these."""
 
     grants: tuple[Grant, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellAssignor:
+    """This member has reached a new target assignment: call ``on_assignment`` of the assignor that computed it.
+
+    Once for each target assignment, and before the units that come with it are started (design 3.12).
+
+    Attributes:
+        assignor: the name of one of this worker's assignors.
+        units: all units of this member as of this epoch. Units that other members still stop come later.
+        epoch: the target epoch.
+        error: the assignor's error for this member, 0 is none.
+        version: version of ``metadata``.
+        metadata: opaque bytes from the assignor.
+    """
+
+    assignor: str
+    units: Units
     epoch: int
     error: int = 0
     version: int = 0
@@ -82,4 +99,4 @@ class Fail:
     error: GroupError
 
 
-Action = Revoke | Assign | Lose | Compute | Restart | Fail
+Action = Revoke | Assign | TellAssignor | Lose | Compute | Restart | Fail

@@ -41,7 +41,7 @@ from ..messages import (
 )
 from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from ..placement import NO_TRAITS, WorkerTraits
-from .actions import Action, Assign, Compute, Fail, Grant, Lose, Restart, Revoke
+from .actions import Action, Assign, Compute, Fail, Grant, Lose, Restart, Revoke, TellAssignor
 
 MAX_STATUSES: Final = 1_000
 """Statuses in one heartbeat: the coordinator stores those of one request in one batch of the log, which has a limit."""
@@ -65,6 +65,8 @@ class MemberSettings:
         rebalance_timeout_ms: how long it may take to stop units (Connect: 60 s).
         max_wait_ms: how long the coordinator may hold an answer back; 0 asks for an answer at once. The shorter, the
             more of the lease is left when the coordinator cannot be reached; changes are heard at once either way.
+        server_assignor: the coordinator's assignor this worker asks for. The coordinator refuses a worker that also
+            offers assignors of its own ("ServerAssignor and ClientAssignors cannot be used together").
         lease_margin: the part of the session timeout kept back for stopping: a worker unheard for
             ``session timeout * (1 - lease_margin)`` stops everything.
         traits: labels, rack, capacity and host of the worker, for assignors.
@@ -124,6 +126,7 @@ class Member:
         self._missed = False
         self._retiring = False
         self._statuses: dict[Unit, TaskStatus] = {}
+        self._told_epoch = JOIN_EPOCH  # of the last target assignment that was delivered to an assignor
         self._confirmed_ms: int | None = None
         self._leave_cause = ""
         self._comes_back = False
@@ -199,7 +202,7 @@ class Member:
                 member_epoch=self.epoch,
                 instance_id=settings.instance_id,
                 rebalance_timeout_ms=settings.rebalance_timeout_ms,
-                server_assignor=None if self.assignors else settings.server_assignor,
+                server_assignor=settings.server_assignor,
                 client_assignors=self.assignors or None,
                 owned=grouped(self.owned),
                 max_wait_ms=0 if self._full or more_statuses else settings.max_wait_ms,
@@ -275,7 +278,9 @@ class Member:
         self.phase = Phase.MEMBER
         self._confirm(response, outstanding)
         self.epoch = response.member_epoch
-        actions = self._take(response.assignment) if response.assignment is not None else []
+        actions: list[Action] = []
+        if response.assignment is not None:
+            actions = [*self._tell_assignor(response.assignment), *self._take(response.assignment)]
         if response.restart and not (self._retiring or self.draining):
             actions.append(Restart())
         return actions
@@ -312,6 +317,24 @@ class Member:
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
+    def _tell_assignor(self, assignment: MemberAssignment) -> list[Action]:
+        """Deliver a new target assignment to the assignor the group used, if this worker offers it (design 3.12)."""
+        if not assignment.assignor or self.epoch <= self._told_epoch or self._retiring:
+            return []
+        self._told_epoch = self.epoch
+        if assignment.assignor not in {info.name for info in self.assignors}:
+            return []
+        return [
+            TellAssignor(
+                assignor=assignment.assignor,
+                units=units_of(assignment.units),
+                epoch=self.epoch,
+                error=assignment.error,
+                version=assignment.version,
+                metadata=assignment.metadata,
+            )
+        ]
+
     def _take(self, assignment: MemberAssignment) -> list[Action]:
         """Turn the whole set that was given into a revocation or an assignment; never both."""
         wanted = dict.fromkeys(unit_list(assignment.units))
@@ -345,15 +368,7 @@ class Member:
                 )
             )
             self.owned[unit] = owner_epoch
-        return [
-            Assign(
-                grants=tuple(grants),
-                epoch=self.epoch,
-                error=assignment.error,
-                version=assignment.version,
-                metadata=assignment.metadata,
-            )
-        ]
+        return [Assign(grants=tuple(grants), epoch=self.epoch)]
 
     # ----------------------------------------------------------------------------------------------
     # Letting go
@@ -395,7 +410,7 @@ class Member:
         self.owned.clear()
         self.revoking = NO_UNITS
         self._statuses.clear()
-        self.epoch = JOIN_EPOCH
+        self.epoch = self._told_epoch = JOIN_EPOCH
         self._confirmed_ms = None
         self._full, self._acknowledge, self._missed = True, False, False
         if self.phase is Phase.LOSING:

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, Literal
 
 from ..assignor import Assignor, ConnectMemberAssignment
-from ..assignor_guard import describe, location_of, tell_assignor
+from ..assignor_guard import describe, location_of, tell_assignor as call_on_assignment
 from ..errors import PluginError
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Assign
+from ..member.actions import TellAssignor
+from ..member.machine import MemberSettings
 from ..names import Units, show
 from .offload import insist, off_loop
 
@@ -94,15 +95,28 @@ async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, e
             raise PluginError(describe(error)) from error
 
 
-async def tell_chosen_assignor(
-    assignors: Sequence[Assignor[Any, Any, Any]], member_id: str, units: Units, action: Assign
+async def tell_assignor(
+    assignors: Sequence[Assignor[Any, Any, Any]], member: MemberSettings, action: TellAssignor
 ) -> None:
-    """``onAssignment`` of every assignor this worker offers: the answer does not say which of them the group used."""
-    share = ConnectMemberAssignment(
-        member_id=member_id, units=units, error=action.error, version=action.version, metadata=action.metadata
-    )
+    """``onAssignment`` of the assignor the group used; the other assignors of this worker are not called.
+
+    What it raises is logged: the assignment stands all the same.
+    """
     for assignor in assignors:
+        if assignor.name != action.assignor:
+            continue
+        share = ConnectMemberAssignment(
+            member_id=member.member_id,
+            units=action.units,
+            error=action.error,
+            # A member that the assignor left out has no version.
+            version=max(action.version, assignor.minimum_version),
+            metadata=action.metadata,
+            group_id=member.group_id,
+            epoch=action.epoch,
+            instance_id=member.instance_id,
+        )
         try:
-            await off_loop("on_assignment", tell_assignor, assignor, share)
+            await off_loop("on_assignment", call_on_assignment, assignor, share)
         except PluginError as error:
             logger.error("%s", error.with_location())

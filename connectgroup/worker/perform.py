@@ -19,19 +19,19 @@ from ..assignor import Assignor
 from ..assignor_guard import describe
 from ..errors import GroupError, PluginError
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Assign, Fail, Grant, Lose, Revoke
+from ..member.actions import Assign, Fail, Grant, Lose, Revoke, TellAssignor
 from ..member.machine import Member
 from ..messages import TaskStatus
 from ..names import Units, show
 from ..records import UnitState
 from ..tracing import span
-from .callbacks import Listeners, tell_chosen_assignor
+from .callbacks import Listeners, tell_assignor
 from .offload import slices
 from .runner import Runner, one_line
 
 logger = logging.getLogger(__name__)
 
-Work = Revoke | Assign | Lose | Fail
+Work = Revoke | Assign | TellAssignor | Lose | Fail
 Argument = TypeVar("Argument")
 
 FAIL_SHARE = 0.6
@@ -152,6 +152,8 @@ class Performer:
         match action:
             case Revoke():
                 await self._unless_lost(self._revoke(action))
+            case TellAssignor():
+                await self._unless_lost(tell_assignor(self._assignors, self._member.settings, action))
             case Assign():
                 await self._unless_lost(self._assign(action))
             case Lose(epoch=epoch, why=why):
@@ -198,10 +200,6 @@ class Performer:
         grants: tuple[Grant, ...] = action.grants
         units = frozenset(grant.unit for grant in grants)
         logger.info("epoch %d: given %s", action.epoch, show(units))
-        owned = frozenset(self._member.owned)
-        await tell_chosen_assignor(self._assignors, self._member.settings.member_id, owned, action)
-        if self._losing.is_set():
-            return
         await self._listeners.tell("on_assigned", units, action.epoch)
         if self._losing.is_set() or self.runner is None:
             return

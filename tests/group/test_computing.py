@@ -508,5 +508,5 @@ def test_a_heartbeat_between_prepare_and_install_does_not_spoil_the_install(pair
     pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1)})
     pair.update(added("bar"))
     assert pair.prepare("A", 3).group_epoch == 5
-    assert told(pair.heartbeat("A", 3)) == (4, None)
+    assert told(pair.heartbeat("A", 3)) == (4, ["foo", "foo-0"])
     assert pair.install("A", 3, 5, {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}).error_code == 0

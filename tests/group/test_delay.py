@@ -211,7 +211,7 @@ def test_an_assignor_that_places_what_waits_is_not_refused() -> None:
         assert scene.install_members("m1", scene.current("m1").epoch, epoch + 1, *members).error_code == 0
     assert scene.records == ()
     assert scene.group.target("m1").units == ONE
-    assert told(scene.heartbeat("m1", scene.current("m1").epoch)) == (epoch + 1, None)
+    assert told(scene.heartbeat("m1", scene.current("m1").epoch)) == (epoch + 1, ["foo", "foo-0"])
 
 
 class TestAnAssignorsOwnDelay:

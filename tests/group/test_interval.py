@@ -39,7 +39,7 @@ def test_to_06_what_comes_too_early_waits_and_to_07_is_answered_together(scene: 
     assert (scene.group.epoch, scene.group.target_epoch, fixed.calls) == (epoch + 2, epoch, 1)
     assert state_name(scene.group) == "Assigning"
     scene.now_ms += 10
-    assert told(scene.heartbeat("m2", epoch)) == (epoch + 2, None)
+    assert told(scene.heartbeat("m2", epoch)) == (epoch + 2, [])
     assert (scene.group.target_epoch, fixed.calls) == (epoch + 2, 2)
 
 

@@ -54,7 +54,10 @@ def test_re_01_to_re_10_a_third_member_joins(fixed: FixedAssignor) -> None:
     assert told(scene.heartbeat("m3", 11)) == (11, None)
     assert scene.state("m3") is UNRELEASED
 
-    assert told(scene.heartbeat("m1", 10, tasks(foo=[-1, 0, 1], bar=[0]))) == (11, None)  # RE-05
+    assert told(scene.heartbeat("m1", 10, tasks(foo=[-1, 0, 1], bar=[0]))) == (
+        11,
+        ["bar-0", "foo", "foo-0", "foo-1"],
+    )  # RE-05
     assert scene.state("m1") is STABLE
 
     assert told(scene.heartbeat("m2", 10)) == (10, None)  # RE-06
@@ -105,13 +108,13 @@ def test_kip_1_an_empty_group_grows_to_three(fixed: FixedAssignor) -> None:
     assert told(scene.heartbeat("B", 3)) == (3, None)
     assert told(scene.heartbeat("A", 2)) == (2, ["foo", "foo-0", "foo-1"])  # instructed to revoke foo-2
     assert told(scene.heartbeat("B", 3)) == (3, None)
-    assert told(scene.heartbeat("A", 2, foo(-1, 0, 1))) == (3, None)  # acknowledges, transitions
+    assert told(scene.heartbeat("A", 2, foo(-1, 0, 1))) == (3, ["foo", "foo-0", "foo-1"])  # acknowledges, transitions
     assert told(scene.heartbeat("B", 3)) == (3, ["foo-2"])
     assert state_name(scene.group) == "Stable"
 
     fixed.shares = {"A": foo(-1, 0), "B": foo(2), "C": foo(1)}
     assert told(scene.join("C")) == (4, [])
-    assert told(scene.heartbeat("B", 3)) == (4, None)  # "B has no partitions to revoke"
+    assert told(scene.heartbeat("B", 3)) == (4, ["foo-2"])  # "B has no partitions to revoke"
     assert told(scene.heartbeat("C", 4)) == (4, None)
     assert told(scene.heartbeat("A", 3)) == (3, ["foo", "foo-0"])
     assert told(scene.heartbeat("A", 3, foo(-1, 0))) == (4, None)
@@ -137,9 +140,9 @@ def test_kip_2_units_reach_the_new_member_one_by_one(fixed: FixedAssignor) -> No
     assert told(scene.heartbeat("A", 21)) == (21, ["foo", "foo-0", "foo-1"])
     assert told(scene.heartbeat("B", 21)) == (21, ["foo-3", "foo-4"])
     assert told(scene.heartbeat("C", 22)) == (22, None)
-    assert told(scene.heartbeat("A", 21, foo(-1, 0, 1))) == (22, None)
+    assert told(scene.heartbeat("A", 21, foo(-1, 0, 1))) == (22, ["foo", "foo-0", "foo-1"])
     assert told(scene.heartbeat("C", 22)) == (22, ["foo-2"])
-    assert told(scene.heartbeat("B", 21, foo(3, 4))) == (22, None)
+    assert told(scene.heartbeat("B", 21, foo(3, 4))) == (22, ["foo-3", "foo-4"])
     assert told(scene.heartbeat("C", 22)) == (22, ["foo-2", "foo-5"])
     assert state_name(scene.group) == "Stable"
 
@@ -169,7 +172,7 @@ def test_kip_4_a_task_that_is_added_goes_to_whoever_has_none(fixed: FixedAssigno
     fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
     changed = scene.update(task_list("foo", numbered(2), 22), member_id="A")
     assert (changed.error_code, changed.group_epoch, scene.group.target_epoch) == (0, 23, 23)
-    assert told(scene.heartbeat("A", 22)) == (23, None)
+    assert told(scene.heartbeat("A", 22)) == (23, ["foo", "foo-0"])
     assert told(scene.heartbeat("B", 22)) == (23, ["foo-1"])
     assert scene.current("A").assigned == {FOO: 22, Unit("foo", 0): 22}
     assert scene.current("B").assigned == {Unit("foo", 1): 23}
@@ -228,11 +231,11 @@ def test_a_newer_target_overtakes_one_that_is_still_being_reached(fixed: FixedAs
     fixed.shares = {"A": foo(-1, 0), "B": foo(1, 2), "C": foo(3)}
     assert told(scene.join("C")) == (12, [])
     assert told(scene.heartbeat("A", 10)) == (10, None)  # still stopping 2 and 3
-    assert told(scene.heartbeat("B", 11)) == (12, None)
+    assert told(scene.heartbeat("B", 11)) == (12, [])
     assert told(scene.heartbeat("A", 10, foo(-1, 0, 1))) == (10, ["foo", "foo-0"])  # now 1 as well
     assert told(scene.heartbeat("B", 12)) == (12, ["foo-2"])
     assert told(scene.heartbeat("C", 12)) == (12, ["foo-3"])
-    assert told(scene.heartbeat("A", 10, foo(-1, 0))) == (12, None)
+    assert told(scene.heartbeat("A", 10, foo(-1, 0))) == (12, ["foo", "foo-0"])
     assert told(scene.heartbeat("B", 12)) == (12, ["foo-1", "foo-2"])
     assert state_name(scene.group) == "Stable"
 

@@ -22,7 +22,7 @@ def test_s6_a_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> Non
     assert told(rest.join("m1")) == (101, ["foo-1", "foo-2", "foo-3"])
     assert rest.current("m1").assigned == dict.fromkeys(foo(1, 2, 3), 101)
     assert told(rest.join("m1")) == (102, ["foo-1", "foo-2", "foo-3"])
-    assert told(rest.heartbeat("m0", 100)) == (102, None)  # it stops nothing
+    assert told(rest.heartbeat("m0", 100)) == (102, ["foo", "foo-0"])  # it stops nothing
 
 
 def test_s6_a_rejoin_that_also_changes_what_it_lists_is_still_given_its_share(fixed: FixedAssignor) -> None:

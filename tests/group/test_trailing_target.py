@@ -357,3 +357,16 @@ def test_interval_between_computations_also_follows_a_trailing_target(fixed: Fix
     assert not asked(scene, "A")
     scene.expire(TimerKind.COMPUTE)
     assert asked(scene, "A")
+
+
+def test_member_that_is_asked_anew_must_prepare_anew(pair: Scene) -> None:
+    """S13: its first assignment was refused, and a second one for the same epoch comes when the group has moved on."""
+    pair.leave("B")
+    pair.prepare("A", 3)
+    pair.install("A", 3, 4, {}, error=1)
+    assert asked(pair, "A")
+    pair.join("C", A)
+    assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == StaleGroupEpoch.code
+    assert pair.records == ()
+    epoch = pair.prepare("A", pair.current("A").epoch).group_epoch
+    assert pair.install("A", 3, epoch, {"A": foo(-1, 0, 1)}).error_code == 0

@@ -22,7 +22,7 @@ from connectgroup.errors import (
     UnknownServerError,
     UnsupportedAssignor,
 )
-from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke
+from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke, TellAssignor
 from connectgroup.member.machine import Member, MemberSettings, Phase
 from connectgroup.messages import (
     AssignorInfo,
@@ -109,7 +109,6 @@ def test_a_join_says_everything_and_owns_nothing_rather_than_as_before() -> None
 def test_a_worker_without_assignors_names_the_coordinators() -> None:
     assert say(member(server_assignor="even")).server_assignor == "even"
     assert say(member(server_assignor="even")).client_assignors is None
-    assert say(member(AssignorInfo(name="spread"), server_assignor="even")).server_assignor is None
 
 
 def test_a_quiet_heartbeat_says_nothing_but_as_before() -> None:
@@ -252,6 +251,58 @@ def test_an_answer_revokes_or_assigns_and_never_both() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
+# Delivering target assignments to assignors (design 3.12)
+
+
+INFO_A = AssignorInfo(name="a", minimum_version=0, maximum_version=2)
+INFO_B = AssignorInfo(name="b", minimum_version=0, maximum_version=0)
+
+
+def reached(epoch: int, given: Iterable[Unit], assignor: str = "a", metadata: bytes = b"hint") -> HeartbeatResponse:
+    """A response that names the assignor of the target assignment the member has reached."""
+    response = answer(epoch, given)
+    assert response.assignment is not None
+    assignment = replace(response.assignment, error=3, version=2, metadata=metadata, assignor=assignor)
+    return replace(response, assignment=assignment)
+
+
+def test_each_target_assignment_is_delivered_once_and_before_units_start() -> None:
+    """Also where the units stay or shrink; a repeated response is not a new target assignment."""
+    machine = member(INFO_A, INFO_B)
+    tell, assign = hear(machine, reached(5, units(1)))
+    assert isinstance(assign, Assign)
+    told = TellAssignor(assignor="a", units=units(1), epoch=5, error=3, version=2, metadata=b"hint")
+    assert tell == told
+    assert hear(machine, reached(5, units(1))) == []
+    assert hear(machine, reached(6, units(1))) == [replace(told, epoch=6)]
+    (revoke,) = hear(machine, answer(6, units()))
+    assert isinstance(revoke, Revoke)
+    machine.mark_revoked(revoke.units)
+    assert hear(machine, reached(7, units())) == [replace(told, epoch=7, units=units())]
+
+
+def test_target_of_an_assignor_this_worker_does_not_offer_is_delivered_to_none() -> None:
+    machine = member(INFO_A)
+    assert hear(machine, reached(5, units(), assignor="other")) == []
+
+
+def test_member_that_joined_again_hears_the_target_assignment_again() -> None:
+    machine = member(INFO_A)
+    hear(machine, reached(5, units()))
+    hear(machine, refused(FencedMemberEpoch.code))
+    machine.mark_lost()
+    (tell,) = hear(machine, reached(5, units()))
+    assert isinstance(tell, TellAssignor)
+
+
+def test_server_assignor_is_sent_beside_client_assignors() -> None:
+    """The coordinator refuses the combination by name; dropped silently, nobody would notice."""
+    machine = member(INFO_A, server_assignor="uniform")
+    request = say(machine)
+    assert (request.server_assignor, request.client_assignors) == ("uniform", (INFO_A,))
+
+
+# --------------------------------------------------------------------------------------------------
 # Grants
 
 
@@ -259,10 +310,7 @@ def test_a_grant_carries_its_owner_epoch_and_configurations() -> None:
     machine = member()
     entry = ConfigEntry(name="k", value="v")
     given = MemberAssignment(
-        error=3,
         units=grouped([Unit("c"), Unit("c", 0)]),
-        version=2,
-        metadata=b"hint",
         grants=(
             UnitGrant(connector="c", task=0, owner_epoch=4, config=(entry,)),
             UnitGrant(connector="c", task=-1, owner_epoch=2),
@@ -272,7 +320,7 @@ def test_a_grant_carries_its_owner_epoch_and_configurations() -> None:
     response = HeartbeatResponse(member_epoch=5, assignment=given, coordinator_epoch=1)
     (assign,) = hear(machine, response)
     assert isinstance(assign, Assign)
-    assert (assign.epoch, assign.error, assign.version, assign.metadata) == (5, 3, 2, b"hint")
+    assert assign.epoch == 5
     assert [(grant.unit, grant.owner_epoch) for grant in assign.grants] == [(Unit("c"), 2), (Unit("c", 0), 4)]
     assert [dict(grant.config) for grant in assign.grants] == [{}, {"k": "v"}]
     assert [dict(grant.connector_config) for grant in assign.grants] == [{"k": "v"}, {"k": "v"}]

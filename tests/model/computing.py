@@ -158,7 +158,10 @@ class Computing(Paper):
                     return Answer(code=None)
                 if replace(self.installed, member_epoch=said.member_epoch) == said:
                     return Answer()  # the same once more (CN-08)
-            prepared = self.asked.epoch if self.asked is not None and not refused else self.epoch
+            prepared: int | None = self.epoch
+            if self.asked is not None and not refused:
+                # Asked anew for an epoch that has passed, and not come for the question since: nothing is prepared.
+                prepared = self.asked.epoch if self.asked.assignor or self.asked.epoch == self.epoch else None
             if said.group_epoch != prepared:
                 return Answer(code=StaleGroupEpoch.code)
         if refused or self.asked is None:

@@ -184,13 +184,19 @@ class Model(Computing):
         if asked and not acknowledges and not joined_before:
             # An acknowledgement comes first: its sender may never come to prepare, and has nothing left to stop (S14).
             return Answer(code=ComputeAssignment.code)
-        had = dict(member.assigned)
+        had, at_first = dict(member.assigned), member.epoch
         missed = {unit: at for unit, at in had.items() if owned is not None and unit not in owned}
         if repeats and all(unit in units and at >= units[unit] for unit, at in missed.items()):
             return Answer(epoch=member.epoch, units=member.told(owned), share=self.share(who))
         self.step(who, said.member_epoch, owned)
         told = member.told(owned)
-        tell = full(said) or member.assigned != had or (owned is not None and not told.keys() <= owned)
+        # Every target is told to every member, also where its units stay (design 3.12).
+        tell = (
+            full(said)
+            or member.epoch != at_first
+            or member.assigned != had
+            or (owned is not None and not told.keys() <= owned)
+        )
         return Answer(epoch=member.epoch, units=told if tell else None, share=self.share(who))
 
     def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:

@@ -17,7 +17,7 @@ from connectgroup.group.handle import GroupRequest
 from connectgroup.group.outcome import Outcome
 from connectgroup.group.state import Group, replay
 from connectgroup.group.timing import SetTimer, Timer, TimerKey
-from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke
+from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke, TellAssignor
 from connectgroup.member.machine import Member, MemberSettings, Phase
 from connectgroup.messages import (
     AssignorInfo,
@@ -228,7 +228,7 @@ class Stage:
                 return f"{worker.who}{ran} gives up"
             case Restart():
                 return f"{worker.who} is to restart"
-            case Compute():
+            case Compute() | TellAssignor():
                 return ""
 
     def lease(self, worker: Worker) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.member.actions import Assign, Grant, Lose, Revoke
+from connectgroup.member.actions import Assign, Grant, Lose, Revoke, TellAssignor
 from connectgroup.member.machine import Member, MemberSettings
 from connectgroup.names import Unit, Units
 from connectgroup.worker.perform import Performer
@@ -65,10 +65,12 @@ async def test_what_was_queued_before_a_loss_is_void() -> None:
         on_change=lambda: changes.append(len(member.owned)),
     )
     running = asyncio.create_task(performer.run())
+    performer.do(TellAssignor(assignor="spread", units=frozenset(), epoch=3))
     performer.do(given(0, 1))
     await asyncio.sleep(2)
     assert hands.running == {Unit("c", 0), Unit("c", 1)}
     performer.do(Revoke(units=frozenset({Unit("c", 1)}), epoch=3))
+    performer.do(TellAssignor(assignor="spread", units=frozenset(), epoch=4))
     performer.do(given(2, 3))
     performer.do(Revoke(units=frozenset({Unit("c", 0)}), epoch=3))
     await asyncio.sleep(0.5)

@@ -37,6 +37,22 @@ ASSIGNING: tuple[Fault, ...] = (
     *at("connectgroup.group.assignment:offence_of", "group/test_computing.py",
         C("every assignment is valid",
           "...", "return None", model=True)),
+    *at("connectgroup.group.assignment:under_way", "group/test_trailing_target.py",
+        C("each change ends the computation under way: constant change starves the group",
+          "...",
+          "asked = group.computation\n"
+          "return asked if asked and asked.epoch == group.epoch > group.target_epoch else None", model=True)),
+    *at("connectgroup.group.assignment:_served", "group/test_trailing_target.py",
+        C("a late assignment gives away the delayed units of a member that came back since (S15)",
+          "...", "return None")),
+    *at("connectgroup.group.assignment:install", "group/test_trailing_target.py",
+        C("an Install is fenced by its member epoch (S13)",
+          "...",
+          "current = group.current(request.member_id)\n"
+          "if request.member_id in group.members"
+          " and request.member_epoch not in (current.epoch, current.previous_epoch):\n"
+          "    raise FencedMemberEpoch('the member epoch has advanced')\n...",
+          simulator="S13", model=True)),
     *at("connectgroup.group.assignment:_is_repeat", "group/test_computing.py",
         C("a repeated Install is an error (CN-08)",
           "...", "return False", simulator="S16", model=True)),

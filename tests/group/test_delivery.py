@@ -1,0 +1,84 @@
+"""Every target assignment is delivered to every member: design 3.12."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.messages import HeartbeatResponse, InstalledMember, grouped
+from connectgroup.names import Unit
+
+from .builders import NOBODY, FixedAssignor, Scene, added, foo, info, settings, told
+
+A = info("a", 0, 3)
+BAR = frozenset({Unit("bar")})
+
+
+@pytest.fixture
+def trio(fixed: FixedAssignor) -> Scene:
+    """A{foo, foo-0} B{foo-1, foo-2} C{} list assignor "a"; a target for epoch 5 takes foo-2 away from B."""
+    scene = Scene.at_rest(settings(fixed), epoch=1, connectors={"foo": 3}, members={})
+    for member_id in "ABC":
+        scene.join(member_id, A)
+    scene.prepare("A", 0)
+    assert scene.install("A", 0, 4, {"A": foo(-1, 0), "B": foo(1, 2), "C": NOBODY}).error_code == 0
+    for member_id in "ABC":
+        scene.join(member_id, A)
+    assert scene.group.behind == set()
+    scene.update(added("bar"))
+    scene.prepare("A", 4)
+    members = (
+        InstalledMember(member_id="A", units=grouped(foo(-1, 0)), version=1, metadata=b"stays", error=7),
+        InstalledMember(member_id="B", units=grouped(foo(1)), version=2, metadata=b"shrinks"),
+        InstalledMember(member_id="C", units=grouped(foo(2) | BAR), version=3, metadata=b"grows"),
+    )
+    assert scene.install_members("A", 4, 5, *members).error_code == 0
+    return scene
+
+
+def word(response: HeartbeatResponse) -> tuple[str, int, int, bytes]:
+    """The assignor and what it says to a member."""
+    assert response.assignment is not None
+    given = response.assignment
+    return given.assignor, given.error, given.version, given.metadata
+
+
+def test_member_whose_units_stay_hears_the_assignor_in_its_first_response_at_the_target_epoch(trio: Scene) -> None:
+    response = trio.heartbeat("A", 4)
+    assert told(response) == (5, ["foo", "foo-0"])
+    assert word(response) == ("a", 7, 1, b"stays")
+    assert told(trio.heartbeat("A", 5)) == (5, None), "once"
+
+
+def test_lost_response_is_repeated_with_the_assignors_result(trio: Scene) -> None:
+    trio.heartbeat("A", 4, lost=True)
+    assert word(trio.heartbeat("A", 4, foo(-1, 0), full=True)) == ("a", 7, 1, b"stays")
+
+
+def test_member_whose_units_shrink_hears_the_assignor_when_it_has_revoked_them(trio: Scene) -> None:
+    response = trio.heartbeat("B", 4)
+    assert told(response) == (4, ["foo-1"])
+    assert word(response)[0] == "", "the target epoch is not reached yet"
+    assert word(trio.heartbeat("B", 4, foo(1))) == ("a", 0, 2, b"shrinks")
+
+
+def test_member_that_waits_for_units_hears_the_assignor_once(trio: Scene) -> None:
+    trio.heartbeat("B", 4)
+    assert word(trio.heartbeat("C", 4)) == ("a", 0, 3, b"grows")
+    trio.heartbeat("B", 4, foo(1))
+    response = trio.heartbeat("C", 5)
+    assert told(response) == (5, ["bar", "foo-2"])
+
+
+def test_member_that_joined_after_the_target_was_computed_hears_no_assignor(trio: Scene) -> None:
+    response = trio.join("D", A)
+    assert told(response) == (5, [])
+    assert word(response)[0] == ""
+
+
+def test_target_of_the_coordinators_assignor_names_that_assignor(fixed: FixedAssignor) -> None:
+    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
+    fixed.shares = {"m1": foo(-1, 0, 1)}
+    scene.update(added("bar"))
+    fixed.shares = {"m1": foo(-1, 0, 1) | BAR}
+    scene.join("m2")
+    assert word(scene.heartbeat("m1", 10))[0] == "fixed"
