@@ -35,6 +35,7 @@ from ..errors import (
     StaleMemberEpoch,
     UnknownServerError,
 )
+from ..group.assignment import under_way
 from ..group.handle import GroupRequest, refusal, step
 from ..group.settings import GroupSettings
 from ..group.state import Group, replay
@@ -53,6 +54,7 @@ from ..messages import (
 )
 from ..names import JOIN_EPOCH, printable
 from ..records import Record
+from .own_assignors import with_own_assignor
 
 logger = logging.getLogger(__name__)
 
@@ -113,11 +115,12 @@ class Coordinator:
 
         Args:
             log: taken for this process by ``start``.
-            settings: for all groups.
+            settings: for all groups. The assignor they name is found by its entry point if it is not among them.
             wall_clock_ms: the time that is written into records; timers run on the event loop's clock.
         """
         self._log = log
-        self._settings = settings
+        self._settings = with_own_assignor(settings)
+        self._unassigned: dict[str, int] = {}  # by group: the last epoch for which it was logged
         self._wall_clock_ms = wall_clock_ms
         self._groups: dict[str, Group] = {}
         self._broken: dict[str, LogError] = {}
@@ -445,6 +448,7 @@ class Coordinator:
         )
         if group.exists:
             self._groups[group.group_id] = group
+        self._log_if_unassigned(group)
         # A parked heartbeat is proof of life from its arrival, not from each time it is looked at again.
         decided = [
             timer
@@ -473,6 +477,21 @@ class Coordinator:
         else:
             answers.append((command, outcome.response))
         return outcome.records
+
+    def _log_if_unassigned(self, group: Group) -> None:
+        """Log once for each group epoch that nothing could compute a target assignment, and why."""
+        computation = under_way(group)
+        failed = computation is not None and not computation.member_id and group.members
+        if computation is None or not failed:
+            self._unassigned.pop(group.group_id, None)
+        elif self._unassigned.get(group.group_id) != group.epoch:
+            self._unassigned[group.group_id] = group.epoch
+            logger.warning(
+                "group %s: no assignment for epoch %d: %s",
+                printable(group.group_id),
+                group.epoch,
+                computation.error,
+            )
 
     # ----------------------------------------------------------------------------------------------
     # Parked heartbeats

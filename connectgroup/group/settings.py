@@ -22,9 +22,9 @@ ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerA
 """A server-side assignor: the same question a member gets from Prepare, the same answer it gives to Install; the
 members alone where there is nothing else to say.
 
-``coordinator.server.as_server_assignor`` makes one of any ``ConnectAssignor``. By hand: ``question.shares()`` says who
-has what (a unit that two have is nobody's for certain), ``question.all_units()`` what there is to give, and a share is
-answered as ``InstalledMember(member_id=..., units=grouped(units), version=...)``."""
+``coordinator.own_assignors.as_server_assignor`` makes one of any ``ConnectAssignor``. By hand: ``question.shares()``
+says who has what (a unit that two have is nobody's for certain), ``question.all_units()`` what there is to give, and a
+share is answered as ``InstalledMember(member_id=..., units=grouped(units), version=...)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class GroupSettings:
         longest_rebalance_timeout_ms: the most a member may ask for as rebalance timeout.
         failures_before_fallback: after so many failed computations in a row the server-side assignor runs.
         server_assignor: ``group.remote.assignor``, the name of the one used as fallback and where members list none.
+            Empty: none. A coordinator finds it by its entry point where ``server_assignors`` does not have it.
         server_assignors: all that a member may ask for by name.
         most_members: members a group may have.
         most_units: connectors and tasks a group may have.
@@ -54,7 +55,7 @@ class GroupSettings:
     heartbeat_interval_ms: int = 3_000
     longest_rebalance_timeout_ms: int = 3_600_000
     failures_before_fallback: int = 3
-    server_assignor: str = ""
+    server_assignor: str = "balanced"
     server_assignors: Mapping[str, ServerAssign] = field(default_factory=dict)
     most_members: int = 1_000
     most_units: int = 200_000

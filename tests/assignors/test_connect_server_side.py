@@ -15,7 +15,7 @@ from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGro
 from connectgroup.assignor_guard import group_from_prepare, members_for_install
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.weighted import LATER_MS, WeightedAssignor
-from connectgroup.coordinator.server import as_server_assignor
+from connectgroup.coordinator.own_assignors import as_server_assignor
 from connectgroup.errors import InvalidRequest, PluginError
 from connectgroup.group.describe import describe
 from connectgroup.group.settings import ServerAnswer, ServerAssign

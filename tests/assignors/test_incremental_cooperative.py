@@ -14,7 +14,7 @@ import pytest
 from connectgroup.assignor import ConnectGroup, ConnectMember, ConnectorSpec
 from connectgroup.assignor_guard import run_assignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
-from connectgroup.coordinator.server import server_assignor
+from connectgroup.coordinator.own_assignors import server_assignor
 from connectgroup.group.describe import describe
 from connectgroup.names import NO_UNITS, Unit, Units
 from connectgroup.records import MemberState

@@ -117,7 +117,7 @@ def test_kip_1_an_empty_group_grows_to_three(fixed: FixedAssignor) -> None:
     assert told(scene.heartbeat("B", 3)) == (4, ["foo-2"])  # "B has no partitions to revoke"
     assert told(scene.heartbeat("C", 4)) == (4, None)
     assert told(scene.heartbeat("A", 3)) == (3, ["foo", "foo-0"])
-    assert told(scene.heartbeat("A", 3, foo(-1, 0))) == (4, None)
+    assert told(scene.heartbeat("A", 3, foo(-1, 0))) == (4, ["foo", "foo-0"])
     assert told(scene.heartbeat("C", 4)) == (4, ["foo-1"])
     assert state_name(scene.group) == "Stable"
     assert {member_id: scene.current(member_id).epoch for member_id in "ABC"} == {"A": 4, "B": 4, "C": 4}

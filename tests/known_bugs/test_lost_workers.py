@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.coordinator.server import server_assignors
+from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.errors import TransportError
 from connectgroup.log.memory import MemoryLog
 from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, Request, Response

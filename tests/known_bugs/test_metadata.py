@@ -14,8 +14,8 @@ import pytest
 from connectgroup.assignor import ConnectGroup, ConnectMember, ConnectorSpec, Metadata
 from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
+from connectgroup.coordinator.own_assignors import server_assignor
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.coordinator.server import server_assignor
 from connectgroup.errors import InvalidRequest
 from connectgroup.log.memory import MemoryLog
 from connectgroup.messages import (

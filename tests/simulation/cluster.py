@@ -9,8 +9,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.coordinator.server import server_assignors
 from connectgroup.errors import GroupError, LogError
 from connectgroup.group.settings import GroupSettings
 from connectgroup.group.state import Group

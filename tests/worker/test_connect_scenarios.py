@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from connectgroup.coordinator.server import server_assignors
+from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.messages import ConnectorChange
 
 from .builders import World, settings

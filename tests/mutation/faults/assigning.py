@@ -69,7 +69,7 @@ ASSIGNING: tuple[Fault, ...] = (
           "S[M:]", "S[M + 1:]", model=True),
         C("all moves are made in one round",
           "S[M:]", "S[len(S):]")),
-    *at("connectgroup.coordinator.server:_limited.limited", "assignors/test_connect_server_side.py",
+    *at("connectgroup.coordinator.own_assignors:_limited.limited", "assignors/test_connect_server_side.py",
         C("a server-side assignor that got no thread is never asked again",
           "X: B = F()", "X: B = F()\nunder_way = X")),
     *at("connectgroup.assignor_columns:_Places.of_places", "assignors/test_assignor_columns.py",
