@@ -135,7 +135,7 @@ def test_what_shall_not_run_any_more_is_given_to_nobody_by_a_target_that_still_n
     left = tasks(foo=[-1, 0], bar=[-1, 1])
     assert told(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "and bar-1 is taken"
     assert told(scene.heartbeat("B", 11)) == (11, ["foo-1"])
-    assert told(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, None)
+    assert told(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, ["bar", "foo", "foo-0"])
     assert told(scene.heartbeat("B", 11, foo(1), full=True)) == (11, ["foo-1"])
 
     scene.update(wanted("bar", WantedState.STOPPED))
