@@ -38,6 +38,7 @@ from ..messages import (
     config_of,
     grouped,
     unit_list,
+    units_of,
 )
 from ..names import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from ..placement import NO_TRAITS, WorkerTraits
