@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assignor import ConnectorSpec
-from connectgroup.assignor_columns import ConnectColumns
-from connectgroup.placement import Placement
+from connectgroup.assign.api import ConnectorSpec
+from connectgroup.assign.columns.connect import ConnectColumns
+from connectgroup.assign.placement import Placement
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     PartitionAssignment,
     PartitionAssignor,
     PartitionGroup,
     PartitionMember,
     RebalanceProtocol,
 )
-from connectgroup.partition_columns import NOBODY
+from connectgroup.assign.columns.partition import NOBODY
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_out
 

@@ -35,9 +35,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
-from connectgroup.assignor_columns import ConnectColumns
-from connectgroup.names import NO_UNITS
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.columns.connect import ConnectColumns
+from connectgroup.protocol.units import NO_UNITS
 
 from .balanced import NOBODY, Integers, limits, to_let_go
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.partition_columns import NOBODY
-from connectgroup.partitions import require_topics
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.columns.partition import NOBODY
+from connectgroup.assign.ownership import require_topics
 
 Integers = NDArray[np.int64]
 Racks = frozenset[str]

@@ -11,8 +11,8 @@ from itertools import groupby
 
 import numpy as np
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.partition_columns import NOBODY
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.columns.partition import NOBODY
 
 
 class RoundRobinAssignor(PartitionAssignor):

@@ -1,8 +1,8 @@
 """Even counts with the fewest moves, decided on one of the members (KIP-54, with KIP-792's generations).
 
-Everybody keeps what it has as far as even counts allow; what is left goes, partition by partition, to whoever has the
-fewest by then. A member that must give something up gives of its tallest piles, so that each topic stays spread
-over the members. What two members claim is whose claim is of the later generation; see ``connectgroup.partitions``.
+Every member keeps its partitions as far as even counts allow. Each remaining partition goes to the member that has the
+fewest at that moment. A member that must revoke partitions revokes from the topics of which it has most, so that each
+topic stays spread over the members. Where two members claim a partition, the later generation counts (``ownership``).
 
 Meant for groups in which everything is given up before a rebalance; ``cooperative-sticky`` is for those in which work
 goes on meanwhile.
@@ -10,7 +10,7 @@ goes on meanwhile.
 
 from __future__ import annotations
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_out
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.partition_columns import PartitionColumns
-from connectgroup.partitions import require_topics
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.columns.partition import PartitionColumns
+from connectgroup.assign.ownership import require_topics
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_out
 

@@ -1,8 +1,8 @@
 """Load in proportion to capacity, under rules that are never broken: labels, limits, hosts, and who keeps apart.
 
-What workers offer is their capacity, labels, rack and host (``ConnectMember``), what connectors ask for is in their
-configuration (``assignment.*``); the words are in ``connectgroup.placement``. Each wish is kept as far as it costs
-nothing of those before it:
+Workers offer capacity, labels, rack and host (``ConnectMember``); the configuration of a connector says what it needs
+(``assignment.*``, see ``connectgroup.assign.placement``). Each goal is met as far as it costs nothing of the goals
+before it:
 
 1. *Rules* (``connect_rules``). A unit that no worker may have is left out, and the answer's message says what refuses
    which workers; it is tried again when the group changes, and every few minutes.
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
-from connectgroup.names import NO_UNITS, Unit, show
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.protocol.units import NO_UNITS, Unit, show
 
 from .connect_rules import NOBODY, Floats, Integers, Mask, Rules
 

@@ -31,19 +31,19 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
-from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
-from connectgroup.messages import (
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.convert import group_from_prepare, members_for_install
+from connectgroup.assign.sandbox import run_assignor
+from connectgroup.plugins import load_assignor
+from connectgroup.protocol.messages.assignment import (
     HeldBack,
     InstalledMember,
     PreparedConnector,
     PreparedMember,
     PrepareResponse,
-    each_unit,
-    grouped,
 )
-from connectgroup.names import Unit
-from connectgroup.plugins import load_assignor
+from connectgroup.protocol.messages.common import each_unit, grouped
+from connectgroup.protocol.units import Unit
 
 SIZES = ("10x100", "100x10000", "1000x100000", "10000x1000000")
 ASSIGNORS = ("incremental-cooperative", "balanced")

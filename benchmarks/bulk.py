@@ -20,9 +20,9 @@ from pathlib import Path
 
 from connectgroup.connector import Config
 from connectgroup.member.actions import Grant
-from connectgroup.messages import TaskStatus
-from connectgroup.names import Unit
 from connectgroup.plugins import load_connector_class
+from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.units import Unit
 from connectgroup.worker.garbage import short_collections
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 

@@ -26,8 +26,9 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
-from connectgroup.assignor import PartitionGroup, PartitionMember, Partitions, TopicSpec
+from connectgroup.assign.api import PartitionGroup, PartitionMember, TopicSpec
 from connectgroup.plugins import available, load_partition_assignor
+from connectgroup.protocol.units import Partitions
 
 SIZES = ("10x100", "100x10000", "1000x100000")
 CASES = ("full", "1 leaves", "1 joins")

@@ -32,8 +32,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
-from connectgroup.config import ConnectorFile, CoordinatorConfig
-from connectgroup.messages import ConnectorChange, RestartRequest, RestartResponse, UpdateConnectorsRequest
+from connectgroup.config.connector_file import ConnectorFile
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.protocol.messages.common import RestartRequest, RestartResponse
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.supervisor import HERE, Supervisor
 
 GROUP = "bench"

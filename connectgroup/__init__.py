@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .assignor import (
+    from .assign.api import (
         Assignor as Assignor,
         ConnectAssignment as ConnectAssignment,
         ConnectAssignor as ConnectAssignor,
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
         PartitionMember as PartitionMember,
         PartitionMemberAssignment as PartitionMemberAssignment,
         RebalanceProtocol as RebalanceProtocol,
-        TopicPartition as TopicPartition,
         TopicSpec as TopicSpec,
     )
-    from .config import (
-        ConnectorFile as ConnectorFile,
-        CoordinatorConfig as CoordinatorConfig,
-        WorkerConfig as WorkerConfig,
-    )
+    from .config.connector_file import ConnectorFile as ConnectorFile
+    from .config.coordinator import CoordinatorConfig as CoordinatorConfig
+    from .config.worker import WorkerConfig as WorkerConfig
     from .connector import Connector as Connector, Task as Task, TaskContext as TaskContext
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
@@ -41,13 +38,13 @@ if TYPE_CHECKING:
         PluginError as PluginError,
         WorkerAlreadyRun as WorkerAlreadyRun,
     )
-    from .group.settings import GroupSettings as GroupSettings
+    from .group.connect.settings import GroupSettings as GroupSettings
     from .listener import WorkerRebalanceListener as WorkerRebalanceListener
     from .log.memory import MemoryLog as MemoryLog
-    from .log.sqlite import SqliteLog as SqliteLog
+    from .log.sqlite.log import SqliteLog as SqliteLog
     from .member.actions import Grant as Grant
-    from .member.machine import MemberSettings as MemberSettings
-    from .names import Unit as Unit
+    from .member.state_machine import MemberSettings as MemberSettings
+    from .protocol.units import TopicPartition as TopicPartition, Unit as Unit
     from .supervisor import Supervisor as Supervisor
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient

@@ -6,6 +6,6 @@ if not sys.flags.safe_path:
     # "-m" put the current directory here. As for the installed command, its modules must not shadow others.
     del sys.path[0]
 
-from .cli import main
+from .cli.command import main
 
 raise SystemExit(main())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .names import Unit
+from .protocol.units import Unit
 
 Config = Mapping[str, str]
 """Connect's configuration: flat, and both sides are strings."""

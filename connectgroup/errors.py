@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from .masking import masked_value
-from .names import printable
+from .protocol.units import printable
 
 NO_VALUE: Final = "nothing"
 """Shown in place of the value of a setting that is not there."""

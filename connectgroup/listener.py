@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from .names import Units
+from .protocol.units import Units
 
 
 class WorkerRebalanceListener:

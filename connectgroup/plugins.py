@@ -14,14 +14,14 @@ import inspect
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
-from .assignor import Assignor, ConnectAssignor, PartitionAssignor
-from .assignor_guard import declaration_offence, describe
+from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
+from .assign.sandbox import declaration_offence, describe
 from .connector import Connector
 from .dataplane.sink import Sink
 from .dataplane.source import Source
 from .errors import ConfigError, PluginError
 from .listener import WorkerRebalanceListener
-from .names import printable
+from .protocol.units import printable
 
 Kind = Literal["assignors", "partition_assignors", "listeners", "connectors", "sources", "sinks"]
 _SETTING: dict[Kind, str] = {

@@ -20,24 +20,17 @@ from pathlib import Path
 
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
-from .config import ConnectorFile, CoordinatorConfig, WorkerConfig
+from .config.connector_file import ConnectorFile
+from .config.coordinator import CoordinatorConfig
+from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import from_code
-from .messages import (
-    ConnectorChange,
-    DescribedGroup,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Rebalance,
-    Response,
-    UpdateConnectorsRequest,
-    UpdateConnectorsResponse,
-    each_unit,
-    entries,
-)
-from .names import LEAVE_EPOCH
+from .protocol.messages.api import Response
+from .protocol.messages.common import each_unit, entries
+from .protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from .protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse, Rebalance
+from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from .protocol.units import LEAVE_EPOCH
 from .worker.restart import RESTART_EXIT_CODE
 
 logger = logging.getLogger(__name__)

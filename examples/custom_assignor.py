@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
@@ -27,8 +27,8 @@ from connectgroup.assignor import (
     ConnectMemberAssignment,
     ConnectorSpec,
 )
-from connectgroup.assignor_guard import run_assignor
-from connectgroup.names import Unit
+from connectgroup.assign.sandbox import run_assignor
+from connectgroup.protocol.units import Unit
 from connectgroup.testing import AssignorContract
 
 

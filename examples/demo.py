@@ -25,7 +25,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from connectgroup.config import ConnectorFile, CoordinatorConfig
+from connectgroup.config.connector_file import ConnectorFile
+from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConnectGroupError
 from connectgroup.supervisor import Supervisor, explain, summary
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from connectgroup import Coordinator, Grant, GroupSettings, LocalClient, MemberSettings, MemoryLog, Unit, Worker
-from connectgroup.messages import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from connectgroup.plugins import load_assignor
+from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 
 
 class Printer:

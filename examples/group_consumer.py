@@ -14,16 +14,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from connectgroup.assignor import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMemberAssignment,
-    Partitions,
-    TopicPartition,
-)
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMemberAssignment
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.errors import ConnectGroupError
+from connectgroup.protocol.units import Partitions, TopicPartition
 
 
 class SideBySide(PartitionAssignor):

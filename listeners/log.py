@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.names import Units, show
+from connectgroup.protocol.units import Units, show
 
 _log = logging.getLogger("connectgroup.units")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from connectgroup.assign.placement import Placement, WorkerTraits, check_traits, placement_of
 from connectgroup.errors import ConfigError
-from connectgroup.placement import Placement, WorkerTraits, check_traits, placement_of
 
 from .fuzzing import INPUTS, attack
 

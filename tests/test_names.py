@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from connectgroup.names import printable
+from connectgroup.protocol.units import printable
 
 
 @pytest.mark.parametrize(

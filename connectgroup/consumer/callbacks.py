@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-from ..assignor import PartitionAssignor, PartitionMemberAssignment, Partitions
-from ..assignor_guard import describe, location_of
+from ..assign.api import PartitionAssignor, PartitionMemberAssignment
+from ..assign.sandbox import describe, location_of
 from ..errors import ConfigError, PluginError
-from ..names import printable
 from ..plugins import load_partition_assignor
+from ..protocol.units import Partitions, printable
 from ..worker.offload import off_loop
 from .listener import ConsumerRebalanceListener
 

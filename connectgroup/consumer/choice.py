@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..assignor import PartitionAssignor, Partitions, RebalanceProtocol
-from ..assignor_guard import assignor_info
+from ..assign.api import PartitionAssignor, RebalanceProtocol
+from ..assign.convert import assignor_info
 from ..errors import ConfigError, PluginError, WireError
-from ..names import printable
+from ..protocol.units import Partitions, printable
 from .embedded import Subscription, encode_subscription
 
 

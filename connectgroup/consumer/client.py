@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..assignor import TopicSpec
-from ..config import parse_address
+from ..assign.api import TopicSpec
+from ..config.base import parse_address
 from ..errors import ConfigError, TransportError
-from ..messages import FindCoordinatorRequest, FindCoordinatorResponse
-from ..names import printable
+from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.units import printable
 from ..wire.kafka_apis import BrokerRequest
 from ..wire.kafka_messages import MetadataRequest, MetadataResponse, TopicMetadata, TopicName
 from .connection import BrokerConnection

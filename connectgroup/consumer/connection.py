@@ -18,8 +18,8 @@ import struct
 from typing import Any, Final
 
 from ..errors import TransportError, WireError
-from ..messages import ApiVersionsRequest, ApiVersionsResponse
-from ..names import printable
+from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ..protocol.units import printable
 from ..transport.base import looking_up, reason
 from ..wire.framing import frame
 from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_answer, encode_call

@@ -32,8 +32,8 @@ from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from ..assignor import Partitions, TopicPartition
 from ..errors import WireError
+from ..protocol.units import Partitions, TopicPartition
 from ..wire.primitives import Fault, bad_count, bad_length, classic_string, read_classic_string
 
 T = TypeVar("T")

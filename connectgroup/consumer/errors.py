@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ..errors import ConnectGroupError
-from ..names import printable
+from ..protocol.units import printable
 
 
 class Code(IntEnum):

@@ -14,9 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..assignor import Partitions, TopicPartition
 from ..errors import ConfigError, ConnectGroupError
-from ..names import printable
+from ..protocol.units import Partitions, TopicPartition, printable
 from .settings import ConsumerSettings
 
 try:

@@ -29,9 +29,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
-from ..assignor import PartitionAssignor, PartitionMemberAssignment, Partitions, TopicPartition
-from ..config import checked
+from ..assign.api import PartitionAssignor, PartitionMemberAssignment
+from ..config.base import checked
 from ..errors import ConfigError, ConnectGroupError
+from ..protocol.units import Partitions, TopicPartition
 from .callbacks import Event, loaded, tell_assignor, tell_listener
 from .choice import choose_protocol, join_offers
 from .client import GroupClient

@@ -13,18 +13,17 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..assignor import (
+from ..assign.api import (
     PartitionAssignment,
     PartitionAssignor,
     PartitionGroup,
     PartitionMemberAssignment,
-    TopicPartition,
     TopicSpec,
 )
-from ..assignor_guard import run_assignor
+from ..assign.ownership import claimants
+from ..assign.sandbox import run_assignor
 from ..errors import PluginError
-from ..names import printable
-from ..partitions import claimants
+from ..protocol.units import TopicPartition, printable
 from ..wire.kafka_messages import JoinedMember, MemberShare
 from ..worker.offload import off_loop
 from .client import GroupClient

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from ..assignor import Partitions
+from ..protocol.units import Partitions
 
 
 class ConsumerRebalanceListener(Protocol):

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..assignor import PartitionAssignor, TopicSpec
+from ..assign.api import PartitionAssignor, TopicSpec
 from ..errors import ConnectGroupError, FencedInstanceId, PluginError, TransportError
-from ..names import printable
+from ..protocol.units import printable
 from ..wire.kafka_messages import (
     NO_GENERATION,
     GroupHeartbeatRequest,

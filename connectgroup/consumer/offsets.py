@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from ..assignor import TopicPartition
+from ..protocol.units import TopicPartition
 from ..wire.kafka_messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,

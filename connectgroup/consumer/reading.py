@@ -11,8 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from ..assignor import Partitions, TopicPartition
 from ..errors import ConnectGroupError, TransportError
+from ..protocol.units import Partitions, TopicPartition
 from .client import GroupClient
 from .fetching import Fetcher, Record
 from .offsets import Position, committed

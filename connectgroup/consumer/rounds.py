@@ -21,17 +21,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..assignor import (
+from ..assign.api import (
     PartitionAssignment,
     PartitionAssignor,
     PartitionGroup,
     PartitionMember,
-    Partitions,
     RebalanceProtocol,
     TopicSpec,
 )
 from ..errors import PluginError
-from ..names import printable
+from ..protocol.units import Partitions, printable
 from .choice import protocols_of
 from .embedded import Assignment, Subscription, encode_assignment
 from .validation import given_too_early

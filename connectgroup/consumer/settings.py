@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ..config import Milliseconds, Name, Settings
+from ..config.base import Milliseconds, Name, Settings
 from ..errors import ConfigError
 from .client import addresses
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..assignor import PartitionAssignment, PartitionMember, TopicPartition
-from ..names import printable
-from ..partitions import claimants, validate_subscription
+from ..assign.api import PartitionAssignment, PartitionMember
+from ..assign.ownership import claimants, validate_subscription
+from ..protocol.units import TopicPartition, printable
 
 __all__ = ["Early", "given_too_early", "require_no_overlap", "told", "validate_subscription"]
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from ..assignor import ConnectAssignment, ConnectAssignor
-from ..assignor_guard import group_from_prepare, members_for_install, run_assignor
+from ..assign.api import ConnectAssignment, ConnectAssignor
+from ..assign.convert import group_from_prepare, members_for_install
+from ..assign.sandbox import run_assignor
 from ..errors import ConfigError, PluginError
-from ..group.settings import GroupSettings, ServerAnswer, ServerAssign
-from ..messages import PrepareResponse, grouped
+from ..group.connect.settings import GroupSettings, ServerAnswer, ServerAssign
 from ..plugins import load_assignor
+from ..protocol.messages.assignment import PrepareResponse
+from ..protocol.messages.common import grouped
 
 logger = logging.getLogger(__name__)
 

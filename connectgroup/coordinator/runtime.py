@@ -23,7 +23,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..buggify import buggify
 from ..errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -35,25 +34,20 @@ from ..errors import (
     StaleMemberEpoch,
     UnknownServerError,
 )
-from ..group.assignment import under_way
-from ..group.handle import GroupRequest, refusal, step
-from ..group.settings import GroupSettings
-from ..group.state import Group, replay
-from ..group.timing import SetTimer, Timer, TimerKey, TimerKind, on_load
+from ..fault_points import buggify
+from ..group.connect.computation import under_way
+from ..group.connect.handle import GroupRequest, refusal, step
+from ..group.connect.settings import GroupSettings
+from ..group.connect.state import Group, replay
+from ..group.connect.timers import on_load
+from ..group.kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..log.base import AppendRefused, Log, LogFenced
-from ..messages import (
-    DeleteRequest,
-    DeleteResponse,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Request,
-    Response,
-    UpdateConnectorsRequest,
-)
-from ..names import JOIN_EPOCH, printable
-from ..records import Record
+from ..protocol.messages.api import Request, Response
+from ..protocol.messages.connectors import UpdateConnectorsRequest
+from ..protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ..protocol.records.connect import Record
+from ..protocol.units import JOIN_EPOCH, printable
 from .own_assignors import with_own_assignor
 
 logger = logging.getLogger(__name__)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..config import CoordinatorConfig
+from ..config.coordinator import CoordinatorConfig
 from ..log.base import Log
 from ..log.memory import MemoryLog
-from ..log.sqlite import SqliteLog
+from ..log.sqlite.log import SqliteLog
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .own_assignors import LIMIT_S, server_assignors

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
-from ..names import printable
+from ..protocol.units import printable
 
 
 class PluginSettings(BaseModel):

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ..assign.placement import most_tasks
 from ..errors import ConfigError, InvalidRequest
-from ..messages import ConfigEntry, config_of
-from ..names import printable
-from ..placement import most_tasks
-from ..records import ConnectorRecord
+from ..protocol.messages.common import ConfigEntry, config_of
+from ..protocol.records.connect import ConnectorRecord
+from ..protocol.units import printable
 
 MAX_GROUP_BYTES: Final = 7_500_000
 """Of all connectors and tasks of a group, as ``connector_bytes`` counts them. Frames and log batches are 8 MiB; the

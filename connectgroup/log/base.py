@@ -28,8 +28,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ..errors import LogError, WireError
-from ..names import printable
-from ..records import Key, Record
+from ..protocol.records.base import Key
+from ..protocol.records.connect import Record
+from ..protocol.units import printable
 from ..wire.record_codec import encode_record
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import LogError, WireError
-from ..names import printable
-from ..records import Key, Record
+from ..protocol.records.base import Key
+from ..protocol.records.connect import Record
+from ..protocol.units import printable
 from ..wire.record_codec import decode_record
 from .base import MAX_BATCH_BYTES, EncodedRecord, Loaded, Log, LogFenced, encode_batch
 

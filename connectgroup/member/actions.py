@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import GroupError
-from ..names import Unit, Units
+from ..protocol.units import Unit, Units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

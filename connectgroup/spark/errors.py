@@ -10,7 +10,7 @@ import re
 
 from ..dataplane.errors import BadLine, DataPlaneError, Fenced, OffsetConflict, SinkError, SourceError
 from ..errors import ConnectGroupError
-from ..names import printable
+from ..protocol.units import printable
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -27,8 +27,8 @@ from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from ..errors import CoordinatorNotAvailable, UnknownServerError
-from ..messages import Handler, Request, Response
-from ..names import printable
+from ..protocol.messages.api import Handler, Request, Response
+from ..protocol.units import printable
 from ..wire.apis import APIS, refusal
 
 Ticket = TypeVar("Ticket")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from ..errors import TransportError
-from ..messages import Handler, Request, Response
+from ..protocol.messages.api import Handler, Request, Response
 from .base import Client, Conversation
 
 Answer = asyncio.Future[Response]

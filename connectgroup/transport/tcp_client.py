@@ -16,8 +16,9 @@ from collections import deque
 from typing import Final
 
 from ..errors import TransportError, WireError
-from ..messages import ApiVersionsRequest, ApiVersionsResponse, Request, Response
-from ..names import printable
+from ..protocol.messages.api import Request, Response
+from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ..protocol.units import printable
 from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, decode_response, encode_request
 from ..wire.framing import FrameReader, frame
 from .base import Client, looking_up, reason

@@ -21,16 +21,15 @@ from collections import Counter, deque
 from typing import Final
 
 from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest, TransportError, UnknownServerError, WireError
-from ..messages import (
+from ..protocol.messages.api import Handler, Response
+from ..protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
-    Handler,
-    Response,
 )
-from ..names import printable
+from ..protocol.units import printable
 from ..wire.apis import (
     API_VERSIONS,
     APIS,

@@ -28,33 +28,28 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..errors import InvalidRequest, UnsupportedVersion, WireError
-from ..messages import (
+from ..protocol.messages.api import Request, Response
+from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
+from ..protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+)
+from ..protocol.messages.common import RestartRequest, RestartResponse
+from ..protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..protocol.messages.describe import (
     DeletedGroup,
     DeleteRequest,
     DeleteResponse,
     DescribedGroup,
     DescribeRequest,
     DescribeResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    FoundCoordinator,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstallRequest,
-    InstallResponse,
-    PrepareRequest,
-    PrepareResponse,
-    Request,
-    Response,
-    RestartRequest,
-    RestartResponse,
-    UpdateConnectorsRequest,
-    UpdateConnectorsResponse,
 )
-from ..names import printable
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ..protocol.units import printable
 from .codec import Codec, compile_codec
 from .definition import load
 from .primitives import Fault, skip_tags

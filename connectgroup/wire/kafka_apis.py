@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import WireError
-from ..messages import (
+from ..protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FindCoordinatorRequest,

@@ -1,8 +1,8 @@
 """The messages of Kafka's own group protocol, as a consumer speaks it to a broker.
 
 This is the classic protocol of JoinGroup and SyncGroup, under which the members assign, and what goes with it: who
-the brokers are, who coordinates, and the group's offsets. ``messages.py`` has the protocol this package serves; here is
-one it only speaks. Error codes are Kafka's numbers (``consumer.errors`` has the words for them).
+the brokers are, who coordinates, and the group's offsets. ``protocol.messages`` has the protocol that the
+coordinator serves; this one is spoken as a client only. Error codes are Kafka's numbers (see ``consumer.errors``).
 
 Source: Kafka's protocol guide.
 """

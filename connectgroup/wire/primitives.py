@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from ..names import printable
+from ..protocol.units import printable
 
 FOR_GENERATED_CODE: Final = (
     *("BOOL", "SHORT", "Fault", "uvarint", "compact_string", "classic_string"),

@@ -14,10 +14,11 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from .. import records
 from ..errors import WireError
-from ..names import printable
-from ..records import Key, Kind, Record, Tombstone
+from ..protocol.records import connect as records
+from ..protocol.records.base import Key, Kind, Tombstone
+from ..protocol.records.connect import Record
+from ..protocol.units import printable
 from .codec import Codec, compile_codec
 from .definition import load
 

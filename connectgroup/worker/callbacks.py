@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from ..assignor import Assignor, ConnectMemberAssignment
-from ..assignor_guard import describe, location_of, tell_assignor as call_on_assignment
+from ..assign.api import Assignor, ConnectMemberAssignment
+from ..assign.sandbox import describe, location_of, tell_assignor as call_on_assignment
 from ..errors import PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import TellAssignor
-from ..member.machine import MemberSettings
-from ..names import Units, show
+from ..member.state_machine import MemberSettings
+from ..protocol.units import Units, show
 from .offload import insist, off_loop
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..assignor import ConnectAssignor
-from ..assignor_guard import assignor_info, describe, group_from_prepare, members_for_install, run_assignor, who
-from ..buggify import buggify
+from ..assign.api import ConnectAssignor
+from ..assign.convert import assignor_info, group_from_prepare, members_for_install
+from ..assign.sandbox import describe, run_assignor, who
 from ..connector import Config
 from ..errors import (
     ComputeAssignment,
@@ -36,27 +36,21 @@ from ..errors import (
     WorkerAlreadyRun,
     from_code,
 )
+from ..fault_points import buggify
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute, Fail, Restart
-from ..member.machine import Member, MemberSettings, Phase
-from ..messages import (
+from ..member.state_machine import Member, MemberSettings, Phase
+from ..protocol.messages.api import Request, Response
+from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
+from ..protocol.messages.common import entries, grouped
+from ..protocol.messages.connectors import (
     ConnectorChange,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstallRequest,
-    InstallResponse,
-    PrepareRequest,
-    PrepareResponse,
-    Request,
-    Response,
     TaskConfig,
-    TaskStatus,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
-    entries,
-    grouped,
 )
-from ..names import Units, printable, show
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from ..protocol.units import Units, printable, show
 from ..transport.base import Client
 from .offload import off_loop
 from .perform import Performer

@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ..assignor import Assignor
-from ..assignor_guard import describe
+from ..assign.api import Assignor
+from ..assign.sandbox import describe
 from ..errors import GroupError, PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign, Fail, Grant, Lose, Revoke, TellAssignor
-from ..member.machine import Member
-from ..messages import TaskStatus
-from ..names import Units, show
-from ..records import UnitState
-from ..tracing import span
+from ..member.state_machine import Member
+from ..protocol.messages.heartbeat import TaskStatus
+from ..protocol.records.connect import UnitState
+from ..protocol.units import Units, show
+from ..telemetry.spans import span
 from .callbacks import Listeners, tell_assignor
 from .offload import slices
 from .runner import Runner, one_line

@@ -20,12 +20,13 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from ..assignor_guard import introduce
-from ..config import WorkerConfig
+from ..assign.sandbox import introduce
+from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConnectGroupError, TransportError
-from ..messages import DescribeRequest, DescribeResponse, config_of
 from ..plugins import load_assignor, load_connector_class, load_listener
+from ..protocol.messages.common import config_of
+from ..protocol.messages.describe import DescribeRequest, DescribeResponse
 from ..transport.tcp_client import TcpClient
 from .garbage import collect_all_again, short_collections
 from .loop import Worker

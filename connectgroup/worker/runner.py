@@ -22,16 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ..assignor_guard import location_of
-from ..buggify import buggify
+from ..assign.placement import most_tasks, own_settings
+from ..assign.sandbox import location_of
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
+from ..fault_points import buggify
 from ..masking import without_secrets
 from ..member.actions import Grant
-from ..messages import TaskStatus
-from ..names import Unit, Units, printable
-from ..placement import most_tasks, own_settings
-from ..records import UnitState
+from ..protocol.messages.heartbeat import TaskStatus
+from ..protocol.records.connect import UnitState
+from ..protocol.units import Unit, Units, printable
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, deliver, off_loop, slices
 from .waiting import Bell, backoff_s
 

@@ -9,9 +9,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup
-from connectgroup.names import Unit, Units
-from connectgroup.testing.assignor_contract import ConnectAssignorContract
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.protocol.units import Unit, Units
+from connectgroup.testing.contracts.connect_assignor import ConnectAssignorContract
 
 from .tables import group
 

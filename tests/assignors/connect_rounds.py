@@ -1,7 +1,7 @@
 """A group at its smallest, for assignors that take several rounds: it asks, does what it is told, and keeps time.
 
-It plays the coordinator's part of ``connectgroup.group.delay``: what a lost worker had waits for it, an answer's own
-delay and note are shown to whoever is asked next. Nothing but the question is carried from round to round.
+It plays the coordinator's part of ``connectgroup.group.connect.delay``: the units of a lost worker are delayed,
+and the delay and state of an answer are shown to the next call. Nothing else is carried from round to round.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from connectgroup.assignor import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec, HeldWork
-from connectgroup.assignor_guard import run_assignor
-from connectgroup.names import NO_UNITS, Units
+from connectgroup.assign.api import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec, HeldWork
+from connectgroup.assign.sandbox import run_assignor
+from connectgroup.protocol.units import NO_UNITS, Units
 
 from .tables import counts
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from connectgroup.assignor import PartitionGroup
-from connectgroup.names import Units
-from connectgroup.partitions import claimants
+from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.ownership import claimants
+from connectgroup.protocol.units import Units
 
 MOVE = 10**6
 """A move costs more than any spread could save."""

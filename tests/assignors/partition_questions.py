@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from connectgroup.assignor import PartitionGroup, PartitionMember, TopicPartition, TopicSpec
+from connectgroup.assign.api import PartitionGroup, PartitionMember, TopicSpec
+from connectgroup.protocol.units import TopicPartition
 
 TOPICS = tuple("abcde")
 MEMBERS = tuple(f"m{number}" for number in range(7))

@@ -6,16 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from connectgroup.assignor import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMember,
-    Partitions,
-    TopicPartition,
-    TopicSpec,
-)
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMember, TopicSpec
+from connectgroup.assign.sandbox import run_assignor
+from connectgroup.protocol.units import Partitions, TopicPartition
 
 Racks = frozenset[str]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connectgroup.assignor import Assignor, ConnectGroup, ConnectMember, ConnectorSpec
-from connectgroup.assignor_guard import run_assignor
-from connectgroup.names import CONNECTOR, Unit, Units
+from connectgroup.assign.api import Assignor, ConnectGroup, ConnectMember, ConnectorSpec
+from connectgroup.assign.sandbox import run_assignor
+from connectgroup.protocol.units import CONNECTOR, Unit, Units
 
 
 def units(text: str) -> Units:

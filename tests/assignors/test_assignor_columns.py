@@ -8,18 +8,24 @@ from random import Random
 import numpy as np
 import pytest
 
-from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec
-from connectgroup.assignor_guard import group_from_prepare, members_for_install
+from connectgroup.assign.api import (
+    ConnectAssignment,
+    ConnectGroup,
+    ConnectMember,
+    ConnectMemberAssignment,
+    ConnectorSpec,
+)
+from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.errors import PluginError
-from connectgroup.messages import (
+from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
     InstalledMember,
     PreparedConnector,
     PreparedMember,
     PrepareResponse,
-    grouped,
 )
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.units import Unit
 
 from .tables import group, units
 

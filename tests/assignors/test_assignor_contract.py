@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
@@ -18,8 +18,8 @@ from connectgroup.assignor import (
 )
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError
-from connectgroup.names import Unit
-from connectgroup.testing.assignor_contract import ConnectAssignorContract
+from connectgroup.protocol.units import Unit
+from connectgroup.testing.contracts.connect_assignor import ConnectAssignorContract
 
 
 def dealt(members: Iterable[ConnectMember], units: Iterable[Unit]) -> ConnectAssignment:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
@@ -29,19 +29,14 @@ from connectgroup.assignor import (
     PartitionGroup,
     PartitionMember,
     PartitionMemberAssignment,
-    TopicPartition,
     TopicSpec,
 )
-from connectgroup.assignor_guard import (
-    assignor_info,
-    first_offence,
-    members_for_install,
-    run_assignor,
-    tell_assignor,
-)
+from connectgroup.assign.convert import assignor_info, members_for_install
+from connectgroup.assign.legality import first_offence
+from connectgroup.assign.sandbox import run_assignor, tell_assignor
 from connectgroup.errors import PluginError
-from connectgroup.messages import LARGEST_METADATA
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.common import LARGEST_METADATA
+from connectgroup.protocol.units import TopicPartition, Unit
 
 from .tables import group, units
 
@@ -336,7 +331,7 @@ def test_an_offence_without_an_exception_has_no_location() -> None:
 
 
 def test_numpy_is_imported_only_by_those_who_want_columns() -> None:
-    imports = "connectgroup.assignor, connectgroup.assignor_guard, connectgroup.plugins, connectgroup.listener"
+    imports = "connectgroup.assign.api, connectgroup.assign.sandbox, connectgroup.plugins, connectgroup.listener"
     code = f"import sys, {imports}; assert 'numpy' not in sys.modules"
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=60)

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assignor import ConnectGroup
+from connectgroup.assign.api import ConnectGroup
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.names import NO_UNITS, Units
+from connectgroup.protocol.units import NO_UNITS, Units
 from connectgroup.testing import AssignorContract
 
 from .flow import best_spread

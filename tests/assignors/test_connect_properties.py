@@ -14,13 +14,14 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assignor import ConnectAssignor, ConnectGroup
-from connectgroup.assignor_guard import members_for_install, run_assignor
+from connectgroup.assign.api import ConnectAssignor, ConnectGroup
+from connectgroup.assign.convert import members_for_install
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.assignors.weighted import WeightedAssignor
-from connectgroup.names import Units
 from connectgroup.plugins import available, load_assignor
+from connectgroup.protocol.units import Units
 
 from .connect_questions import case, last, moves, owning, questions
 from .tables import counts

@@ -11,25 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
-from connectgroup.assignor_guard import group_from_prepare, members_for_install
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.weighted import LATER_MS, WeightedAssignor
 from connectgroup.coordinator.own_assignors import as_server_assignor
 from connectgroup.errors import InvalidRequest, PluginError
-from connectgroup.group.describe import describe
-from connectgroup.group.settings import ServerAnswer, ServerAssign
-from connectgroup.messages import (
-    ConfigEntry,
-    ConnectorChange,
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.settings import ServerAnswer, ServerAssign
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     PreparedConnector,
     PreparedMember,
     PrepareResponse,
-    entries,
-    units_of,
 )
-from connectgroup.names import NO_UNITS, Units
+from connectgroup.protocol.messages.common import ConfigEntry, entries, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.units import NO_UNITS, Units
 from tests.group.builders import Scene, settings
 from tests.no_threads import NoThreads
 

@@ -10,22 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assignor_guard import introduce
+from connectgroup.assign.placement import LARGEST_TRAITS, WorkerTraits
+from connectgroup.assign.sandbox import introduce
 from connectgroup.assignors.weighted import WeightedAssignor
-from connectgroup.config import CoordinatorConfig, WorkerConfig, checked
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.config.worker import WorkerConfig
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import ConfigError, PluginError
-from connectgroup.messages import (
-    ConnectorChange,
-    DescribeRequest,
-    DescribeResponse,
-    UpdateConnectorsRequest,
-    UpdateConnectorsResponse,
-    each_unit,
-    entries,
-)
-from connectgroup.names import Unit
-from connectgroup.placement import LARGEST_TRAITS, WorkerTraits
+from connectgroup.protocol.messages.common import each_unit, entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.units import Unit
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"a": (), "b": ("--label", "gpu=true", "--label", "zone=z", "--capacity", "5", "--rack", "r1")}

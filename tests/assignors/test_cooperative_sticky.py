@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from connectgroup.assignor import PartitionGroup
+from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.ownership import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
-from connectgroup.partitions import claimants
 from connectgroup.testing import AssignorContract
 
 from .partition_questions import questions

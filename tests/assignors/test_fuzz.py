@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 
 from connectgroup import wire
-from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
+from connectgroup.assign.convert import group_from_prepare, members_for_install
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError, WireError
-from connectgroup.messages import (
+from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
-    ConnectorTasks,
     HeldBack,
     InstallRequest,
     PreparedConnector,
     PreparedMember,
     PrepareResponse,
 )
+from connectgroup.protocol.messages.common import ConnectorTasks
 from tests.fuzzing import INPUTS, SEED, mutated, one_line
 
 MOST_TASKS = 10_000

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from connectgroup.assignor import ConnectGroup, ConnectMember, ConnectorSpec
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign.api import ConnectGroup, ConnectMember, ConnectorSpec
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.coordinator.own_assignors import server_assignor
-from connectgroup.group.describe import describe
-from connectgroup.names import NO_UNITS, Unit, Units
-from connectgroup.records import MemberState
+from connectgroup.group.connect.describe import describe
+from connectgroup.protocol.records.connect import MemberState
+from connectgroup.protocol.units import NO_UNITS, Unit, Units
 from connectgroup.testing import AssignorContract
 from tests.group.builders import Scene, settings
 

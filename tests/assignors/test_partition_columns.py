@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup, TopicPartition
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.columns.partition import NOBODY, SEVERAL, PartitionColumns, collector_paused, order_of
+from connectgroup.assign.ownership import claimants, validate_subscription
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
-from connectgroup.partition_columns import NOBODY, SEVERAL, PartitionColumns, collector_paused, order_of
-from connectgroup.partitions import claimants, validate_subscription
+from connectgroup.protocol.units import TopicPartition
 
 from .partition_questions import questions
 from .partition_tables import partitions, question

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     ConnectAssignment,
     Metadata,
     PartitionAssignment,
@@ -21,10 +21,11 @@ from connectgroup.assignor import (
     PartitionGroup,
     PartitionMember,
     PartitionMemberAssignment,
-    TopicPartition,
 )
-from connectgroup.assignor_guard import assignor_info, run_assignor
+from connectgroup.assign.convert import assignor_info
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
+from connectgroup.protocol.units import TopicPartition
 from connectgroup.worker.offload import off_loop
 
 from .partition_tables import partitions, question

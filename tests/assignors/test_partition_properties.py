@@ -16,15 +16,16 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assignor import PartitionAssignor, PartitionGroup, Partitions, TopicPartition
+from connectgroup.assign.api import PartitionAssignor, PartitionGroup
+from connectgroup.assign.ownership import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor, ServerRangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.assignors.uniform import UniformAssignor
-from connectgroup.partitions import claimants
 from connectgroup.plugins import available, load_partition_assignor
-from connectgroup.testing.partition_contract import PartitionAssignorContract
+from connectgroup.protocol.units import Partitions, TopicPartition
+from connectgroup.testing.contracts.partition_assignor import PartitionAssignorContract
 
 from .flow import best_balance
 from .partition_questions import questions

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
@@ -21,13 +21,12 @@ from connectgroup.assignor import (
     PartitionGroup,
     PartitionMember,
     PartitionMemberAssignment,
-    TopicPartition,
 )
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.errors import PluginError
-from connectgroup.names import Unit
+from connectgroup.protocol.units import TopicPartition, Unit
 from connectgroup.testing import AssignorContract
 
 from .partition_tables import partitions, question

@@ -11,9 +11,10 @@ from random import Random
 
 import pytest
 
-from connectgroup.assignor import PartitionAssignor, PartitionGroup, Partitions, TopicPartition
+from connectgroup.assign.api import PartitionAssignor, PartitionGroup
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
+from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.testing import AssignorContract
 
 from .partition_tables import movable, partitions, question, settled, shares, table, transfers

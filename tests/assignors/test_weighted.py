@@ -7,17 +7,11 @@ from random import Random
 
 import pytest
 
-from connectgroup.assignor import (
-    ConnectAssignment,
-    ConnectGroup,
-    ConnectMember,
-    ConnectorSpec,
-    HeldWork,
-)
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMember, ConnectorSpec, HeldWork
+from connectgroup.assign.placement import WorkerTraits, labels_of, placement_of
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor
-from connectgroup.names import NO_UNITS, Unit, Units
-from connectgroup.placement import WorkerTraits, labels_of, placement_of
+from connectgroup.protocol.units import NO_UNITS, Unit, Units
 from connectgroup.testing import AssignorContract
 
 from .tables import units

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.assignors import Row, judged, line, main, measured, read_java
-from connectgroup.assignor import ConnectAssignment
+from connectgroup.assign.api import ConnectAssignment
 from tests.assignors.tables import group
 
 JAVA = """

@@ -105,7 +105,7 @@ def test_a_worker_is_drained_and_the_group_deleted_when_all_have_left(tmp_path: 
 
 
 NEVER = """
-from connectgroup.assignor import ConnectAssignor
+from connectgroup.assign.api import ConnectAssignor
 
 class Never(ConnectAssignor):
     name = "never"

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup import cli
+from connectgroup.cli import parser
+from connectgroup.cli.command import main
 
 from ..integration.processes import PATIENCE_S, Program, family, marked, run_command, wait
 
@@ -81,9 +82,9 @@ def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatc
     def breaks(options: object) -> None:
         raise BrokenPipeError("a plug-in's")
 
-    monkeypatch.setattr(cli, "_groups_list", breaks, raising=True)
+    monkeypatch.setattr(parser, "list_groups", breaks, raising=True)
     with pytest.raises(BrokenPipeError):
-        cli.main(["groups", "list"])
+        main(["groups", "list"])
 
 
 def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Path) -> None:

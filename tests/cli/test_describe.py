@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from connectgroup.cli import main
-from connectgroup.config import CoordinatorConfig, checked
+from connectgroup.cli.command import main
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.server import CoordinatorServer
-from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, entries
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.transport.tcp_client import TcpClient
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.config import read_connector
+from connectgroup.config.connector_file import read_connector
 from connectgroup.errors import ConfigError
 from tests.fuzzing import INPUTS, attack, folder_in_memory, one_line
 

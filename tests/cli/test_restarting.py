@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.task_log import TaskLog
-from connectgroup.config import ConnectorFile, CoordinatorConfig
+from connectgroup.config.connector_file import ConnectorFile
+from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.supervisor import Supervisor
 
 from ..integration.processes import Finished, Program, run_command, wait

@@ -13,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup import cli
-from connectgroup.config import ConnectorFile, checked, read_connector
+from connectgroup.cli.command import main
+from connectgroup.config.base import checked
+from connectgroup.config.connector_file import ConnectorFile, read_connector
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector, parse_config
 from connectgroup.errors import ConfigError
 from connectgroup.masking import is_credential
 from connectgroup.member.actions import Grant
-from connectgroup.messages import ConnectorChange, TaskConfig, TaskStatus, UpdateConnectorsRequest, entries
-from connectgroup.names import Unit
-from connectgroup.records import ConnectorRecord, TaskEntry
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry
+from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 
 from ..integration.processes import Program, run_command, wait
@@ -192,7 +195,7 @@ def test_a_class_that_refuses_a_configuration_does_not_show_it(
 ) -> None:
     monkeypatch.setattr("connectgroup.plugins.load_connector_class", lambda name: Unmade)
     path = file_of(tmp_path / "c.json", CONFIG)
-    assert cli.main(["connectors", "put", str(path), "--coordinator", "127.0.0.1:1"]) == 2
+    assert main(["connectors", "put", str(path), "--coordinator", "127.0.0.1:1"]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("connectgroup: connector class Unmade: orders: ")
     assert "[hidden]" in shown.err

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from connectgroup.assignor import (
+from connectgroup.assign.api import (
     Metadata,
     PartitionAssignment,
     PartitionAssignor,
     PartitionGroup,
     PartitionMemberAssignment,
-    Partitions,
     RebalanceProtocol,
 )
 from connectgroup.consumer.rounds import withhold
+from connectgroup.protocol.units import Partitions
 
 EAGER, COOPERATIVE = RebalanceProtocol.EAGER, RebalanceProtocol.COOPERATIVE
 

@@ -17,14 +17,15 @@ from enum import Enum
 from itertools import count
 from random import Random
 
-from connectgroup.assignor import PartitionAssignor, Partitions, RebalanceProtocol, TopicSpec
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign.api import PartitionAssignor, RebalanceProtocol, TopicSpec
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers
 from connectgroup.consumer.embedded import HIGHEST_VERSION, decode_assignment, decode_subscription, encode_subscription
 from connectgroup.consumer.rounds import AfterSync, Joined, after_sync, before_joining, question, settle, shares_to_send
+from connectgroup.protocol.units import Partitions
 
 from .assignors import Reversed
 

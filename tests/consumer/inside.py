@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.assignor import Partitions
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer, Record
+from connectgroup.protocol.units import Partitions
 
 if TYPE_CHECKING:
     from .members import Group

@@ -14,19 +14,13 @@ import threading
 import time
 from typing import Any
 
-from connectgroup.assignor import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMemberAssignment,
-    Partitions,
-    TopicPartition,
-)
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMemberAssignment
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.offsets import Position, send_commit
 from connectgroup.errors import ConnectGroupError
+from connectgroup.protocol.units import Partitions, TopicPartition
 
 
 def tell(event: str, what: object = (), **more: object) -> None:

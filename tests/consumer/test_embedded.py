@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from connectgroup.assignor import Partitions, TopicPartition
 from connectgroup.consumer.embedded import (
     HIGHEST_VERSION,
     Assignment,
@@ -23,6 +22,7 @@ from connectgroup.consumer.embedded import (
     encode_subscription,
 )
 from connectgroup.errors import WireError
+from connectgroup.protocol.units import Partitions, TopicPartition
 from tests.fuzzing import INPUTS, attack, blown_up, cut_after, most_memory, one_line
 
 VERSIONS = range(HIGHEST_VERSION + 1)

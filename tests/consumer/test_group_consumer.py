@@ -15,13 +15,10 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from connectgroup.assignor import (
-    PartitionAssignment,
-    PartitionGroup,
-    TopicPartition,
-)
+from connectgroup.assign.api import PartitionAssignment, PartitionGroup
 from connectgroup.consumer import CommitRefused, FetchError, GroupConsumer, Record
 from connectgroup.plugins import load_partition_assignor
+from connectgroup.protocol.units import TopicPartition
 
 from .conftest import NewGroup
 from .inside import PATIENCE_S, Heard, eventually, member, places, poll_until, read, running

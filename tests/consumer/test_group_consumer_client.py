@@ -14,7 +14,12 @@ import pytest
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import BrokerError, Code
 from connectgroup.errors import TransportError
-from connectgroup.messages import ApiVersion, ApiVersionsResponse, FindCoordinatorResponse, FoundCoordinator
+from connectgroup.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+)
 from connectgroup.wire.framing import FrameReader, frame
 from connectgroup.wire.kafka_apis import BROKER_APIS
 from connectgroup.wire.kafka_messages import GroupHeartbeatRequest, GroupHeartbeatResponse

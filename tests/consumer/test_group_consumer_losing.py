@@ -12,19 +12,14 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from connectgroup.assignor import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    Partitions,
-    TopicPartition,
-)
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
 from connectgroup.consumer import BrokerError, CommitRefused, GroupConsumer
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import Code
 from connectgroup.consumer.offsets import Position, send_commit
 from connectgroup.errors import FencedInstanceId, PluginError
 from connectgroup.plugins import load_partition_assignor
+from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.wire.kafka_messages import LeaveGroupRequest, LeavingMember
 
 from .conftest import NewGroup

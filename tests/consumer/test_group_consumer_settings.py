@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assignor import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
 from connectgroup.errors import ConfigError, TransportError
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")

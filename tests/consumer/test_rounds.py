@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assignor import PartitionAssignment, PartitionGroup, RebalanceProtocol, TopicPartition, TopicSpec
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign.api import PartitionAssignment, PartitionGroup, RebalanceProtocol, TopicSpec
+from connectgroup.assign.ownership import claimants
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.consumer.embedded import Subscription, decode_assignment
@@ -23,7 +24,7 @@ from connectgroup.consumer.rounds import (
     shares_to_send,
 )
 from connectgroup.errors import PluginError, WireError
-from connectgroup.partitions import claimants
+from connectgroup.protocol.units import TopicPartition
 from tests.assignors import partition_tables as tables
 from tests.assignors.partition_questions import questions
 from tests.assignors.partition_tables import partitions, table

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup import partitions as public
-from connectgroup.assignor import PartitionAssignment, PartitionGroup, PartitionMemberAssignment, TopicPartition
-from connectgroup.assignor_guard import run_assignor
+from connectgroup.assign import ownership as public
+from connectgroup.assign.api import PartitionAssignment, PartitionGroup, PartitionMemberAssignment
+from connectgroup.assign.ownership import claimants
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.consumer.validation import Early, given_too_early, require_no_overlap, told, validate_subscription
-from connectgroup.partitions import claimants
+from connectgroup.protocol.units import TopicPartition
 from tests.assignors.partition_questions import questions
 from tests.assignors.partition_tables import partitions, question
 

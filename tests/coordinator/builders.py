@@ -10,28 +10,22 @@ from typing import Any, Literal
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError
-from connectgroup.group.settings import GroupSettings
-from connectgroup.group.state import replay
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.group.connect.state import replay
 from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.messages import (
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.common import entries, grouped
+from connectgroup.protocol.messages.connectors import (
     ConnectorChange,
-    DescribedGroup,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Request,
-    Response,
     TaskConfig,
-    TaskStatus,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
-    entries,
-    grouped,
 )
-from connectgroup.names import Units
-from connectgroup.records import Record
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.units import Units
 from tests.group import invariants
 from tests.worker.builders import settings
 

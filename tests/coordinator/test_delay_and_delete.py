@@ -8,10 +8,10 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, PolicyViolation
-from connectgroup.group.timing import TimerKind
+from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.messages import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
+from connectgroup.protocol.units import Unit
 from tests.worker.builders import settings
 
 from .builders import GROUP, Fault, FaultyLog, add, ask, beat, change, look, memory_is_log, send, serving

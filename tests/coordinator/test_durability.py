@@ -15,11 +15,15 @@ from connectgroup.errors import (
     InvalidRequest,
     NotCoordinator,
 )
-from connectgroup.group.handle import step
+from connectgroup.group.connect.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.messages import DeleteResponse, DescribeResponse, HeartbeatRequest, Response, each_unit
-from connectgroup.names import Unit
-from connectgroup.records import ConnectorRecord, Kind
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.common import each_unit
+from connectgroup.protocol.messages.describe import DeleteResponse, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.base import Kind
+from connectgroup.protocol.records.connect import ConnectorRecord
+from connectgroup.protocol.units import Unit
 
 from .builders import (
     Fault,

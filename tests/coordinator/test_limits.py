@@ -8,7 +8,7 @@ import pytest
 
 from connectgroup.coordinator import runtime
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
-from connectgroup.messages import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 
 from .builders import GROUP, add, ask, beat, change, look, send, serving
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from connectgroup.errors import UnsupportedAssignor
-from connectgroup.group.settings import GroupSettings
+from connectgroup.group.connect.settings import GroupSettings
 
 from .builders import add, ask, beat, change, look, serving
 

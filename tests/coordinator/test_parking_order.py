@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from connectgroup.errors import ComputeAssignment
-from connectgroup.messages import (
-    AssignorInfo,
-    HeartbeatResponse,
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     InstallRequest,
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
 )
-from connectgroup.names import NO_UNITS
+from connectgroup.protocol.messages.common import AssignorInfo
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.units import NO_UNITS
 
 from .builders import GROUP, add, ask, beat, look, send, serving, tick
 

@@ -12,16 +12,13 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.base import EncodedRecord
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.messages import (
-    ApiVersionsRequest,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatResponse,
-    units_of,
-)
-from connectgroup.names import Unit
-from connectgroup.records import Key, Kind
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.base import Key, Kind
+from connectgroup.protocol.units import Unit
 from tests.worker.builders import settings
 
 from .builders import FaultyLog, add, ask, beat, change, look, memory_is_log, running, send, serving, task_list, tick

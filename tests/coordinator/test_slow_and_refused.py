@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from connectgroup.errors import StaleMemberEpoch
-from connectgroup.messages import DescribeRequest, DescribeResponse, HeartbeatResponse, units_of
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.units import Unit
 
 from .builders import FaultyLog, add, ask, beat, change, look, send, serving, task_list, tick
 

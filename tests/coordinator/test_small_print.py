@@ -11,23 +11,20 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, UnknownMemberId
-from connectgroup.messages import (
-    AssignorInfo,
-    ConnectorChange,
-    DescribeRequest,
-    HeartbeatResponse,
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     InstallRequest,
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
-    Response,
-    UpdateConnectorsRequest,
-    grouped,
-    units_of,
 )
-from connectgroup.names import NO_UNITS, Unit, Units
-from connectgroup.records import WantedState
+from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import NO_UNITS, Unit, Units
 from tests.worker.builders import settings
 
 from .builders import GROUP, FaultyLog, add, ask, beat, change, look, send, serving, tick

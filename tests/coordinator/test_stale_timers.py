@@ -15,17 +15,16 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ComputeAssignment
-from connectgroup.messages import (
-    AssignorInfo,
-    HeartbeatResponse,
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     InstallRequest,
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
-    units_of,
 )
-from connectgroup.names import Unit, Units
+from connectgroup.protocol.messages.common import AssignorInfo, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.units import Unit, Units
 
 from .builders import (
     GROUP,

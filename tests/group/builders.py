@@ -12,33 +12,31 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment, StaleGroupEpoch
-from connectgroup.group.handle import GroupRequest, step
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.settings import GroupSettings
-from connectgroup.group.state import Current, Group, replay
-from connectgroup.group.timing import TimerKey, TimerKind, belongs_to
-from connectgroup.messages import (
-    AssignorInfo,
-    ConnectorChange,
-    HeartbeatRequest,
-    HeartbeatResponse,
+from connectgroup.group.connect.handle import GroupRequest, step
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.connect.timers import belongs_to
+from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     InstallRequest,
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
-    Rebalance,
-    Response,
+)
+from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped, units_of
+from connectgroup.protocol.messages.connectors import (
+    ConnectorChange,
     TaskConfig,
-    TaskStatus,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
-    entries,
-    grouped,
-    units_of,
 )
-from connectgroup.names import JOIN_EPOCH, NO_UNITS, Unit, Units
-from connectgroup.records import (
+from connectgroup.protocol.messages.describe import Rebalance
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.records.connect import (
     ConnectorRecord,
     CurrentRecord,
     GroupRecord,
@@ -52,6 +50,7 @@ from connectgroup.records import (
     Value,
     held,
 )
+from connectgroup.protocol.units import JOIN_EPOCH, NO_UNITS, Unit, Units
 
 from . import invariants
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from connectgroup.group.describe import state_name
-from connectgroup.group.state import Current, Group, replay, runnable_units
-from connectgroup.messages import HeartbeatRequest, MemberAssignment, units_of
-from connectgroup.names import Unit, show
-from connectgroup.records import HISTORY, Key, MemberState, Record, Tombstone
+from connectgroup.group.connect.describe import state_name
+from connectgroup.group.connect.state import Group, replay, runnable_units
+from connectgroup.group.kernel.current import Current
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, MemberAssignment
+from connectgroup.protocol.records.base import Key, Tombstone
+from connectgroup.protocol.records.connect import HISTORY, MemberState, Record
+from connectgroup.protocol.units import Unit, show
 
 
 def picture(group: Group) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import ComputeAssignment, UnsupportedAssignor
-from connectgroup.group.assignment import able_to_compute, select_assignor
-from connectgroup.group.timing import TimerKind
-from connectgroup.messages import AssignorInfo, InstalledMember, grouped
-from connectgroup.names import Units
-from connectgroup.records import MemberRecord
+from connectgroup.group.connect.selection import able_to_compute, select_assignor
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.protocol.messages.assignment import InstalledMember
+from connectgroup.protocol.messages.common import AssignorInfo, grouped
+from connectgroup.protocol.records.connect import MemberRecord
+from connectgroup.protocol.units import Units
 
 from .builders import GROUP, NOBODY, Scene, info, settings, tasks
 

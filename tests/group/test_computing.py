@@ -18,18 +18,18 @@ from connectgroup.errors import (
     StaleGroupEpoch,
     UnknownMemberId,
 )
-from connectgroup.group.describe import describe
-from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind, compute, on_load
-from connectgroup.messages import (
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.timers import compute, on_load
+from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
-    ConnectorTasks,
     InstalledMember,
     PreparedConnector,
     PreparedMember,
-    grouped,
 )
-from connectgroup.names import Unit, Units
-from connectgroup.records import ComputationRecord, MemberState
+from connectgroup.protocol.messages.common import ConnectorTasks, grouped
+from connectgroup.protocol.records.connect import ComputationRecord, MemberState
+from connectgroup.protocol.units import Unit, Units
 
 from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
 

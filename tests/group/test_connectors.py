@@ -10,19 +10,14 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
-from connectgroup.group.describe import describe
-from connectgroup.group.timing import rebalance
-from connectgroup.messages import (
-    ChangedConnector,
-    ConnectorChange,
-    DescribedUnit,
-    TaskStatus,
-    config_of,
-    entries,
-    units_of,
-)
-from connectgroup.names import Unit, Units
-from connectgroup.records import ConnectorRecord, MemberState, StatusRecord, UnitState, WantedState
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.timers import rebalance
+from connectgroup.protocol.messages.common import config_of, entries, units_of
+from connectgroup.protocol.messages.connectors import ChangedConnector, ConnectorChange
+from connectgroup.protocol.messages.describe import DescribedUnit
+from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.records.connect import ConnectorRecord, MemberState, StatusRecord, UnitState, WantedState
+from connectgroup.protocol.units import Unit, Units
 
 from .builders import FixedAssignor, Scene, added, foo, given, names, numbered, settings, task_list, tasks, told
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.describe import describe
-from connectgroup.group.timing import SetTimer, TimerKey, TimerKind, on_load
-from connectgroup.messages import ConnectorChange, InstalledMember, InstallRequest, InstallResponse, grouped, units_of
-from connectgroup.names import Units
-from connectgroup.records import DelayRecord, GroupRecord
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.timers import on_load
+from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
+from connectgroup.protocol.messages.common import grouped, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import DelayRecord, GroupRecord
+from connectgroup.protocol.units import Units
 
 from .builders import GROUP, FixedAssignor, Scene, info, names, round_robin, settings, tasks, told
 

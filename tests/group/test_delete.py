@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
-from connectgroup.group.state import Group, replay
-from connectgroup.group.timing import CancelTimer, TimerKey, TimerKind
-from connectgroup.messages import DeletedGroup, DeleteRequest, DeleteResponse
-from connectgroup.records import Tombstone
+from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.kernel.timers import CancelTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse
+from connectgroup.protocol.records.base import Tombstone
 
 from .builders import GROUP, Scene, added, settings, tasks
 from .invariants import compacted, picture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.messages import HeartbeatResponse, InstalledMember, grouped
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.assignment import InstalledMember
+from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.units import Unit
 
 from .builders import NOBODY, FixedAssignor, Scene, added, foo, info, settings, told
 

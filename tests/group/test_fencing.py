@@ -14,11 +14,14 @@ from connectgroup.errors import (
     GroupMaxSizeReached,
     UnknownMemberId,
 )
-from connectgroup.group.state import Group
-from connectgroup.group.timing import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, on_load, rebalance
-from connectgroup.messages import HeartbeatRequest, grouped
-from connectgroup.names import Unit, Units
-from connectgroup.records import CurrentRecord, GroupRecord, Key, Kind, MemberState, TargetRecord, Tombstone, held
+from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.timers import on_load, rebalance
+from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
+from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import CurrentRecord, GroupRecord, MemberState, TargetRecord, held
+from connectgroup.protocol.units import Unit, Units
 
 from .builders import GROUP, FixedAssignor, Scene, foo, given, numbered, settings, task_list, tasks, told
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.describe import state_name
-from connectgroup.group.timing import SetTimer, TimerKind, compute, on_load
+from connectgroup.group.connect.describe import state_name
+from connectgroup.group.connect.timers import compute, on_load
+from connectgroup.group.kernel.timers import SetTimer, TimerKind
 
 from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, told
 

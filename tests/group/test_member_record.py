@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.errors import InvalidRequest
-from connectgroup.group.describe import describe
-from connectgroup.group.handle import step
-from connectgroup.group.timing import TimerKind
-from connectgroup.messages import ConfigEntry, HeartbeatRequest, HeartbeatResponse, entries
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.handle import step
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.protocol.messages.common import ConfigEntry, entries
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 from .builders import GROUP, FixedAssignor, Scene, foo, info, settings
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.describe import describe, state_name
-from connectgroup.names import Units
-from connectgroup.records import TargetRecord
+from connectgroup.group.connect.describe import describe, state_name
+from connectgroup.protocol.records.connect import TargetRecord
+from connectgroup.protocol.units import Units
 
 from .builders import FixedAssignor, Scene, info, settings, tasks
 

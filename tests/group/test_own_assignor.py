@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import InvalidRequest
-from connectgroup.group.describe import describe
-from connectgroup.group.settings import ServerAnswer
-from connectgroup.messages import ConnectorChange, InstalledMember, PrepareResponse, entries, grouped, units_of
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.settings import ServerAnswer
+from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
+from connectgroup.protocol.messages.common import entries, grouped, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange
 
 from .builders import Scene, round_robin, settings, tasks
 

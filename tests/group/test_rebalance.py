@@ -8,12 +8,12 @@ after its former owner has reported a set without it.
 from __future__ import annotations
 
 from connectgroup.errors import PluginError
-from connectgroup.group.describe import state_name
-from connectgroup.group.state import replay
-from connectgroup.group.timing import TimerKind
-from connectgroup.messages import ConnectorChange
-from connectgroup.names import Unit
-from connectgroup.records import MemberState, TargetMemberRecord, TargetRecord
+from connectgroup.group.connect.describe import state_name
+from connectgroup.group.connect.state import replay
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import MemberState, TargetMemberRecord, TargetRecord
+from connectgroup.protocol.units import Unit
 
 from . import invariants
 from .builders import GROUP, FixedAssignor, Scene, added, foo, names, numbered, settings, task_list, tasks, told

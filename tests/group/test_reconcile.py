@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from connectgroup.errors import FencedMemberEpoch
-from connectgroup.group.reconcile import reconcile
-from connectgroup.group.state import Current
-from connectgroup.names import Unit, Units
-from connectgroup.records import MemberState
+from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.reconcile import reconcile
+from connectgroup.protocol.records.connect import MemberState
+from connectgroup.protocol.units import Unit, Units
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
 ME, OTHER = "me", "somebody else"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.names import Unit
-from connectgroup.records import GroupRecord, MemberRecord, RebalanceRecord
+from connectgroup.protocol.records.connect import GroupRecord, MemberRecord, RebalanceRecord
+from connectgroup.protocol.units import Unit
 
 from .invariants import picture, replay_equals_live
 from .workers import Storm

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import GroupIdNotFound, InvalidRequest, UnknownMemberId
-from connectgroup.group.describe import describe
-from connectgroup.group.timing import SetTimer, TimerKey, TimerKind
-from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, RestartRequest, RestartResponse, units_of
-from connectgroup.records import MemberRecord
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.common import RestartRequest, RestartResponse, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import MemberRecord
 
 from .builders import GROUP, Scene, names, settings, tasks, told
 

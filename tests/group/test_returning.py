@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from connectgroup.errors import ComputeAssignment, StaleGroupEpoch
-from connectgroup.group.timing import SetTimer, TimerKind, on_load
-from connectgroup.messages import ConnectorChange, entries, grouped
-from connectgroup.names import Unit
-from connectgroup.records import MemberRecord, TargetMemberRecord
+from connectgroup.group.connect.timers import on_load
+from connectgroup.group.kernel.timers import SetTimer, TimerKind
+from connectgroup.protocol.messages.common import entries, grouped
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import MemberRecord, TargetMemberRecord
+from connectgroup.protocol.units import Unit
 
 from .builders import (
     GROUP,

@@ -8,25 +8,21 @@ import pytest
 
 from connectgroup import wire
 from connectgroup.errors import InvalidRequest
-from connectgroup.group.describe import describe
-from connectgroup.group.handle import step
-from connectgroup.group.settings import GroupSettings
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.handle import step
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.group.connect.state import Group
 from connectgroup.group.sizes import MAX_GROUP_BYTES, connector_bytes
-from connectgroup.group.state import Group
 from connectgroup.log.base import MAX_BATCH_BYTES, encode_batch
-from connectgroup.messages import (
-    AssignorInfo,
+from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
+from connectgroup.protocol.messages.connectors import (
     ConnectorChange,
-    HeartbeatRequest,
-    HeartbeatResponse,
     TaskConfig,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
-    entries,
-    grouped,
 )
-from connectgroup.names import Unit
-from connectgroup.records import (
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import (
     ConnectorRecord,
     CurrentRecord,
     GroupRecord,
@@ -40,6 +36,7 @@ from connectgroup.records import (
     UnitState,
     held,
 )
+from connectgroup.protocol.units import Unit
 
 FRAME = 8 << 20
 SETTINGS = GroupSettings()

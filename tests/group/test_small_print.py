@@ -7,31 +7,23 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import ComputeAssignment, GroupIdNotFound, InvalidAssignment, NotCoordinator
-from connectgroup.group.describe import describe
-from connectgroup.group.handle import GroupRequest, refusal
-from connectgroup.group.state import replay
-from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.messages import (
-    ConnectorChange,
-    DeleteRequest,
-    DeleteResponse,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatRequest,
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.handle import GroupRequest, refusal
+from connectgroup.group.connect.state import replay
+from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     InstallRequest,
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
-    RestartRequest,
-    TaskStatus,
-    UpdateConnectorsRequest,
-    entries,
-    grouped,
-    units_of,
 )
-from connectgroup.names import NO_UNITS
-from connectgroup.records import WantedState
+from connectgroup.protocol.messages.common import RestartRequest, entries, grouped, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import NO_UNITS
 
 from .builders import GROUP, FixedAssignor, Scene, info, round_robin, settings, tasks
 

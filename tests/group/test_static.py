@@ -10,11 +10,12 @@ from connectgroup.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
-from connectgroup.group.describe import describe, state_name
-from connectgroup.group.timing import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.messages import ConnectorChange
-from connectgroup.names import Unit
-from connectgroup.records import CurrentRecord, Kind, MemberRecord, MemberState, TargetMemberRecord, Tombstone
+from connectgroup.group.connect.describe import describe, state_name
+from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.base import Kind, Tombstone
+from connectgroup.protocol.records.connect import CurrentRecord, MemberRecord, MemberState, TargetMemberRecord
+from connectgroup.protocol.units import Unit
 
 from .builders import GROUP, FixedAssignor, Scene, info, names, settings, tasks, told
 

@@ -6,10 +6,10 @@ The scene's ledger checks that after every step of every test; here are the stor
 from __future__ import annotations
 
 from connectgroup.errors import PluginError
-from connectgroup.group.state import replay
-from connectgroup.group.timing import TimerKind
-from connectgroup.messages import ConnectorChange
-from connectgroup.names import Unit
+from connectgroup.group.connect.state import replay
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.units import Unit
 
 from .builders import FixedAssignor, Scene, added, foo, given, settings, told
 

@@ -10,10 +10,13 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.errors import ComputeAssignment, InvalidAssignment, StaleGroupEpoch
-from connectgroup.group.timing import TimerKind, compute
-from connectgroup.messages import ConnectorChange, ConnectorTasks, InstalledMember, InstallRequest, entries, grouped
-from connectgroup.names import Unit, Units
-from connectgroup.records import MemberState, WantedState
+from connectgroup.group.connect.timers import compute
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest
+from connectgroup.protocol.messages.common import ConnectorTasks, entries, grouped
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import MemberState, WantedState
+from connectgroup.protocol.units import Unit, Units
 
 from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, foo, info, numbered, settings, task_list, told
 

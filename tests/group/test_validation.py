@@ -14,27 +14,14 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, UnsupportedAssignor
-from connectgroup.group.handle import GroupRequest, handle
-from connectgroup.group.state import Group
-from connectgroup.messages import (
-    AssignorInfo,
-    ConnectorChange,
-    ConnectorTasks,
-    DeleteRequest,
-    DeleteResponse,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstallRequest,
-    PrepareRequest,
-    TaskConfig,
-    TaskStatus,
-    UpdateConnectorsRequest,
-    entries,
-    grouped,
-)
-from connectgroup.records import WantedState
+from connectgroup.group.connect.handle import GroupRequest, handle
+from connectgroup.group.connect.state import Group
+from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
+from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, entries, grouped
+from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.records.connect import WantedState
 
 from .builders import GROUP, Scene, info, settings, tasks
 

@@ -16,27 +16,15 @@ from connectgroup.errors import (
     PluginError,
     UnknownMemberId,
 )
-from connectgroup.group.describe import state_name
-from connectgroup.group.state import replay
-from connectgroup.group.timing import TimerKind
-from connectgroup.messages import (
-    AssignorInfo,
-    ConfigEntry,
-    ConnectorChange,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstalledMember,
-    InstallRequest,
-    PrepareRequest,
-    PrepareResponse,
-    TaskStatus,
-    UpdateConnectorsRequest,
-    entries,
-    grouped,
-    units_of,
-)
-from connectgroup.names import Unit
-from connectgroup.records import MemberState, Record
+from connectgroup.group.connect.describe import state_name
+from connectgroup.group.connect.state import replay
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
+from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, entries, grouped, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.records.connect import MemberState, Record
+from connectgroup.protocol.units import Unit
 
 from . import invariants
 from .builders import GROUP, ROUND_ROBIN, Scene, numbered, round_robin, settings, task_list

@@ -15,9 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from connectgroup.config import ConnectorFile, CoordinatorConfig
-from connectgroup.messages import ConnectorChange, DescribedGroup, DescribedUnit, UpdateConnectorsRequest, each_unit
-from connectgroup.names import CONNECTOR, Unit
+from connectgroup.config.connector_file import ConnectorFile
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.protocol.messages.common import each_unit
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribedUnit
+from connectgroup.protocol.units import CONNECTOR, Unit
 from connectgroup.supervisor import HERE, Supervisor
 
 from .flow import Pipe

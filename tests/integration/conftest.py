@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.config import ConnectorFile
+from connectgroup.config.connector_file import ConnectorFile
 
 from .cluster import Cluster, plugin_path
 from .flow import Feeder, Pipe, compare

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 
 from .cluster import Cluster
 from .flow import Feeder, Pipe, compare

@@ -13,20 +13,16 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assignor import ConnectMemberAssignment, Metadata
+from connectgroup.assign.api import ConnectMemberAssignment, Metadata
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner
 from connectgroup.errors import CoordinatorLoadInProgress, Fenced
-from connectgroup.messages import (
-    ConnectorChange,
-    HeartbeatResponse,
-    Request,
-    Response,
-    UpdateConnectorsRequest,
-    entries,
-)
-from connectgroup.names import Unit
-from connectgroup.records import WantedState
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import FaultyLog
 from tests.worker.builders import GROUP, Spread, World
 

@@ -18,9 +18,11 @@ from connectgroup.errors import (
     NotCoordinator,
 )
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.messages import AssignorInfo, DeleteRequest, DeleteResponse, HeartbeatResponse, units_of
-from connectgroup.names import Unit
-from connectgroup.records import Record
+from connectgroup.protocol.messages.common import AssignorInfo, units_of
+from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import (
     GROUP,
     Fault,

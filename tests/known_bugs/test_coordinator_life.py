@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.config import CoordinatorConfig
+from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import (
@@ -19,12 +19,14 @@ from connectgroup.errors import (
     NotCoordinator,
     TransportError,
 )
-from connectgroup.group.handle import expire
-from connectgroup.group.timing import TimerKind, on_load
+from connectgroup.group.connect.handle import expire
+from connectgroup.group.connect.timers import on_load
+from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.log.base import Loaded
 from connectgroup.log.memory import MemoryLog
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.messages import AssignorInfo, HeartbeatResponse, units_of
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.messages.common import AssignorInfo, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from tests.coordinator.builders import (
     FaultyLog,
     add,

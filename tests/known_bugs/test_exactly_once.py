@@ -16,7 +16,7 @@ from connectgroup.connector import TaskContext
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.dataplane.offset_store import OffsetStore, Transaction
 from connectgroup.dataplane.ownership import Owner, Range
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 from connectgroup.spark.sources.listing import is_slice_of
 from connectgroup.worker.loop import WorkerSettings
 from tests.worker.builders import World

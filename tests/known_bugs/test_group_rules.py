@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from connectgroup.errors import PluginError, StaleGroupEpoch
-from connectgroup.group.state import Group
-from connectgroup.messages import ConnectorChange
-from connectgroup.names import Unit, Units
-from connectgroup.records import MemberState, WantedState
+from connectgroup.group.connect.state import Group
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import MemberState, WantedState
+from connectgroup.protocol.units import Unit, Units
 from tests.group.builders import (
     FIXED,
     ROUND_ROBIN,

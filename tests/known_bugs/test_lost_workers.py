@@ -12,8 +12,9 @@ from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.errors import TransportError
 from connectgroup.log.memory import MemoryLog
-from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, Request, Response
-from connectgroup.records import Record
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import Record
 from tests.worker.builders import Actor, World, settings
 
 DELAY_MS = 30_000

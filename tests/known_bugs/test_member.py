@@ -9,11 +9,13 @@ from statistics import mean
 
 import pytest
 
-from connectgroup.assignor import ConnectMemberAssignment
+from connectgroup.assign.api import ConnectMemberAssignment
 from connectgroup.errors import CoordinatorNotAvailable, PluginError
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.messages import HeartbeatRequest, InstalledMember, PrepareResponse, Request, Response
-from connectgroup.names import Unit, Units, show
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import Unit, Units, show
 from connectgroup.worker.loop import WorkerSettings
 from tests.worker.builders import Spread, World, error, server_spread, settings
 

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assignor import ConnectGroup, ConnectMember, ConnectorSpec, Metadata
-from connectgroup.assignor_guard import group_from_prepare, members_for_install, run_assignor
+from connectgroup.assign.api import ConnectGroup, ConnectMember, ConnectorSpec, Metadata
+from connectgroup.assign.convert import group_from_prepare, members_for_install
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.coordinator.own_assignors import server_assignor
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest
 from connectgroup.log.memory import MemoryLog
-from connectgroup.messages import (
-    AssignorInfo,
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
-    HeartbeatResponse,
     PreparedConnector,
     PreparedMember,
     PrepareResponse,
-    Response,
-    units_of,
 )
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.common import AssignorInfo, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.units import Unit
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_request

@@ -8,12 +8,15 @@ from random import Random
 
 import pytest
 
-from connectgroup.group.state import Group, replay
+from connectgroup.group.connect.state import Group, replay
 from connectgroup.log.base import EncodedRecord
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.messages import ConnectorChange, HeartbeatResponse, UpdateConnectorsRequest, units_of
-from connectgroup.names import Unit
-from connectgroup.records import CurrentRecord, Key, Kind, MemberRecord, Record, Tombstone, held
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import CurrentRecord, MemberRecord, Record, held
+from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import GROUP, add, ask, beat, change, look, send, serving, task_list, tick
 from tests.group.builders import tasks
 from tests.group.invariants import compacted, picture

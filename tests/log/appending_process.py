@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from connectgroup.errors import LogError
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.records import MemberRecord
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.records.connect import MemberRecord
 from tests.log.life import batch
 
 

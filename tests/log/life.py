@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from connectgroup.log.base import Log
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.records import MemberRecord, Record
-from connectgroup.testing.log_contract import contents, opened
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.records.connect import MemberRecord, Record
+from connectgroup.testing.contracts.log import contents, opened
 
 NAME: Final = "groups.db"
 FILES: Final = (NAME, f"{NAME}-wal", f"{NAME}-journal", f"{NAME}.lock")

@@ -11,8 +11,8 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.messages import HeartbeatRequest, HeartbeatResponse
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.coordinator.builders import add, ask, beat, change, look, memory_is_log, serving
 
 from .faulty_vfs import Call, FaultyVfs

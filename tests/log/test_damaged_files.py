@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from connectgroup.errors import LogError
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.testing.log_contract import member, opened
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.testing.contracts.log import member, opened
 
 from .life import NAME, Told, append, holds, serves
 

@@ -13,8 +13,8 @@ import pytest
 
 from connectgroup.errors import LogError
 from connectgroup.log.base import AppendRefused, LogFenced
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.testing.log_contract import opened
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.testing.contracts.log import opened
 
 from .faulty_vfs import FAILS_WITH, SQLITE_FULL, Call, Fault, FaultyVfs
 from .life import NAME, Told, append, holds, look, serves

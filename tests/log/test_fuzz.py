@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from connectgroup.errors import LogError, WireError
-from connectgroup.log.sqlite_store import Row, row_checksum
-from connectgroup.log.wal import check_wal
-from connectgroup.testing.log_contract import ONE_OF_EACH
+from connectgroup.log.sqlite.store import Row, row_checksum
+from connectgroup.log.sqlite.wal import check_wal
+from connectgroup.testing.contracts.log import ONE_OF_EACH
 from connectgroup.wire import record_codec
 from tests.fuzzing import INPUTS, SEED, mutated, one_line
 

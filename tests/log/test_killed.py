@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.testing.log_contract import opened
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.testing.contracts.log import opened
 
 from .faulty_vfs import Call, Fault, FaultyVfs
 from .life import NAME, Told, append, serves

@@ -9,7 +9,7 @@ import pytest
 from connectgroup.errors import LogError
 from connectgroup.log.base import MAX_BATCH_BYTES, EncodedRecord, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.testing.log_contract import LogContract, member, opened
+from connectgroup.testing.contracts.log import LogContract, member, opened
 
 
 class TestMemoryLog(LogContract):

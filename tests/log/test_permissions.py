@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.records import GroupRecord
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.records.connect import GroupRecord
 
 
 @pytest.fixture(params=[0o000, 0o022], ids=["umask 000", "umask 022"], autouse=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import LogError
-from connectgroup.log.sqlite import SqliteLog
+from connectgroup.log.sqlite.log import SqliteLog
 
 from .faulty_vfs import FAILS_WITH, Call, Fault, FaultyVfs
 from .life import NAME, Told, append, look, serves, whole_life

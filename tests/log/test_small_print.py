@@ -10,9 +10,9 @@ import pytest
 from connectgroup.errors import LogError
 from connectgroup.log.base import AppendRefused
 from connectgroup.log.memory import MemoryLog
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.log.sqlite_store import Store
-from connectgroup.testing.log_contract import contents, member, opened
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.log.sqlite.store import Store
+from connectgroup.testing.contracts.log import contents, member, opened
 from connectgroup.wire.record_codec import encode_record
 
 

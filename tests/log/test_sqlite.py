@@ -18,11 +18,12 @@ import pytest
 
 import connectgroup
 from connectgroup.errors import LogError
-from connectgroup.log import sqlite_store
 from connectgroup.log.base import MAX_BATCH_BYTES, Loaded, Log, LogFenced
-from connectgroup.log.sqlite import SqliteLog
-from connectgroup.records import Key, MemberRecord, Record
-from connectgroup.testing.log_contract import LogContract, contents, member, newest, opened
+from connectgroup.log.sqlite import store as sqlite_store
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.protocol.records.base import Key
+from connectgroup.protocol.records.connect import MemberRecord, Record
+from connectgroup.testing.contracts.log import LogContract, contents, member, newest, opened
 from tests.no_threads import NoThreads
 
 State = dict[Key, Record] | LogError

@@ -23,20 +23,17 @@ from connectgroup.errors import (
     UnsupportedAssignor,
 )
 from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke, TellAssignor
-from connectgroup.member.machine import Member, MemberSettings, Phase
-from connectgroup.messages import (
-    AssignorInfo,
-    ConfigEntry,
+from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, grouped, units_of
+from connectgroup.protocol.messages.heartbeat import (
     ConnectorConfig,
     HeartbeatRequest,
     HeartbeatResponse,
     MemberAssignment,
     TaskStatus,
     UnitGrant,
-    grouped,
-    units_of,
 )
-from connectgroup.names import Unit, Units
+from connectgroup.protocol.units import Unit, Units
 
 
 def units(*numbers: int) -> Units:

@@ -6,9 +6,10 @@ import pytest
 
 from connectgroup.errors import FencedMemberEpoch
 from connectgroup.member.actions import Lose
-from connectgroup.member.machine import Member, MemberSettings, Phase
-from connectgroup.messages import HeartbeatResponse, MemberAssignment, grouped, units_of
-from connectgroup.names import Unit
+from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.protocol.messages.common import grouped, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse, MemberAssignment
+from connectgroup.protocol.units import Unit
 
 
 @pytest.mark.parametrize(

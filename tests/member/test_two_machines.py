@@ -11,20 +11,15 @@ from typing import Any
 
 import pytest
 
-from connectgroup.group.handle import GroupRequest, step
-from connectgroup.group.state import Group
-from connectgroup.group.timing import TimerKey, TimerKind
+from connectgroup.group.connect.handle import GroupRequest, step
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.member.actions import Action, Assign, Fail, Lose, Revoke
-from connectgroup.member.machine import Member, MemberSettings, Phase
-from connectgroup.messages import (
-    ConnectorChange,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    TaskConfig,
-    UpdateConnectorsRequest,
-    entries,
-)
-from connectgroup.names import Unit
+from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.units import Unit
 from tests.group import invariants
 from tests.worker.builders import settings
 

@@ -2,7 +2,7 @@
 
 The model is ``words``, ``paper``, ``connectors``, ``computing`` and ``model``: dictionaries, looked at as a whole for
 every question. It was written from KIP-848, "Connect on the new protocol", the tables of scenarios and the decisions
-in connectgroup/DESIGN.md. It imports the shared words and nothing of the rules, so that a mistake would have to be
+in connectgroup/ARCHITECTURE.md. It imports the shared data types and no rule, so that a mistake would have to be
 made twice. Begin with ``model.Model.heartbeat``.
 
 ``replay`` puts every input to both; ``pictures`` and ``compare`` say what is compared: answer, state, timers, records.

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from connectgroup.coordinator import runtime
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Group
-from connectgroup.group.timing import TimerKey
-from connectgroup.messages import Response
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import TimerKey
+from connectgroup.protocol.messages.api import Response
 from tests.simulation import cluster
 from tests.simulation.invariants.base import Batch, Invariant
 

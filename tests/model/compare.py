@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from connectgroup.errors import ComputeAssignment
-from connectgroup.group.timing import SetTimer, Timer, TimerKey
-from connectgroup.messages import (
-    DeleteResponse,
-    DescribeResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PrepareResponse,
-    Response,
-    UpdateConnectorsResponse,
-    config_of,
-    units_of,
-)
-from connectgroup.names import JOIN_EPOCH, Unit
-from connectgroup.records import GroupRecord, Key, Kind, Record, TargetMemberRecord, TargetRecord, Tombstone
+from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.assignment import PrepareResponse
+from connectgroup.protocol.messages.common import config_of, units_of
+from connectgroup.protocol.messages.connectors import UpdateConnectorsResponse
+from connectgroup.protocol.messages.describe import DeleteResponse, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import GroupRecord, Record, TargetMemberRecord, TargetRecord
+from connectgroup.protocol.units import JOIN_EPOCH, Unit
 
 from .model import Model
 from .pictures import Difference, Picture, question_of, unequal

@@ -1,7 +1,7 @@
 """How the model comes to a new target: who is asked, what it is shown, and when its answer is taken.
 
 Sources: "Connect on the new protocol", sections "Assignment" and "Worker Selection"; design 3.6 and 3.8; CN-01..CN-08,
-TO-06..TO-08, TA-01, TA-02, HB-13, HB-18; connectgroup/DESIGN.md for rounds, draining and an assignor's own delay.
+TO-06..TO-08, TA-01, TA-02, HB-13, HB-18; connectgroup/ARCHITECTURE.md for rounds, draining and an assignor's own delay.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from connectgroup.errors import (
     StaleGroupEpoch,
     UnknownMemberId,
 )
-from connectgroup.messages import InstallRequest, PrepareRequest, units_of
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.units import Unit
 
 from .paper import Paper
 from .words import COORDINATOR, Answer, Asked, Delay, NotAllowed, Proposal, Share, preferred

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
-from connectgroup.messages import ConnectorChange, config_of
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.common import config_of
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.units import Unit
 
 from .words import RUNNING, STOPPED, Connector, Grants
 

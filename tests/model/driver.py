@@ -11,28 +11,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from connectgroup.errors import PluginError
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.settings import GroupSettings, ServerAnswer
-from connectgroup.group.state import Group
-from connectgroup.group.timing import TimerKey, TimerKind
-from connectgroup.messages import (
-    AssignorInfo,
-    ConnectorChange,
-    DeleteRequest,
-    DescribeRequest,
-    HeartbeatRequest,
-    InstalledMember,
-    InstallRequest,
-    PrepareRequest,
-    PrepareResponse,
-    TaskConfig,
-    TaskStatus,
-    UpdateConnectorsRequest,
-    entries,
-    grouped,
-)
-from connectgroup.names import NO_UNITS, Unit, Units
-from connectgroup.records import (
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.settings import GroupSettings, ServerAnswer
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
+from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
+from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
+from connectgroup.protocol.records.connect import (
     ConnectorRecord,
     CurrentRecord,
     GroupRecord,
@@ -43,6 +31,7 @@ from connectgroup.records import (
     TaskEntry,
     held,
 )
+from connectgroup.protocol.units import NO_UNITS, Unit, Units
 from tests.group.invariants import compacted
 
 from .replay import Replay

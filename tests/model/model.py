@@ -5,7 +5,7 @@ in ``paper``; how a target is computed is in ``computing``. This file has the me
 one step towards the target, leave and are lost.
 
 Sources: "Connect on the new protocol", KIP-848 with its case studies, the scenario tables CA-*, RE-*, HB-*, ST-*, TO-*,
-CN-*, the invariants S*, L*, and connectgroup/DESIGN.md for what these leave open.
+CN-*, the invariants S*, L*, and connectgroup/ARCHITECTURE.md for what these leave open.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from connectgroup.errors import (
     UnreleasedInstanceId,
     UnsupportedAssignor,
 )
-from connectgroup.messages import HeartbeatRequest, UpdateConnectorsRequest, each_unit, units_of
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.common import each_unit, units_of
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import Unit
 
 from .computing import Computing
 from .connectors import change

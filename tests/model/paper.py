@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from connectgroup.messages import InstallRequest, each_unit
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.common import each_unit
+from connectgroup.protocol.units import Unit
 
 from .connectors import places, to_run
 from .words import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from connectgroup.group.settings import GroupSettings, ServerAnswer
-from connectgroup.group.state import Group
-from connectgroup.messages import InstalledMember, PrepareResponse, config_of, units_of
-from connectgroup.names import Unit
+from connectgroup.group.connect.settings import GroupSettings, ServerAnswer
+from connectgroup.group.connect.state import Group
+from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
+from connectgroup.protocol.messages.common import config_of, units_of
+from connectgroup.protocol.units import Unit
 
 from .model import Model
 from .words import Asked, Connector, Delay, Limits, Member, Proposal, Question, Share, traits_of

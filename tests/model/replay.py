@@ -1,7 +1,7 @@
 """The model beside the product: every input goes to both, and what they make of it is compared.
 
-``Replay.step`` stands where ``connectgroup.group.handle.step`` stands. It lets the product decide, tells the model
-what the product chose where it may choose, and compares the answer, the state, the records and the timers.
+``Replay.step`` stands where ``connectgroup.group.connect.handle.step`` stands. The product decides. The
+model is given what the product chose where it may choose. Response, state, records and timers are then compared.
 ``Replay.on_load`` stands where the runtime asks for the timers of a group it has read from the log: that group must be
 one that was decided once, and the model goes on from there.
 """
@@ -13,23 +13,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from connectgroup.group import handle, timing
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.settings import GroupSettings, ServerAnswer, ServerAssign
-from connectgroup.group.state import Group, replay
-from connectgroup.group.timing import Timer, TimerKey, TimerKind
-from connectgroup.messages import (
-    DeleteRequest,
-    HeartbeatRequest,
-    InstalledMember,
-    InstallRequest,
-    PrepareRequest,
-    PrepareResponse,
-    Response,
-    UpdateConnectorsRequest,
-)
-from connectgroup.records import Record
+from connectgroup.group.connect import handle, timers as timing
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.settings import GroupSettings, ServerAnswer, ServerAssign
+from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import Timer, TimerKey, TimerKind
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.connect import Record
 
 from .compare import answers_differ, news, records_differ, timers_differ, woken_differ
 from .model import Model

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from random import Random
 
 from connectgroup.errors import PluginError
-from connectgroup.group.settings import ServerAnswer
-from connectgroup.messages import InstalledMember, PrepareResponse, grouped, units_of
-from connectgroup.names import Unit
+from connectgroup.group.connect.settings import ServerAnswer
+from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
+from connectgroup.protocol.messages.common import grouped, units_of
+from connectgroup.protocol.units import Unit
 
 
 @dataclass(kw_only=True)

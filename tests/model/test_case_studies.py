@@ -10,17 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, UnreleasedInstanceId
-from connectgroup.messages import (
-    AssignorInfo,
-    ConnectorChange,
-    HeartbeatRequest,
-    InstalledMember,
-    InstallRequest,
-    PrepareRequest,
-    UpdateConnectorsRequest,
-    grouped,
-)
-from connectgroup.names import Unit, Units
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest
+from connectgroup.protocol.messages.common import AssignorInfo, grouped
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import Unit, Units
 
 from .model import Model
 from .words import Answer, Connector, Limits, Member, Share

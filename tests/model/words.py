@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from connectgroup.messages import AssignorInfo, HeartbeatRequest, InstalledMember
-from connectgroup.names import Unit
-from connectgroup.records import MemberRecord
+from connectgroup.protocol.messages.assignment import InstalledMember
+from connectgroup.protocol.messages.common import AssignorInfo
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.connect import MemberRecord
+from connectgroup.protocol.units import Unit
 
 COORDINATOR = "coordinator"
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED", "UNRELEASED"

@@ -118,7 +118,7 @@ def test_generated_mutants_differ_from_the_file_and_compile() -> None:
 
 
 def test_a_planted_fault_is_gone_afterwards() -> None:
-    from connectgroup.group import reconcile
+    from connectgroup.group.kernel import reconcile
 
     (fault,) = (fault for fault in FAULTS if fault.name.startswith("any heartbeat acknowledges"))
     right = reconcile.reconcile.__code__

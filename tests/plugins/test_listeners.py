@@ -9,7 +9,7 @@ import pytest
 
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.listeners.log import LoggingListener
-from connectgroup.names import Unit, Units
+from connectgroup.protocol.units import Unit, Units
 
 SOME = frozenset({Unit("a", 0), Unit("a")})
 

@@ -16,7 +16,7 @@ from tests.distribution import make_distribution
 Install = Callable[..., None]
 
 HEADER = """
-from connectgroup.assignor import ConnectAssignor
+from connectgroup.assign.api import ConnectAssignor
 from connectgroup.connector import Connector
 from connectgroup.listener import WorkerRebalanceListener
 class Good(ConnectAssignor):

@@ -11,30 +11,29 @@ from dataclasses import fields
 from typing import Any
 
 from connectgroup.errors import PluginError
-from connectgroup.group.settings import GroupSettings
-from connectgroup.messages import (
-    AssignorInfo,
-    ConfigEntry,
-    ConnectorChange,
-    ConnectorTasks,
-    DeleteRequest,
-    DeleteResponse,
-    HeartbeatResponse,
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     InstallRequest,
     InstallResponse,
     PrepareRequest,
     PrepareResponse,
+)
+from connectgroup.protocol.messages.common import (
+    AssignorInfo,
+    ConfigEntry,
+    ConnectorTasks,
     RestartRequest,
     RestartResponse,
-    UpdateConnectorsRequest,
-    UpdateConnectorsResponse,
     entries,
     grouped,
     units_of,
 )
-from connectgroup.names import Unit
-from connectgroup.records import WantedState
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import Unit
 from tests.group.builders import GROUP, numbered, task_list
 
 from . import looks

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from connectgroup.group.describe import describe
-from connectgroup.messages import units_of
-from connectgroup.names import Unit
-from connectgroup.records import MemberState
+from connectgroup.group.connect.describe import describe
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.records.connect import MemberState
+from connectgroup.protocol.units import Unit
 
 from .forms import line
 from .stage import Stage, timer_name

@@ -1,8 +1,8 @@
 """What a scene is played on: the shipped group rules, the shipped worker's half, a clock and the timers that were set.
 
 Nothing here decides anything. A ``tests.group.builders.Scene`` carries each request to the ``step`` of the group rules
-and checks every invariant after it; each worker is a ``connectgroup.member.machine.Member``, so what it says next and
-what it makes of an answer is what a real one would.
+and checks every invariant after it; each worker is a ``connectgroup.member.state_machine.Member``, so it sends the
+requests and performs the actions that a real one would.
 """
 
 from __future__ import annotations
@@ -11,28 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from connectgroup.group import timing
-from connectgroup.group.describe import state_name
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Group, replay
-from connectgroup.group.timing import SetTimer, Timer, TimerKey
+from connectgroup.group.connect import timers as timing
+from connectgroup.group.connect.describe import state_name
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
 from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke, TellAssignor
-from connectgroup.member.machine import Member, MemberSettings, Phase
-from connectgroup.messages import (
-    AssignorInfo,
-    HeartbeatResponse,
-    InstalledMember,
-    InstallRequest,
-    MemberAssignment,
-    PrepareResponse,
-    Response,
-    UnitGrant,
-    grouped,
-    units_of,
-)
-from connectgroup.names import Unit, Units
-from connectgroup.records import TargetRecord
+from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareResponse
+from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse, MemberAssignment, UnitGrant
+from connectgroup.protocol.records.connect import TargetRecord
+from connectgroup.protocol.units import Unit, Units
 from tests.group import invariants
 from tests.group.builders import GROUP, FixedAssignor, Scene, round_robin, settings
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from connectgroup.errors import from_code
-from connectgroup.messages import AssignorInfo, HeartbeatResponse, entries, units_of
-from connectgroup.names import Unit, Units
-from connectgroup.records import Key, Record, Tombstone
+from connectgroup.protocol.messages.common import AssignorInfo, entries, units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.protocol.records.base import Key, Tombstone
+from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.units import Unit, Units
 from tests.group.builders import names
 
 

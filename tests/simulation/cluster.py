@@ -12,16 +12,14 @@ from typing import Any
 from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupError, LogError
-from connectgroup.group.settings import GroupSettings
-from connectgroup.group.state import Group
-from connectgroup.member.machine import MemberSettings
-from connectgroup.messages import (
-    ConnectorChange,
-    InstallRequest,
-    Request,
-)
-from connectgroup.names import Unit, Units
-from connectgroup.records import Record
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.group.connect.state import Group
+from connectgroup.member.state_machine import MemberSettings
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import Worker, WorkerSettings
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 

@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from connectgroup.errors import TransportError
-from connectgroup.messages import ConnectorChange, DescribeRequest, UpdateConnectorsRequest, entries
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribeRequest
 
 from .loop import Node
 

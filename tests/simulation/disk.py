@@ -14,7 +14,7 @@ from random import Random
 from connectgroup.errors import LogError
 from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Loaded, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.records import Record
+from connectgroup.protocol.records.connect import Record
 
 from .sometimes import Sometimes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from connectgroup.messages import ConnectorChange
+from connectgroup.protocol.messages.connectors import ConnectorChange
 
 from . import stalls
 from .disk import FAULTS

@@ -13,15 +13,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from connectgroup.errors import TransportError
-from connectgroup.messages import (
-    ConnectorTasks,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstallRequest,
-    Request,
-    Response,
-    UpdateConnectorsRequest,
-)
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.common import ConnectorTasks
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.transport.base import Client
 
 from .loop import NOWHERE, Node

@@ -1,6 +1,6 @@
 """Which fault of the list of reliability (F1 to F37) each kind of the simulator stands for, and where the others are.
 
-A kind that is not in that list is a dash: a point of ``connectgroup.buggify``, or a task that fails by itself.
+A kind that is not in that list is a dash: a point of ``connectgroup.fault_points``, or a task that fails by itself.
 """
 
 from __future__ import annotations

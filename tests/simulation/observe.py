@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.assignment import COORDINATOR
-from connectgroup.messages import HeartbeatRequest, InstallRequest, Request, UpdateConnectorsRequest, units_of
-from connectgroup.records import (
+from connectgroup.group.connect.target import COORDINATOR
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.base import Kind, Tombstone
+from connectgroup.protocol.records.connect import (
     ComputationRecord,
     CurrentRecord,
-    Kind,
     MemberRecord,
     MemberState,
     RebalanceRecord,
     Record,
     TargetRecord,
-    Tombstone,
 )
 
 if TYPE_CHECKING:

@@ -10,18 +10,12 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from connectgroup.assignor import (
-    ConnectAssignment,
-    ConnectAssignor,
-    ConnectGroup,
-    ConnectMemberAssignment,
-    Metadata,
-)
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment, Metadata
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import Fenced
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.names import Unit, Units
+from connectgroup.protocol.units import Unit, Units
 
 from .loop import NOWHERE, Call
 from .setting import ASKS_AGAIN

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from connectgroup import buggify
+from connectgroup import fault_points as buggify
 from connectgroup.coordinator import runtime
 
 from .cluster import Cluster

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
-from connectgroup import buggify
+from connectgroup import fault_points as buggify
 
 ASKS_AGAIN = "an assignor asks for a rebalance"
 
@@ -63,7 +63,7 @@ class Weather:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Attributes:
-    moods: how often somebody misbehaves, by what he does; the points of ``connectgroup.buggify`` are among them.
+    moods: how often somebody misbehaves, by what he does; the points of ``connectgroup.fault_points`` are among them.
     drift: how far a process's clock may be off, as a part of its speed.
     versions: assignor version ranges that workers draw from.
     most_a_turn: requests that a coordinator decides in one turn.

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from connectgroup.group.describe import state_name
-from connectgroup.names import show
+from connectgroup.group.connect.describe import state_name
+from connectgroup.protocol.units import show
 
 from . import faults
 from .cluster import Cluster, WorkerNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from connectgroup import buggify
+from connectgroup import fault_points as buggify
 
 from . import faults, sometimes
 from .invariants import Violation

@@ -13,7 +13,7 @@ import pytest
 
 from connectgroup.connector import Task, TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 
 PATIENCE_S = 60.0
 """How long a test waits for what must come. Not a measure of anything: it only ends a test that hangs."""

@@ -15,7 +15,7 @@ from connectgroup.connectors.idle import IdleConnector
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 from connectgroup.spark.sinks.parquet import ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSink
 

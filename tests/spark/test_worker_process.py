@@ -18,7 +18,7 @@ import sys, threading, time
 from pathlib import Path
 from connectgroup.connector import TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 
 root = Path(sys.argv[1])
 PipelineConnector.warm_up()

@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import ConfigError, CoordinatorNotAvailable, TransportError, from_code
-from connectgroup.messages import (
-    ApiVersionsRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatResponse,
-)
-from connectgroup.testing.transport_contract import Stage, beat, said
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.testing.contracts.transport import Stage, beat, said
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, FIND_COORDINATOR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from connectgroup.testing.transport_contract import Stage, TransportContract
+from connectgroup.testing.contracts.transport import Stage, TransportContract
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from connectgroup.testing.transport_contract import Stage, beat
+from connectgroup.testing.contracts.transport import Stage, beat
 from connectgroup.wire.apis import HEARTBEAT
 
 from .test_tcp_server import Peer, server

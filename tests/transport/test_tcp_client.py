@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from connectgroup.errors import TransportError
-from connectgroup.messages import ApiVersion, ApiVersionsResponse
-from connectgroup.testing.transport_contract import Stage, closing, said
+from connectgroup.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
+from connectgroup.testing.contracts.transport import Stage, closing, said
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served

@@ -12,17 +12,16 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from connectgroup.errors import TransportError, UnknownServerError, UnsupportedVersion
-from connectgroup.messages import (
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
-    HeartbeatResponse,
-    Request,
-    Response,
 )
-from connectgroup.testing.transport_contract import Stage, TransportContract, beat, closing, said
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
+from connectgroup.testing.contracts.transport import Stage, TransportContract, beat, closing, said
 from connectgroup.transport.base import Client
 from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_client import TcpClient

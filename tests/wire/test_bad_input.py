@@ -13,34 +13,20 @@ import pytest
 
 from connectgroup import wire
 from connectgroup.errors import WireError
-from connectgroup.messages import (
-    ApiVersionsResponse,
-    AssignorInfo,
-    ConfigEntry,
-    ConnectorChange,
-    ConnectorTasks,
-    DescribeRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstalledMember,
-    InstallRequest,
-    MemberAssignment,
-    PrepareResponse,
-    TaskStatus,
-    UpdateConnectorsRequest,
-)
-from connectgroup.records import (
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareResponse
+from connectgroup.protocol.messages.cluster import ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse
+from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, ConnectorTasks
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import (
     ComputationRecord,
     CurrentRecord,
     GroupRecord,
     HeldTasks,
-    Key,
-    Kind,
     MemberState,
     StatusRecord,
-    Tombstone,
 )
 
 HEARTBEAT = wire.APIS[20480].requests[0]

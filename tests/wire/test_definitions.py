@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from connectgroup import messages, records, wire
+from connectgroup import wire
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.records.base import Kind
+from connectgroup.protocol.records.connect import Value
 from connectgroup.wire import record_codec
 from connectgroup.wire.codec import compile_codec
 from connectgroup.wire.definition import bind
@@ -118,9 +121,9 @@ def test_a_class_that_checks_itself_is_refused() -> None:
 
 def test_every_message_and_record_class_has_a_definition_and_every_definition_a_class() -> None:
     served = {cls for api in wire.APIS.values() for cls in (api.request_class, api.response_class)}
-    assert served == set(messages.Request.__args__) | set(messages.Response.__args__)
-    assert set(record_codec.CLASSES.values()) == set(records.Value.__args__)
-    assert set(record_codec.CLASSES) == set(records.Kind)
+    assert served == set(Request.__args__) | set(Response.__args__)
+    assert set(record_codec.CLASSES.values()) == set(Value.__args__)
+    assert set(record_codec.CLASSES) == set(Kind)
     files = {file.name for file in resources.files("connectgroup.wire").joinpath("messages").iterdir()}
     assert files == {f"{case.definition.name}.json" for case in CASES}
 
@@ -141,7 +144,7 @@ def test_the_private_apis_are_numbered_and_versioned_as_designed() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_the_class_calls_tagged_is_tagged(case: Case) -> None:
-    """``messages.py`` marks them *(tagged)*; ``coordinator_epoch`` and ``session_timeout_ms`` always are."""
+    """``protocol.messages`` marks them *(tagged)*; ``coordinator_epoch`` and ``session_timeout_ms`` always are."""
 
     def check(struct: Any) -> None:
         marked = {
@@ -167,6 +170,7 @@ def test_wire_is_pure_and_comes_only_when_asked_for() -> None:
                 assert node.module is not None
                 assert node.module.split(".")[0] in sys.stdlib_module_names
             elif isinstance(node, ast.ImportFrom) and node.level == 2:
-                assert (node.module or "records") in {"names", "errors", "messages", "records"}
+                assert node.module is not None
+                assert node.module.split(".")[0] in {"errors", "protocol"}
     check = "import connectgroup, sys; sys.exit('connectgroup.wire' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=package.parents[1])

@@ -15,7 +15,7 @@ import pytest
 
 from connectgroup import wire
 from connectgroup.errors import WireError
-from connectgroup.records import Kind
+from connectgroup.protocol.records.base import Kind
 from tests.fuzzing import INPUTS, LENGTHS, SEED, attack, blown_up, cut_after, inputs_each, most_memory, mutated
 
 from .every_message import CASES, Case, made_up

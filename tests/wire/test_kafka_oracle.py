@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from kafka.protocol import consumer, metadata
 
 from connectgroup.errors import WireError
-from connectgroup.messages import FindCoordinatorRequest, FindCoordinatorResponse, FoundCoordinator
+from connectgroup.protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse, FoundCoordinator
 from connectgroup.wire import kafka_apis, kafka_messages as words
 from connectgroup.wire.apis import encode_response
 from connectgroup.wire.codec import Codec

@@ -15,26 +15,13 @@ import pytest
 
 from connectgroup import wire
 from connectgroup.errors import InvalidRequest
-from connectgroup.messages import (
-    ApiVersionsRequest,
-    AssignorInfo,
-    ConfigEntry,
-    ConnectorChange,
-    ConnectorTasks,
-    DeleteRequest,
-    DescribeRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    InstalledMember,
-    InstallRequest,
-    PrepareRequest,
-    Request,
-    TaskConfig,
-    TaskStatus,
-    UpdateConnectorsRequest,
-    entries,
-)
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, ConnectorTasks, entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
 from connectgroup.wire import primitives
 from connectgroup.wire.definition import Struct, bind, load
 

@@ -16,7 +16,8 @@ from kafka.protocol import metadata
 from kafka.protocol.schemas.fields import StructField
 
 from connectgroup import wire
-from connectgroup.messages import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, Response
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest
 from connectgroup.wire.definition import Struct
 
 from .every_message import CASES, Case, made_up, raw_definition

@@ -10,20 +10,16 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from connectgroup import wire
 from connectgroup.errors import WireError
-from connectgroup.messages import (
+from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
-    AssignorInfo,
-    ConnectorTasks,
-    DescribeRequest,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    MemberAssignment,
-    TaskStatus,
 )
-from connectgroup.records import Kind, Tombstone
+from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks
+from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
+from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.wire import record_codec
 from connectgroup.wire.definition import load
 

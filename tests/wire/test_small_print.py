@@ -10,7 +10,7 @@ import pytest
 
 from connectgroup import wire
 from connectgroup.errors import WireError
-from connectgroup.messages import ApiVersionsRequest, FindCoordinatorRequest
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
 from connectgroup.wire import kafka_apis
 from connectgroup.wire.codec import Codec, compile_codec
 from connectgroup.wire.definition import bind

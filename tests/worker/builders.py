@@ -13,34 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectgroup.assignor import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ConfigError, TransportError
-from connectgroup.group.settings import GroupSettings
+from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.member.machine import MemberSettings
-from connectgroup.messages import (
-    ConnectorChange,
-    DescribedGroup,
-    DescribeRequest,
-    DescribeResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    InstalledMember,
-    PrepareResponse,
-    Request,
-    Response,
-    UpdateConnectorsRequest,
-    UpdateConnectorsResponse,
-    entries,
-    grouped,
-    units_of,
-)
-from connectgroup.names import Unit, Units, show
-from connectgroup.records import WantedState
+from connectgroup.member.state_machine import MemberSettings
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
+from connectgroup.protocol.messages.common import entries, grouped, units_of
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import Unit, Units, show
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker, WorkerSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from connectgroup.assign.placement import WorkerTraits
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.assignors.weighted import WeightedAssignor
-from connectgroup.names import Unit
-from connectgroup.placement import WorkerTraits
+from connectgroup.protocol.units import Unit
 
 from .builders import Actor, World, settings
 

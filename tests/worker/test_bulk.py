@@ -13,8 +13,8 @@ import pytest
 
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Grant
-from connectgroup.messages import TaskStatus
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.units import Unit
 from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool, NoThread
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 from tests.no_threads import NoThreads

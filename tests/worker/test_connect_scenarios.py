@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from connectgroup.coordinator.own_assignors import server_assignors
-from connectgroup.messages import ConnectorChange
+from connectgroup.protocol.messages.connectors import ConnectorChange
 
 from .builders import World, settings
 

@@ -16,9 +16,10 @@ import pytest
 from connectgroup.errors import ConnectGroupError, FencedInstanceId, WorkerAlreadyRun
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.member.actions import Grant
-from connectgroup.messages import HeartbeatRequest, Request, Response
-from connectgroup.names import Unit, Units
-from connectgroup.records import WantedState
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import Unit, Units
 
 from .builders import Actor, World, error
 from .test_misbehaviour import until_status

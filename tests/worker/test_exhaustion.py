@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 from tests.no_threads import NoThreads
 
 from .builders import Actor, Spread, World

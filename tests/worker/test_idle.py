@@ -12,9 +12,9 @@ from connectgroup.connector import Config
 from connectgroup.connectors.idle import IdleConnector
 from connectgroup.errors import ConfigError
 from connectgroup.member.actions import Grant
-from connectgroup.messages import TaskStatus
-from connectgroup.names import Unit
 from connectgroup.plugins import load_connector_class
+from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 
 

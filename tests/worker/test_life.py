@@ -9,9 +9,11 @@ import pytest
 
 from connectgroup.errors import GroupError, InvalidRequest, StaleMemberEpoch, TransportError
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.messages import ConnectorChange, HeartbeatRequest, HeartbeatResponse, Request, Response
-from connectgroup.names import Unit, Units
-from connectgroup.records import WantedState
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
 
 from .builders import World, error, settings
@@ -530,7 +532,7 @@ async def test_the_answers_of_a_replaced_coordinator_are_ignored_and_do_not_make
         async def zombie(request: Request) -> Response | None:
             assignment = None
             if full:
-                from connectgroup.messages import MemberAssignment
+                from connectgroup.protocol.messages.heartbeat import MemberAssignment
 
                 assignment = MemberAssignment()
             return HeartbeatResponse(

@@ -6,8 +6,9 @@ import asyncio
 from typing import ClassVar
 
 from connectgroup import Coordinator, GroupSettings, LocalClient, MemberSettings, MemoryLog, Worker
-from connectgroup.assignor import Metadata
-from connectgroup.messages import DescribeRequest, DescribeResponse, Request, Response
+from connectgroup.assign.api import Metadata
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 
 from ..simulation.loop import Node, SimulatedLoop, simulated
 

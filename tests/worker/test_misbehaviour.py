@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
 from connectgroup.errors import Fenced
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.messages import InstallRequest, PrepareRequest, Request, Response, UpdateConnectorsRequest
-from connectgroup.names import Unit, Units
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
 from connectgroup.worker.offload import off_loop
 

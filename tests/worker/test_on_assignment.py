@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assignor import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
 
 from .builders import GROUP, Spread, World
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.member.actions import Assign, Grant, Lose, Revoke, TellAssignor
-from connectgroup.member.machine import Member, MemberSettings
-from connectgroup.names import Unit, Units
+from connectgroup.member.state_machine import Member, MemberSettings
+from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.perform import Performer
 
 from .builders import Spread

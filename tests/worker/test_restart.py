@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from connectgroup.messages import RestartRequest, RestartResponse
+from connectgroup.protocol.messages.common import RestartRequest, RestartResponse
 
 from .builders import GROUP, Actor, World, settings
 

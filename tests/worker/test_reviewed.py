@@ -11,8 +11,8 @@ import pytest
 
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Assign, Grant
-from connectgroup.member.machine import Member, MemberSettings, Phase
-from connectgroup.names import Unit, Units
+from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.perform import Performer
 from connectgroup.worker.runner import RunnerSettings, TaskRunner, file_name
 

@@ -9,8 +9,9 @@ import pytest
 
 from connectgroup.errors import TransportError
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.messages import HeartbeatRequest, Request, Response
-from connectgroup.names import Units
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import Units
 
 from .builders import GROUP, Recorder, World
 

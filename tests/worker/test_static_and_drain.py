@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from connectgroup.errors import FencedInstanceId
-from connectgroup.messages import HeartbeatRequest
-from connectgroup.names import Unit
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import Unit
 
 from .builders import GROUP, Actor, World, settings
 

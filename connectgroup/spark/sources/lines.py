@@ -21,7 +21,7 @@ from ...dataplane.columns import Column, Columns, check_names, to_arrow
 from ...dataplane.errors import BadLine
 from ...dataplane.ownership import Range
 from ...errors import ConfigError
-from ...names import printable
+from ...protocol.units import printable
 from .listing import list_files, read_bytes
 
 Format = Literal["csv", "jsonl"]

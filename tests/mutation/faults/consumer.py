@@ -38,7 +38,7 @@ CONSUMER: tuple[Fault, ...] = (
     *at("connectgroup.consumer.validation:given_too_early", "consumer/test_validation.py",
         C("a partition that two members claim is assigned to one of them",
           "A.get(B, ())", "A.get(B, ())[:1]")),
-    *at("connectgroup.partitions:claimants", "consumer/test_validation.py",
+    *at("connectgroup.assign.ownership:claimants", "consumer/test_validation.py",
         C("a stale claim counts as much as a later one (KIP-792)",
           "A == B", "A <= B")),
 )

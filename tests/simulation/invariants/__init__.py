@@ -30,7 +30,7 @@ event has changed, right after the event.
 | D6 outcome unknown | fault "append in doubt" under ``ServedIsDurable`` and ``WriteBeforeReply`` |
 | D7 records not to be trusted | ``tests/log/test_sqlite.py``, ``tests/coordinator/test_serving.py`` |
 | D8 rules do not fail | ``RulesDoNotFail``; rollback: ``tests/coordinator/test_durability.py`` |
-| D9 bounded batches | fault "batch refused"; bounds: ``connectgroup/testing/log_contract.py`` |
+| D9 bounded batches | fault "batch refused"; bounds: ``connectgroup/testing/contracts/log.py`` |
 | D10 reads show writes | ``ReadsShowWrites`` |
 | X1 no zombie writes | ``NoZombieWrites`` |
 | X2 each batch once | ``EveryRowOnce`` |

@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.handle import GroupRequest, expire, handle
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Group
-from connectgroup.group.timing import TimerKey, TimerKind
-from connectgroup.messages import (
-    DescribeRequest,
-    HeartbeatRequest,
-    InstallRequest,
-    PrepareRequest,
-    Request,
-    Response,
-    UpdateConnectorsRequest,
-    grouped,
-)
-from connectgroup.names import Unit, show
-from connectgroup.records import TargetRecord
+from connectgroup.group.connect.handle import GroupRequest, expire, handle
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
+from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.connect import TargetRecord
+from connectgroup.protocol.units import Unit, show
 
 from .base import COMPUTE, FENCED, INVALID_ASSIGNMENT, STALE_GROUP, Answer, Change, Grant, Invariant
 

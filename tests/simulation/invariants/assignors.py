@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from connectgroup.assignor import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 
 from .base import Invariant
 

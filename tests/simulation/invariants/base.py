@@ -13,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from connectgroup.assignor import ConnectAssignment, ConnectGroup
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Current, Group
-from connectgroup.group.timing import TimerKey
-from connectgroup.messages import Request, Response, units_of
-from connectgroup.names import Unit, Units
-from connectgroup.records import CurrentRecord, DelayRecord, Record
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import TimerKey
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.records.connect import CurrentRecord, DelayRecord, Record
+from connectgroup.protocol.units import Unit, Units
 
 if TYPE_CHECKING:
     from ..cluster import Cluster, CoordinatorNode, WorkerNode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.state import Group
+from connectgroup.group.connect.state import Group
 
 if TYPE_CHECKING:
     from ..cluster import Cluster, CoordinatorNode

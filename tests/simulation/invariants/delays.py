@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.names import Unit, Units, show
-from connectgroup.records import ComputationRecord, DelayRecord, Key, Kind, MemberRecord, Record, Tombstone
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import ComputationRecord, DelayRecord, MemberRecord, Record
+from connectgroup.protocol.units import Unit, Units, show
 
 from ..setting import ASKS_AGAIN
 from .base import Batch, Change, Invariant, waiting

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.assignment import COORDINATOR
-from connectgroup.group.describe import state_name
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Current, Group
-from connectgroup.group.timing import TimerKey, TimerKind
-from connectgroup.messages import HeartbeatRequest, InstallRequest, Request, Response
-from connectgroup.names import LEAVE_EPOCH, show
-from connectgroup.records import (
+from connectgroup.group.connect.describe import state_name
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.target import COORDINATOR
+from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import (
     GroupRecord,
-    Key,
-    Kind,
     MemberRecord,
     MemberState,
     Record,
     TargetMemberRecord,
     TargetRecord,
-    Tombstone,
 )
+from connectgroup.protocol.units import LEAVE_EPOCH, show
 
 from .base import COMPUTE, FENCED, STALE_MEMBER, Answer, Batch, Change, Invariant
 

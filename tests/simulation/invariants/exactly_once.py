@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from connectgroup.names import Unit
+from connectgroup.protocol.units import Unit
 
 from .base import Invariant
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from connectgroup.member.machine import Phase
-from connectgroup.messages import HeartbeatRequest, Request
-from connectgroup.names import Unit, show
-from connectgroup.records import ComputationRecord, GroupRecord, Record
+from connectgroup.member.state_machine import Phase
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.connect import ComputationRecord, GroupRecord, Record
+from connectgroup.protocol.units import Unit, show
 
 from .base import Batch, Invariant
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.state import Group, replay
-from connectgroup.messages import Rebalance
-from connectgroup.names import Unit
-from connectgroup.records import Key, Kind, RebalanceRecord, Record, Tombstone
+from connectgroup.group.connect.state import Group, replay
+from connectgroup.protocol.messages.describe import Rebalance
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import RebalanceRecord, Record
+from connectgroup.protocol.units import Unit
 from connectgroup.wire.record_codec import decode_record
 from tests.group import invariants as whole
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.state import Current
-from connectgroup.messages import HeartbeatRequest
-from connectgroup.names import STATIC_LEAVE_EPOCH, Unit, show
+from connectgroup.group.kernel.current import Current
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, show
 from tests.group import invariants as whole
 
 from .base import Answer, Batch, Change, Grant, Invariant, waiting

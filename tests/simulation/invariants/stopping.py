@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Current, Group
-from connectgroup.group.timing import TimerKey
-from connectgroup.messages import HeartbeatRequest, HeartbeatResponse, Response, UpdateConnectorsRequest
-from connectgroup.names import Unit, show
-from connectgroup.records import CurrentRecord
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import TimerKey
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import CurrentRecord
+from connectgroup.protocol.units import Unit, show
 
 from .base import Invariant
 

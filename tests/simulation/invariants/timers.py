@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.outcome import Outcome
-from connectgroup.group.state import Group
-from connectgroup.group.timing import SetTimer, TimerKey, TimerKind
-from connectgroup.messages import HeartbeatRequest, Response
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 
 from .base import Invariant
 

@@ -7,26 +7,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from connectgroup.assignor import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.coordinator import runtime
-from connectgroup.group.handle import GroupRequest
-from connectgroup.group.state import Current, Group
-from connectgroup.group.timing import TimerKey
-from connectgroup.messages import HeartbeatRequest, Request, UpdateConnectorsRequest
-from connectgroup.names import STATIC_LEAVE_EPOCH, Unit, Units
-from connectgroup.records import (
+from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.timers import TimerKey
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import (
     ConnectorRecord,
     CurrentRecord,
     DelayRecord,
-    Key,
-    Kind,
     MemberRecord,
     Record,
     TargetMemberRecord,
     TargetRecord,
-    Tombstone,
     epochs_of,
 )
+from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, Units
 
 from ..loop import NODE, NOWHERE
 from ..observe import see_record, see_response

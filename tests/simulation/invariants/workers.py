@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.messages import HeartbeatRequest, Request, units_of
-from connectgroup.names import STATIC_LEAVE_EPOCH, Unit, Units, show
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, Units, show
 
 from .base import Change, Invariant
 

@@ -1,0 +1,1 @@
+"""The API for assignor authors, and the code that runs an assignor."""

@@ -1,0 +1,1 @@
+"""The input of an assignor as integer arrays."""

@@ -1,0 +1,73 @@
+"""Between messages and the input and result of an assignor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import PluginError
+from ..protocol.messages.assignment import InstalledMember, PrepareResponse
+from ..protocol.messages.common import AssignorInfo, grouped
+from .api import ConnectAssignment, ConnectAssignor, ConnectGroup, Metadata, PartitionAssignor
+
+if TYPE_CHECKING:
+    pass
+from .sandbox import _guarded, _metadata_offence, declaration_offence, who
+
+
+def assignor_info(
+    assignor: ConnectAssignor | PartitionAssignor, subscribed: frozenset[str] = frozenset()
+) -> AssignorInfo:
+    """What a member tells the group of one of its assignors: name, versions and current metadata.
+
+    Args:
+        subscribed: the topics a consumer subscribes to, for a ``PartitionAssignor``.
+
+    Raises:
+        PluginError: ``metadata`` raised or what it gave cannot be sent.
+    """
+
+    def ask() -> Metadata:
+        return assignor.metadata(subscribed) if isinstance(assignor, PartitionAssignor) else assignor.metadata()
+
+    said = _guarded(assignor, "metadata", ask)
+    offence = declaration_offence(assignor) or _metadata_offence(assignor, said)
+    if offence is not None:
+        raise PluginError(f"{who(assignor)}: {offence}")
+    return AssignorInfo(
+        name=assignor.name,
+        minimum_version=assignor.minimum_version,
+        maximum_version=assignor.maximum_version,
+        reason=said.reason,
+        version=said.version,
+        metadata=said.metadata,
+    )
+
+
+def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
+    """The question as the coordinator put it (``ConnectGroupPrepareAssignment``)."""
+    from .columns import connect as assignor_columns
+
+    return assignor_columns.group_from_prepare(response)
+
+
+def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember, ...]:
+    """A judged answer in the wire's shape, members, connectors and tasks sorted: equal answers are equal bytes."""
+    if assignment.by_column is not None:
+        from .columns.connect import wire_shares_of
+
+        columns, owner, told = assignment.by_column
+        shares = wire_shares_of(columns, owner)
+        return tuple(
+            InstalledMember(member_id=member_id, version=version, units=units, metadata=told)
+            for member_id, version, units in zip(columns.member_ids, columns.member_versions, shares, strict=True)
+        )
+    return tuple(
+        InstalledMember(
+            member_id=member.member_id,
+            error=member.error,
+            units=grouped(member.units),
+            version=member.version,
+            metadata=member.metadata,
+        )
+        for member in sorted(assignment.members, key=lambda member: member.member_id)
+    )

@@ -1,0 +1,75 @@
+"""Whether an assignment is legal: complete, no unit twice, nothing unknown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Set as AbstractSet
+from typing import TYPE_CHECKING, TypeVar
+
+from ..protocol.units import TopicPartition, Unit, printable
+
+if TYPE_CHECKING:
+    pass
+
+
+ThingT = TypeVar("ThingT", Unit, TopicPartition)
+
+
+def first_offence(
+    shares: Iterable[tuple[str, Iterable[ThingT]]],
+    *,
+    members: Collection[str],
+    units: AbstractSet[ThingT],
+    held_back: AbstractSet[ThingT] = frozenset(),
+    waiting: AbstractSet[ThingT] = frozenset(),
+) -> str | None:
+    """What is wrong first with an assignment: None if nothing, else one line naming it and how many more there are.
+
+    Args:
+        shares: member id and its units, repeats included.
+        members: who there is.
+        units: all there is to share out; each must be given exactly once, unless there is no member at all.
+        held_back: those of ``units`` that the assignor leaves out on purpose, so that it must not give them.
+        waiting: those of ``units`` that wait for a lost worker: it makes no difference whether they are given.
+
+    Source: "Connect on the new protocol", ConnectGroupInstallAssignment, request validation.
+    """
+    listed = [(member_id, list(given)) for member_id, given in shares]
+    if waiting:
+        listed = [(member_id, [unit for unit in given if unit not in waiting]) for member_id, given in listed]
+        units, held_back = units - waiting, held_back - waiting
+    for unit in sorted(held_back - units):
+        return f"{printable(unit)}, held back, does not exist"
+    to_give = units - held_back if held_back else units
+    everything = [unit for _, given in listed for unit in given]
+    known = all(member_id in members for member_id, _ in listed)
+    once = len({member_id for member_id, _ in listed}) == len(listed)
+    if known and once and len(everything) == len(to_give) and to_give == set(everything):
+        return None  # the usual case, in a few passes at C speed
+
+    offences: list[str] = []
+    for member_id in sorted({member_id for member_id, _ in listed}):
+        if member_id not in members:
+            offences.append(f"{printable(member_id)} is not a member")
+        if sum(name == member_id for name, _ in listed) > 1:
+            offences.append(f"{printable(member_id)} is listed twice")
+    holders: dict[ThingT, list[str]] = {}
+    for member_id, given in sorted(listed, key=lambda share: share[0]):
+        for unit in given:
+            holders.setdefault(unit, []).append(member_id)
+    for unit in sorted(holders):
+        names = [printable(member_id) for member_id in holders[unit]]
+        if unit not in units:
+            offences.append(f"{printable(unit)}, given to {names[0]}, does not exist")
+        elif unit in held_back:
+            offences.append(f"{printable(unit)}, given to {names[0]}, is held back")
+        elif len(names) > 1:
+            offences.append(f"{printable(unit)} is given twice, to {names[0]} and {names[1]}")
+    if members:
+        offences.extend(f"{printable(unit)} is given to nobody" for unit in sorted(to_give - holders.keys()))
+    if not offences:
+        return None
+    return offences[0] if len(offences) == 1 else f"{offences[0]} (and {len(offences) - 1} more)"
+
+
+def _not_subscribed(partition: TopicPartition, member_id: str) -> str:
+    return f"{printable(partition)} is given to {printable(member_id)}, which is not subscribed to it"

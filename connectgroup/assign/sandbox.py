@@ -1,0 +1,347 @@
+"""Running an assignor without having to trust it: every wrong turn becomes one ``PluginError`` line.
+
+``run_assignor`` is for the worker and the coordinator alike. It calls ``assign`` and judges the answer: right
+type, known members, every unit known and given exactly once, versions within range. Sorted, so that the same
+wrong answer gives the same line everywhere. A call that never returns is the caller's business: run it in a
+thread with a time limit. ``os._exit`` in a plug-in cannot be held back by anything in this process.
+
+``first_offence`` is the judge alone; the coordinator's check of an installed assignment asks it too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+from ..errors import PluginError
+from ..protocol.messages.common import LARGEST_METADATA
+from ..protocol.units import Partitions, TopicPartition, Unit, Units, printable
+from .api import (
+    Assignment,
+    Assignor,
+    ConnectAssignment,
+    ConnectGroup,
+    ConnectMemberAssignment,
+    Group,
+    Metadata,
+    PartitionAssignment,
+    PartitionGroup,
+    PartitionMemberAssignment,
+)
+from .placement import WorkerTraits
+
+if TYPE_CHECKING:
+    from .columns.connect import ConnectColumns, Integers
+    from .columns.partition import PartitionColumns
+from .legality import _not_subscribed, first_offence
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+AssignmentT = TypeVar("AssignmentT", bound=Assignment)
+
+
+ResultT = TypeVar("ResultT")
+
+
+def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) -> AssignmentT:
+    """Put the question, judge the answer.
+
+    Args:
+        assignor: any plug-in; nothing is assumed of it.
+        group: the question.
+
+    Returns:
+        A legal answer, or one with the assignor's own ``error`` set, whose members are not looked at.
+
+    Raises:
+        PluginError: the assignor raised (``SystemExit`` included) or its answer is not legal; the first
+            offence, sorted, on one line.
+    """
+
+    def ask() -> tuple[AssignmentT, str | None]:
+        answer = assignor.assign(group)
+        return answer, _offence(assignor, group, answer)
+
+    answer, offence = _guarded(assignor, "assign", ask)
+    if offence is not None:
+        raise PluginError(f"{who(assignor)}: {offence}")
+    return answer
+
+
+def introduce(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
+    """Tell the assignor which worker it is on.
+
+    Raises:
+        PluginError: ``about_worker`` raised.
+    """
+    _guarded(assignor, "about_worker", lambda: assignor.about_worker(traits))
+
+
+def tell_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignment) -> None:
+    """Tell the assignor its member's share.
+
+    Raises:
+        PluginError: ``on_assignment`` raised. The share stands all the same.
+    """
+    _guarded(assignor, "on_assignment", lambda: assignor.on_assignment(share))
+
+
+def declaration_offence(assignor: Assignor[Any, Any, Any]) -> str | None:
+    """What is wrong with an assignor's name or versions; None if nothing.
+
+    Source: "Connect on the new protocol", request validation of the heartbeat.
+    """
+    name, low, high = assignor.name, assignor.minimum_version, assignor.maximum_version
+    if not isinstance(name, str) or not name:
+        return f"name: got {printable(repr(name))}; allowed: a non-empty string"
+    for field, value, least in (("minimum_version", low, -1), ("maximum_version", high, max(0, low))):
+        if not _is_integer(value):
+            return f"{field}: got {printable(repr(value))}; allowed: an integer"
+        if not least <= value <= 32767:
+            return f"{field}: got {value}; allowed: {least} .. 32767"
+    return None
+
+
+def who(assignor: object) -> str:
+    """A plug-in's name and class, for a line that has something to say of it."""
+    name = getattr(assignor, "name", "")
+    kind = assignor if isinstance(assignor, type) else type(assignor)
+    return f"assignor {printable(name)!r} ({printable(f'{kind.__module__}.{kind.__qualname__}')})"
+
+
+def _guarded(assignor: object, method: str, call: Callable[[], ResultT]) -> ResultT:
+    try:
+        return call()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the operator's; in any other thread it can only be the plug-in's
+        message = f"{who(assignor)}: {method} raised {describe(error)}"
+        raise PluginError(message, location=location_of(error, assignor)) from error
+
+
+def location_of(error: BaseException, plugin: object) -> str:
+    """``file:line`` of the innermost frame of a plug-in's own code that an exception passed through, else empty.
+
+    Its own code is all of its top-level package: what it calls of other packages says less of where to look.
+    """
+    kind = plugin if isinstance(plugin, type) else type(plugin)
+    package = kind.__module__.partition(".")[0]
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] == package and module != __name__:
+            found = f"{frame.f_code.co_filename}:{line}"
+    return printable(found, most=300)
+
+
+def describe(error: BaseException) -> str:
+    """An exception on one line, even one that cannot describe itself: ``ValueError: what it said``."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(no description)"
+    name = printable(type(error).__name__)
+    return f"{name}: {printable(text, most=200)}" if text else name
+
+
+def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) -> str | None:
+    expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectGroup) else PartitionAssignment
+    share = ConnectMemberAssignment if isinstance(group, ConnectGroup) else PartitionMemberAssignment
+    if inspect.iscoroutine(answer):
+        answer.close()
+        return f"assign is async; allowed: a plain method that returns {expected.__name__}"
+    if not isinstance(answer, expected):
+        return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
+    if offence := _number_offence("error", answer.error):
+        return offence
+    if not isinstance(answer.message, str):
+        return f"message: got {_type(answer.message)}; allowed: a string"
+    if answer.error:
+        return None
+    if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup):
+        if offence := _delay_offence(answer):
+            return offence
+        if answer.by_column is not None:
+            columns, owner, told = answer.by_column
+            if offence := _bytes_offence(told):
+                return offence
+            return _column_offence(group, columns, owner, held_back=answer.held_back)
+    if isinstance(answer, PartitionAssignment) and isinstance(group, PartitionGroup):
+        if not _all_things(answer.withheld, TopicPartition):
+            return f"withheld: got {printable(repr(answer.withheld))}; allowed: a frozenset of TopicPartition"
+        if answer.by_column is not None:
+            return _partition_column_offence(group, *answer.by_column, withheld=answer.withheld)
+    if not isinstance(answer.members, Sequence):
+        # A generator would be empty once it has been looked at.
+        return f"members: got {_type(answer.members)}; allowed: a list or tuple of {share.__name__}"
+    members: list[Any] = list(answer.members)
+    for member in members:
+        if not isinstance(member, share):
+            return f"members holds {_type(member)}; allowed: {share.__name__}"
+        if not isinstance(member.member_id, str):
+            return f"member_id: got {printable(repr(member.member_id))}; allowed: a string"
+    for member in sorted(members, key=lambda member: member.member_id):
+        offence = _share_offence(assignor, member)
+        if offence is not None:
+            return f"{printable(member.member_id)}: {offence}"
+    known = {member.member_id for member in group.members}
+    if isinstance(group, ConnectGroup) and isinstance(answer, ConnectAssignment):
+        return first_offence(
+            [(member.member_id, member.units) for member in members],
+            members=known,
+            units=frozenset(group.units),
+            held_back=answer.held_back,
+            waiting=group.waiting,
+        )
+    if isinstance(group, PartitionGroup) and isinstance(answer, PartitionAssignment):
+        return _partition_offence(group, members, answer.withheld)
+    return None
+
+
+def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None:
+    kind: type[Any] = Unit if isinstance(member, ConnectMemberAssignment) else TopicPartition
+    things = member.units if kind is Unit else member.partitions
+    if not isinstance(things, (frozenset, set)):
+        return f"its share is {_type(things)}; allowed: a frozenset of {kind.__name__}"
+    # Looked at by type before anything is compared: odd things do not sort.
+    odd = sorted(printable(repr(thing)) for thing in things if not _is_thing(thing, kind))
+    if odd:
+        return f"its share holds {odd[0]}; allowed: {kind.__name__}"
+    return _metadata_offence(assignor, member)
+
+
+def _is_thing(thing: object, kind: type[Any]) -> bool:
+    return isinstance(thing, kind) and isinstance(thing[0], str) and _is_integer(thing[1])
+
+
+def _all_things(things: object, kind: type[Any]) -> bool:
+    return isinstance(things, (frozenset, set)) and all(_is_thing(thing, kind) for thing in things)
+
+
+def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
+    """Metadata to or from an assignor: its version within range, its bytes bytes, and not too many."""
+    if not isinstance(said, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
+        return f"metadata returned {_type(said)}; allowed: Metadata"
+    field = "reason" if isinstance(said, Metadata) else "error"
+    if offence := _number_offence(field, getattr(said, field)):
+        return offence
+    low, high = assignor.minimum_version, assignor.maximum_version
+    if not _is_integer(said.version) or not low <= said.version <= high:
+        return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
+    return _bytes_offence(said.metadata)
+
+
+def _number_offence(field: str, number: object) -> str | None:
+    """An assignor's own number, an error or a reason: one byte on the wire."""
+    if not _is_integer(number) or not -128 <= number <= 127:
+        return f"{field}: got {printable(repr(number))}; allowed: -128 .. 127"
+    return None
+
+
+def _bytes_offence(metadata: object) -> str | None:
+    if not isinstance(metadata, bytes):
+        return f"metadata: got {_type(metadata)}; allowed: bytes"
+    if len(metadata) > LARGEST_METADATA:
+        return f"metadata: got {len(metadata)} bytes; allowed: at most {LARGEST_METADATA}"
+    return None
+
+
+def _delay_offence(answer: ConnectAssignment) -> str | None:
+    if not _is_integer(answer.delay_ms) or not 0 <= answer.delay_ms < 1 << 31:
+        return f"delay_ms: got {printable(repr(answer.delay_ms))}; allowed: 0 .. {(1 << 31) - 1}"
+    if not _all_things(answer.held_back, Unit):
+        return f"held_back: got {printable(repr(answer.held_back))}; allowed: a frozenset of Unit"
+    if answer.held_back and not answer.delay_ms:
+        return f"held_back: got {len(answer.held_back)} units with delay_ms 0; allowed: a delay_ms above 0"
+    return None
+
+
+def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, held_back: Units) -> str | None:
+    if offence := _array_offence(columns, group.columns(), owner, len(columns.unit_owner), columns.unit):
+        return offence
+    left_out = owner < 0
+    if held_back or group.waiting:
+        held, waiting = columns.indices(held_back), columns.indices(group.waiting)
+        fine = len(held) == len(held_back) and bool(left_out[held].all())
+        left_out[held] = left_out[waiting] = False
+        if fine and not (left_out.any() and columns.member_ids):
+            return None
+        shares = [(member.member_id, member.units) for member in ConnectAssignment.from_columns(columns, owner).members]
+        return first_offence(
+            shares,
+            members=columns.member_ids,
+            units=frozenset(group.units),
+            held_back=held_back,
+            waiting=group.waiting,
+        )
+    if columns.member_ids and left_out.any():
+        more = f" (and {int(left_out.sum()) - 1} more)" if left_out.sum() > 1 else ""
+        return f"{printable(columns.unit(int(left_out.argmax())))} is given to nobody{more}"
+    # The version needs no look: each member is answered in its own.
+    return None
+
+
+def _partition_column_offence(
+    group: PartitionGroup, columns: PartitionColumns, owner: Integers, *, withheld: Partitions
+) -> str | None:
+    """As ``_column_offence``; and an array may give a partition to one who is not subscribed to it."""
+    import numpy as np
+
+    name = columns.partition
+    if offence := _array_offence(columns, group.columns(), owner, len(columns.partition_owner), name):
+        return offence
+    if {name(index) for index in np.flatnonzero(owner < 0).tolist()} != withheld:
+        return _partition_offence(group, PartitionAssignment.from_columns(columns, owner).members, withheld)
+    given = np.flatnonzero(owner >= 0)
+    kind = columns.member_kind[owner[given]]
+    for index in given[~columns.subscribed[kind, columns.partition_topic[given]]][:1].tolist():
+        return _not_subscribed(name(index), columns.member_ids[owner[index]])
+    return None
+
+
+def _array_offence(
+    columns: ConnectColumns | PartitionColumns,
+    expected: ConnectColumns | PartitionColumns,
+    owner: Integers,
+    size: int,
+    name: Callable[[int], object],
+) -> str | None:
+    """An answer as an array cannot give a thing twice; it can be the wrong array, leave out, or point nowhere."""
+    import numpy as np
+
+    if columns is not expected:
+        return "from_columns was given columns of another group; allowed: group.columns()"
+    shape, members = (size,), len(columns.member_ids)
+    if not isinstance(owner, np.ndarray) or owner.dtype.kind != "i" or owner.shape != shape:
+        got = f"{owner.dtype} of shape {owner.shape}" if isinstance(owner, np.ndarray) else _type(owner)
+        return f"owner: got {got}; allowed: signed integers of shape {shape}"
+    outside = np.flatnonzero((owner < -1) | (owner >= members))
+    if outside.size:
+        index = int(outside[0])
+        return f"owner of {printable(name(index))}: got {int(owner[index])}; allowed: -1 .. {members - 1}"
+    return None
+
+
+def _partition_offence(group: PartitionGroup, members: Sequence[Any], withheld: Partitions) -> str | None:
+    given = [(member.member_id, member.partitions) for member in members]
+    known = {member.member_id: member.subscribed for member in group.members}
+    offence = first_offence(given, members=known, units=frozenset(group.partitions), held_back=withheld)
+    if offence is not None:
+        return offence
+    for member_id, partitions in sorted(given):
+        for partition in sorted(partitions):
+            if partition.topic not in known[member_id]:
+                return _not_subscribed(partition, member_id)
+    return None
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _type(value: object) -> str:
+    return "None" if value is None else f"a {printable(type(value).__name__)}"

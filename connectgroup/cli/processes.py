@@ -1,0 +1,180 @@
+"""``connectgroup up``, ``coordinator`` and ``worker``: the subcommands that run until they are stopped."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import resource
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..config.coordinator import CoordinatorConfig
+
+
+def _allow_open_files(max_connections: int) -> None:
+    """As many as the server takes connections, where the system lets us: the usual limit is 1,024."""
+    wanted = max_connections + 200
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their own hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def up(options: argparse.Namespace) -> int:
+    from ..config.connector_file import read_connector
+    from ..plugins import load_assignor
+    from ..supervisor import Supervisor, explain, summary
+
+    connectors = [read_connector(path) for path in options.connector]
+    assignors = [] if options.no_assignor or options.server_assignor else options.assignor or ["balanced"]
+    if options.server_assignor not in (None, options.fallback_assignor):
+        raise ConfigError(
+            "--server-assignor", options.server_assignor, f"{options.fallback_assignor} (--fallback-assignor)"
+        )
+    if options.rebalance_timeout_ms is not None and not 1 <= options.rebalance_timeout_ms <= 3_600_000:
+        raise ConfigError("rebalance_timeout_ms", options.rebalance_timeout_ms, "1 to 3600000")
+    for name in assignors:
+        # Said here, once, and not by every worker.
+        load_assignor(name)
+    data, coordinator = Path(options.data), _coordinator_config(options)
+    _check_connections(options.workers, coordinator)
+    supervisor = Supervisor(
+        options.group,
+        workers=options.workers,
+        scratch=data / "scratch",
+        coordinator=coordinator,
+        connectors=connectors,
+        assignors=assignors,
+        server_assignor=options.server_assignor,
+        rebalance_timeout_ms=options.rebalance_timeout_ms,
+        restart=not options.no_restart,
+    )
+    _make_directory("--data", data)
+    _allow_open_files(coordinator.max_connections)
+    stopping = _stop_event()
+    said, last, rows = 0, "", 0
+    async with supervisor:
+        print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
+        while not stopping.is_set():
+            group = await supervisor.describe()
+            for rebalance in group.rebalances:
+                if rebalance.epoch > said and rebalance.finished_ms >= 0:
+                    said = rebalance.epoch
+                    print(f"rebalance | {explain(rebalance)}", flush=True)
+            line = f"{summary(group)} | {supervisor.rows - rows} rows/s"
+            rows = supervisor.rows
+            if line != last:
+                print(line, flush=True)
+                last = line
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), 1.0)
+        print("stopping the workers ...", flush=True)
+    return 0
+
+
+def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
+    """The settings, checked."""
+    from ..config.base import checked
+    from ..config.coordinator import CoordinatorConfig
+
+    values = {
+        "host": options.host,
+        "port": options.port,
+        "data": options.data / "groups.sqlite",
+        "session_timeout_ms": options.session_timeout_ms,
+        "heartbeat_interval_ms": options.heartbeat_interval_ms,
+        "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
+        "assignment_interval_ms": options.assignment_interval_ms,
+        "moves_per_round": options.moves_per_round,
+        "max_connections": options.max_connections,
+        "max_connections_per_address": options.max_connections_per_address,
+        "assignor": options.fallback_assignor,
+    }
+    return checked(CoordinatorConfig, values)
+
+
+def _check_connections(workers: int, config: CoordinatorConfig) -> None:
+    """Refuse a limit that the workers alone would exceed: each needs two connections, and commands one more.
+
+    Raises:
+        ConfigError: one of the limits is lower.
+    """
+    needed = 2 * workers + 1
+    for name in "max_connections", "max_connections_per_address":
+        if (limit := getattr(config, name)) < needed:
+            raise ConfigError(name, limit, f"{needed} or more for {workers} workers, two for each and one for commands")
+
+
+async def serve_coordinator(options: argparse.Namespace) -> int:
+    from ..coordinator.server import CoordinatorServer
+
+    config = _coordinator_config(options)
+    server = CoordinatorServer(config)
+    _make_directory("--data", options.data)
+    _allow_open_files(config.max_connections)
+    stopping = _stop_event()
+    await server.start()
+    print(f"coordinator at {server.address}", flush=True)
+    try:
+        await stopping.wait()
+    finally:
+        await server.close()
+    return 0
+
+
+async def serve_worker(options: argparse.Namespace) -> int:
+    from ..config.base import checked
+    from ..config.worker import WorkerConfig
+    from ..worker.process import run_worker
+    from ..worker.restart import RESTART_EXIT_CODE, ReplaceAtExit
+    from ..worker.scratch import default_parent
+
+    supervised = options.supervised or not options.own_process
+    replace = None if supervised else ReplaceAtExit()
+    scratch = options.scratch or default_parent()
+    values: dict[str, Any] = {"coordinator": options.coordinator, "group": options.group, "scratch": scratch}
+    if options.name:
+        values["name"] = options.name
+    if options.instance:
+        values["instance"] = options.instance
+    if options.assignor or options.no_assignor:
+        values["assignors"] = tuple(options.assignor or ())
+    if options.listener:
+        values["listeners"] = tuple(options.listener)
+    if options.label:
+        values["labels"] = tuple(options.label)
+    optional = ("capacity", "rack", "server_assignor", "rebalance_timeout_ms")
+    values |= {name: said for name in optional if (said := getattr(options, name)) is not None}
+    config = checked(WorkerConfig, values)
+    _make_directory("--scratch", scratch)
+    if not await run_worker(config, supervised=options.supervised):
+        return 0
+    if replace is None:
+        return RESTART_EXIT_CODE
+    # A generated name must stay the same: the tasks are delayed for it.
+    replace.wanted("--name", config.name)
+    return 0
+
+
+def _make_directory(option: str, path: Path) -> None:
+    """Make a directory that only its owner may enter; one that exists keeps its mode."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(option, path, f"a directory that can be made ({error.strerror})") from error
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping

@@ -1,0 +1,1 @@
+"""Settings, checked by pydantic."""

@@ -1,0 +1,56 @@
+"""Connectors in files: JSON, in Connect's own form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ..errors import ConfigError
+from ..masking import HIDDEN
+from ..protocol.units import printable
+from .base import Name, Settings, checked
+
+
+class ConnectorFile(Settings):
+    """A connector in Kafka Connect's own form: ``{"name": ..., "config": {...}}``."""
+
+    of_others: ClassVar[frozenset[str]] = frozenset({"config"})
+
+    name: Name
+    config: dict[str, str] = Field(repr=False)
+
+
+def read_connector(path: Path) -> ConnectorFile:
+    """A connector out of its JSON file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not JSON, or says something that is not allowed. Names the file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), error, 'JSON: {"name": ..., "config": {...}}') from error
+    if not isinstance(content, dict):
+        raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
+    connector = checked(ConnectorFile, content, where=f"{path}: ")
+    for key, value in connector.config.items():
+        if HIDDEN in value:
+            raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, "the value that a listing has masked")
+    if not connector.config.get("connector.class"):
+        raise ConfigError(f"{path}: config.connector.class", "nothing", "the name of a connector class")
+    return connector
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON objects with every key once: the last of two would win without a word otherwise."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice")
+        found[key] = value
+    return found

@@ -1,0 +1,69 @@
+"""Settings of a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ..errors import ConfigError
+from ..group.connect.settings import GroupSettings, ServerAssign
+from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
+from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings
+
+
+class CoordinatorConfig(Settings):
+    """One coordinator.
+
+    Attributes:
+        data: the log's file; null keeps everything in memory, which a restart forgets.
+        assignor: ``group.remote.assignor``: used where members list none, and after failures.
+        scheduled_rebalance_max_delay_ms: how long the work of a lost worker is kept for it; 0 gives it on at once.
+            A move costs milliseconds here, so it is much less than Connect's 300 s.
+        assignment_interval_ms: the least time between two computations of who runs what; 0 answers each change at once,
+            more answers a burst of them (a thousand workers that start together) by one.
+        moves_per_round: how many units that run may be moved at a time; 0 moves all at once.
+        max_connections: how many connections may be open. A worker needs two, a command one while it runs: 2,000 are
+            enough for 999 workers. Each takes a file descriptor.
+        max_connections_per_address: how many of them from one address. All workers of one machine share its address:
+            1,500 are enough for 749 of them.
+    """
+
+    host: str = "127.0.0.1"
+    port: Port = DEFAULT_PORT
+    data: Path | None = None
+    session_timeout_ms: Milliseconds = 10_000
+    heartbeat_interval_ms: Milliseconds = 3_000
+    assignor: Name = "balanced"
+    scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
+    assignment_interval_ms: MaybeMilliseconds = 0
+    moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
+    max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CoordinatorConfig:
+        if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
+            raise ConfigError(
+                "heartbeat_interval_ms",
+                self.heartbeat_interval_ms,
+                f"at most a third of session_timeout_ms ({self.session_timeout_ms})",
+            )
+        # There is no authentication yet. The addresses that a name stands for are checked when the port is opened.
+        if not self.host or (is_address(self.host) and not is_loopback(self.host)):
+            raise ConfigError("host", self.host, LOOPBACK)
+        return self
+
+    def group_settings(self, server_assignors: Mapping[str, ServerAssign]) -> GroupSettings:
+        """What the group rules need of it."""
+        return GroupSettings(
+            session_timeout_ms=self.session_timeout_ms,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            server_assignor=self.assignor,
+            server_assignors=server_assignors,
+            scheduled_delay_ms=self.scheduled_rebalance_max_delay_ms,
+            assignment_interval_ms=self.assignment_interval_ms,
+            most_moves=self.moves_per_round,
+        )

@@ -1,0 +1,96 @@
+"""Settings of a worker process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from ..assign.placement import LARGEST_CAPACITY, MOST_LABELS, WorkerTraits, check_traits, labels_of
+from ..errors import ConfigError
+from ..member.state_machine import MemberSettings
+from .base import DEFAULT_PORT, Milliseconds, Name, Settings, parse_address
+
+
+class WorkerConfig(Settings):
+    """One worker process.
+
+    Attributes:
+        coordinator: ``host:port``.
+        name: the member id; made from host, process and chance where it is not given.
+        instance: ``group.instance.id``: a name that outlives the process. Stopped, the worker leaves for a while and
+            its work waits for whoever joins next under this name.
+        assignors: entry-point names in order of preference; empty: the coordinator computes the target assignment, with
+            ``server_assignor`` or its own ``group.remote.assignor``. ``balanced`` where neither this nor
+            ``server_assignor`` is set.
+        server_assignor: an assignor of the coordinator's, by name (the heartbeat's ServerAssignor). Not together with
+            ``assignors``.
+        listeners: entry-point names.
+        capacity: weight of work it can carry at most; null where that is not known. For assignors that go by weights.
+        labels: ``name=value`` words that connectors may ask for (``assignment.labels``).
+        rack: where it stands, a rack or a zone.
+        host: the machine, which workers may share; this one's name by default.
+        scratch: where the worker creates a private directory (mode 0700) for its tasks, on local disk.
+        rebalance_timeout_ms: how long the worker may take to stop revoked tasks; then the coordinator removes it. Also
+            how long it may take to compute a target assignment; then another member is chosen.
+    """
+
+    coordinator: str = f"127.0.0.1:{DEFAULT_PORT}"
+    group: Name
+    name: Name = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    instance: Name | None = None
+    assignors: tuple[Name, ...] = ("balanced",)
+    server_assignor: Name | None = None
+    listeners: tuple[Name, ...] = ()
+    capacity: Annotated[int, Field(ge=1, le=LARGEST_CAPACITY)] | None = None
+    labels: Annotated[tuple[Name, ...], Field(max_length=MOST_LABELS)] = ()
+    rack: Name | None = None
+    host: Name = Field(default_factory=socket.gethostname)
+    scratch: Path
+    rebalance_timeout_ms: Milliseconds = 60_000
+    refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_side_assigns(cls, values: dict[str, Any]) -> dict[str, Any]:
+        server_assignor = values.get("server_assignor")
+        if server_assignor is None:
+            return values
+        if values.get("assignors"):
+            raise ConfigError("server_assignor", server_assignor, "server_assignor or assignors, not both")
+        return {**values, "assignors": ()}
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the coordinator."""
+        return parse_address("coordinator", self.coordinator)
+
+    def traits(self) -> WorkerTraits:
+        """What its assignors are told of it.
+
+        Raises:
+            ConfigError: a label is not of the form ``name=value``, or all of it is too long to be sent.
+        """
+        traits = WorkerTraits(
+            capacity=self.capacity or 0,
+            labels=labels_of("labels", self.labels),
+            rack=self.rack or "",
+            host=self.host,
+        )
+        check_traits(traits)
+        return traits
+
+    def member_settings(self) -> MemberSettings:
+        """What the member machine needs of it."""
+        return MemberSettings(
+            group_id=self.group,
+            member_id=self.name,
+            instance_id=self.instance,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            traits=self.traits(),
+            server_assignor=self.server_assignor,
+        )

@@ -1,0 +1,191 @@
+"""Who computes the target assignment, and what happens when a computation fails or is late.
+
+A member that stays silent is replaced, one that fails is not asked again while others can be, and after a few failures
+the coordinator's own assignor runs, so that a faulty plug-in cannot block a group.
+
+Source: "Connect on the new protocol", "Assignment".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...errors import (
+    ConnectGroupError,
+)
+from ...protocol.messages.common import units_of
+from ...protocol.records.connect import ComputationRecord
+from ...protocol.units import printable
+from ..kernel.outcome import Outcome
+from ..kernel.timers import Timer
+from .overlay import Draft
+from .selection import members_able_to_compute_now, select_assignor, taking
+from .settings import GroupSettings, ServerAnswer
+from .state import Group
+from .target import COORDINATOR, delay_out_of_range, group_state, install_target, offence_of
+from .timers import compute
+
+
+def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
+    """See to it that a stale target is being computed by somebody who can; called at the end of every step.
+
+    Does nothing while the target is current or a computation is under way. A computation goes on when the group epoch
+    advances: its assignment may still be valid (``install``), and the next computation answers all later causes at
+    once. Within ``assignment_interval_ms`` of the target before, it waits for more causes to come (TO-06).
+
+    Args:
+        waited: the interval is over.
+    """
+    if draft.epoch <= draft.target_epoch:
+        return ()
+    members = list(draft.members())
+    if not members:
+        # A group without members has nothing to assign: its target is current by definition (KAFKA-20442, HB-13).
+        return install_target(draft, ServerAnswer(), "", COORDINATOR, settings)
+    running = under_way(draft)
+    if running is None and not waited and (left_ms := _too_early_ms(draft, settings)):
+        return (compute(draft.group.group_id, draft, left_ms),)
+    assignor = select_assignor(members)
+    able = members_able_to_compute_now(draft, members, assignor) if assignor else []
+    if running is not None:
+        tries_here = running.member_id == "" and (not able or running.failures >= settings.failures_before_fallback)
+        if tries_here or running.member_id in able:
+            return ()
+    return _ask(draft, settings, able, running or ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+
+
+def under_way(group: Draft | Group) -> ComputationRecord | None:
+    """The computation of the next target assignment, if there is one.
+
+    A member computes on when the group epoch advances. An attempt of the coordinator's own assignor that failed counts
+    for its group epoch only: the next change may be what it needed.
+    """
+    computation = group.computation
+    if computation is None or not group.target_epoch < computation.epoch <= group.epoch:
+        return None
+    return computation if computation.member_id or computation.epoch == group.epoch else None
+
+
+def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
+    """How much of the interval since the target before is left; nothing where there was none (TO-08)."""
+    passed_ms = draft.now_ms - draft.group.target_ms
+    # A clock that was set back says nothing of how long it is ago.
+    if not draft.group.target_ms or passed_ms < 0:
+        return 0
+    return max(0, settings.assignment_interval_ms - passed_ms)
+
+
+def _ask(
+    draft: Draft, settings: GroupSettings, able: Sequence[str], computation: ComputationRecord
+) -> tuple[Timer, ...]:
+    """Choose a member that has not failed yet, or the coordinator after too many failures."""
+    if computation.failures >= settings.failures_before_fallback or not able:
+        return _compute_here(draft, settings, computation)
+    willing = [member_id for member_id in able if member_id not in computation.failed_members] or list(able)
+    # Whoever computed last knows its assignor works; else the first by name: the same choice on every replay.
+    chosen = draft.group.computed_by if draft.group.computed_by in willing else willing[0]
+    draft.write(replace(computation, epoch=draft.epoch, member_id=chosen, prepared=False, assignor=""))
+    member = draft.member(chosen)
+    assert member is not None
+    return (compute(draft.group.group_id, draft, member.rebalance_timeout_ms),)
+
+
+def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Run the server-side assignor: the one all members ask for, or ``group.remote.assignor``."""
+    computation = replace(computation, epoch=draft.epoch, member_id="", prepared=False, assignor="")
+    members = list(draft.members())
+    asked = {member.server_assignor for member in members if member.server_assignor}
+    name = asked.pop() if len(asked) == 1 else settings.server_assignor
+    answer = ServerAnswer()
+    if name not in settings.server_assignors:
+        failure: str | None = f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
+    else:
+        question = group_state(draft, name, settings)
+        try:
+            said = settings.server_assignors[name](question)
+            answer = said if isinstance(said, ServerAnswer) else ServerAnswer(members=said)
+            left_out = units_of(answer.held_back)
+            offence = delay_out_of_range(answer, settings) or offence_of(draft, name, answer.members, left_out=left_out)
+            failure = f"server-side assignor {name}: {offence}" if offence else None
+        except (Exception, SystemExit) as error:
+            # Somebody else's code: whatever it raises, or answers that cannot even be judged, the group goes on.
+            reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
+            failure = f"server-side assignor {name}: {reason}"
+    if failure:
+        # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
+        draft.write(replace(computation, error=printable(failure, most=500)))
+        return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+    # What was said of an answer before no longer holds of this one.
+    remark = printable(answer.message, most=500) or computation.error
+    if remark or (draft.computation is not None and draft.computation.error):
+        draft.write(replace(computation, error=remark))
+    return install_target(draft, answer, name, COORDINATOR, settings)
+
+
+def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
+    """The member asked has failed or stayed silent: note it and ask the next (it is not fenced: CN-06)."""
+    computation = draft.computation
+    assert computation is not None
+    failed = replace(
+        computation,
+        failures=computation.failures + 1,
+        failed_members=tuple(sorted({*computation.failed_members, computation.member_id} - {""})),
+        error=printable(error, most=500),
+    )
+    members = list(draft.members())
+    assignor = select_assignor(members)
+    return _ask(draft, settings, members_able_to_compute_now(draft, members, assignor) if assignor else (), failed)
+
+
+def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """The timer of a computation fired: whoever was asked is late, or the interval before it is over."""
+    draft = Draft(group, now_ms)
+    computation = under_way(draft)
+    if draft.epoch <= draft.target_epoch or not group.members:
+        return Outcome(response=None)
+    if computation is None:
+        timers = settle(draft, settings, waited=True)
+    elif computation.member_id:
+        timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
+    else:
+        # Somebody who can may be there by now.
+        members = list(draft.members())
+        assignor = select_assignor(members)
+        timers = _ask(
+            draft, settings, members_able_to_compute_now(draft, members, assignor) if assignor else (), computation
+        )
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Have a target computed if it trails the group epoch; called once the records of a change of connectors, or of a
+    target, are applied, because an assignor must be asked about the group as it is then.
+    """
+    draft = Draft(group, now_ms)
+    timers = settle(draft, settings)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """All members have reached the target: ask for the moves that it left out, and for those that could not be asked
+    for while nobody was there to take a draining member's work.
+    """
+    draft = Draft(group, now_ms)
+    timers: tuple[Timer, ...] = ()
+    if group.members and not group.behind and group.epoch == group.target_epoch:
+        if group.deferred:
+            draft.bump(f"{group.deferred} left to move in this round")
+        elif leaving := _can_leave(draft):
+            draft.bump(f"somebody is there to take the work of {leaving}")
+        timers = settle(draft, settings)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def _can_leave(draft: Draft) -> str:
+    """A draining member that still has a share although others are there to take it."""
+    takers = {member.member_id for member in taking(draft)}
+    for member in draft.members():
+        if member.draining and member.member_id not in takers and draft.target(member.member_id).units:
+            return member.member_id
+    return ""

@@ -1,0 +1,221 @@
+"""Connectors live in the group: their configurations, task lists and wanted states are records of its log.
+
+Every change carries the version it was made against (compare and set), so two operators cannot overwrite each
+other unseen, and a task list carries the grant under which its author owns the connector, so a former owner, or one
+that still runs a former configuration, cannot write one. A unit whose configuration changes keeps its name, but its
+grants must be newer than the change (``since_epoch``): it is stopped where it runs and given out anew, and what did
+not change is left alone.
+
+Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ...assign.placement import PREFIX
+from ...errors import GroupError, InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from ...protocol.messages.common import ConfigEntry
+from ...protocol.messages.connectors import (
+    ChangedConnector,
+    ConnectorChange,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
+from ...protocol.records.base import Kind, Tombstone
+from ...protocol.records.connect import ConnectorRecord, TaskEntry, WantedState
+from ...protocol.units import NO_UNITS, Unit, Units, printable
+from .. import sizes
+from ..kernel.outcome import Outcome
+from . import validate
+from .overlay import Draft
+from .settings import GroupSettings
+from .state import Group, runnable_units
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A connector before and after, and the words for it; ``after`` is ``None`` when it is removed."""
+
+    before: ConnectorRecord | None
+    after: ConnectorRecord | None
+    cause: str
+
+
+def update_connectors(
+    group: Group, request: UpdateConnectorsRequest, now_ms: int, settings: GroupSettings
+) -> Outcome[UpdateConnectorsResponse]:
+    """Make all of the changes or none.
+
+    Returns:
+        The versions now. Where a change is refused, the response carries its error at the top and in its own row.
+
+    Raises:
+        InvalidRequest: the request breaks a rule that needs nothing but the request.
+    """
+    validate.update_connectors(request)
+    draft = Draft(group, now_ms)
+    epoch = group.epoch + 1
+    changes: list[_Change] = []
+    for wanted in request.changes:
+        try:
+            changes.append(_change(group, request.member_id, wanted, epoch))
+        except GroupError as error:
+            return _refused(group, request, wanted, error)
+    # Paused and stopped ones count too: they may be resumed.
+    units = sum(map(_size, group.connectors.values()))
+    units += sum(_size(change.after) - _size(change.before) for change in changes)
+    if units > settings.most_units:
+        limit = InvalidRequest(
+            f"Changes: got {units} connectors and tasks; allowed: at most {settings.most_units} a group"
+        )
+        return _refused(group, request, request.changes[-1], limit)
+    taken = dict(group.connector_bytes)
+    for wanted, change in zip(request.changes, changes, strict=True):
+        taken.pop(wanted.connector, None)
+        if change.after is None:
+            continue
+        try:
+            sizes.check(group.group_id, taken, change.before, change.after)
+        except InvalidRequest as error:
+            return _refused(group, request, wanted, error)
+        taken[wanted.connector] = sizes.connector_bytes(change.after)
+
+    for change in changes:
+        if change.after == change.before:
+            continue
+        draft.bump(change.cause)
+        if change.after is not None:
+            draft.write(change.after)
+        elif change.before is not None:
+            draft.forget(Kind.CONNECTOR, change.before.connector)
+        # By records of their own: in a compacted log nothing else would tell that they are gone.
+        for unit in sorted(_runnable(change.before) - _runnable(change.after)):
+            if unit in group.statuses:
+                draft.write(Tombstone(group.statuses[unit].key))
+    results = tuple(
+        ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
+        for wanted, change in zip(request.changes, changes, strict=True)
+    )
+    # ``request_computation`` follows once these records are applied: an assignor must see the new units.
+    return Outcome(
+        response=UpdateConnectorsResponse(group_epoch=draft.epoch, results=results), records=tuple(draft.records)
+    )
+
+
+def _size(connector: ConnectorRecord | None) -> int:
+    return 1 + len(connector.tasks) if connector else 0
+
+
+def _runnable(connector: ConnectorRecord | None) -> Units:
+    return frozenset(unit for unit, _ in runnable_units(connector)) if connector else NO_UNITS
+
+
+def _refused(
+    group: Group, request: UpdateConnectorsRequest, offender: ConnectorChange, error: GroupError
+) -> Outcome[UpdateConnectorsResponse]:
+    results = tuple(
+        ChangedConnector(
+            connector=wanted.connector,
+            error_code=error.code if wanted is offender else 0,
+            error_message=str(error) if wanted is offender else None,
+            version=group.connectors[wanted.connector].version if wanted.connector in group.connectors else 0,
+        )
+        for wanted in request.changes
+    )
+    response = UpdateConnectorsResponse(
+        error_code=error.code, error_message=str(error), group_epoch=group.epoch, results=results
+    )
+    return Outcome(response=response)
+
+
+def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch: int) -> _Change:
+    """What one change makes of its connector, or why it is refused."""
+    name = printable(wanted.connector)
+    before = group.connectors.get(wanted.connector)
+    version = before.version if before else 0
+    if wanted.expected_version not in (-1, version):
+        raise InvalidRequest(
+            f"connector {name}: expected version {wanted.expected_version}, "
+            + (f"it has version {version}" if before else "it does not exist")
+        )
+    if before is None and wanted.config is None:
+        raise InvalidRequest(
+            f"connector {name}: it does not exist; allowed: {', '.join(sorted(group.connectors)) or 'none yet'}"
+        )
+    if wanted.task_configs is not None:
+        _check_owner(group, member_id, wanted, before.since_epoch if before else epoch)
+    if wanted.delete:
+        return _Change(before, None, f"connector {name} removed")
+
+    after = before or ConnectorRecord(group_id=group.group_id, connector=wanted.connector, version=0, since_epoch=epoch)
+    causes = []
+    if wanted.config is not None and (before is None or wanted.config != before.config):
+        # A task belongs to the configuration its list was made for: it must not go on under another, nor move to a
+        # worker that would run it under another (KAFKA-9228). Only how many there may be, and where, says nothing
+        # about each.
+        tasks = after.tasks if _without_limit(wanted.config) == _without_limit(after.config) else ()
+        after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
+        causes.append("added" if before is None else "reconfigured")
+    if wanted.wanted_state and wanted.wanted_state != after.wanted_state:
+        after = _switched(after, WantedState(wanted.wanted_state), epoch)
+        causes.append(after.wanted_state.name.lower())
+    if wanted.task_configs is not None:
+        tasks = _tasks(after, wanted, epoch)
+        if tasks != after.tasks:
+            causes.append(f"has {len(tasks)} tasks (had {len(after.tasks)})")
+            after = replace(after, tasks=tasks)
+    if after != before:
+        # Not a count: that would begin anew where a connector is deleted and made again, and a late copy of a request
+        # that was made against the former one would fit the new one.
+        after = replace(after, version=epoch)
+    return _Change(before, after, f"connector {name} {', '.join(causes)}")
+
+
+def _without_limit(config: Iterable[ConfigEntry]) -> set[ConfigEntry]:
+    return {entry for entry in config if entry.name not in ("tasks.max", "name") and not entry.name.startswith(PREFIX)}
+
+
+def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:
+    """The connector in another wanted state.
+
+    What shall run again counts as new: its holder may have given it back in the meantime, and would else be given it
+    a second time under the same owner epoch where no target was computed between (reliability S6).
+    """
+    ran = _runnable(connector)
+    connector = replace(connector, wanted_state=state)
+    on = _runnable(connector) - ran
+    return replace(
+        connector,
+        since_epoch=epoch if Unit(connector.connector) in on else connector.since_epoch,
+        tasks=tuple(
+            replace(task, since_epoch=epoch) if Unit(connector.connector, number) in on else task
+            for number, task in enumerate(connector.tasks)
+        ),
+    )
+
+
+def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange, since_epoch: int) -> None:
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    granted = group.current(str(member_id)).assigned.get(Unit(wanted.connector))
+    if granted is None or granted != wanted.owner_epoch:
+        raise StaleMemberEpoch(
+            f"connector {printable(wanted.connector)}: {member_id} does not own it at epoch {wanted.owner_epoch}"
+        )
+    if granted < since_epoch:
+        raise StaleMemberEpoch(
+            f"connector {printable(wanted.connector)}: {member_id} owns it under a configuration that has been replaced"
+        )
+
+
+def _tasks(connector: ConnectorRecord, wanted: ConnectorChange, epoch: int) -> tuple[TaskEntry, ...]:
+    """The new task list; a task whose configuration stays the same stays the same task."""
+    old = connector.tasks
+    return tuple(
+        old[number]
+        if number < len(old) and old[number].config == task.config
+        else TaskEntry(config=task.config, since_epoch=epoch)
+        for number, task in enumerate(wanted.task_configs or ())
+    )

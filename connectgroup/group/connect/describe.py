@@ -1,0 +1,121 @@
+"""A group put into words: members, connectors, and why it last changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from ...errors import GroupIdNotFound
+from ...protocol.messages.common import grouped, masked
+from ...protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
+from ...protocol.records.connect import MemberRecord
+from ...protocol.units import CONNECTOR, Unit, printable
+from ..kernel.current import Current
+from .computation import under_way
+from .delay import shown
+from .overlay import Draft
+from .state import Group, runnable_units
+
+
+def state_name(group: Group) -> str:
+    """Empty, Assigning (a target is being computed), Reconciling (members are on their way), or Stable (S8)."""
+    if not group.members:
+        return "Empty"
+    if group.epoch > group.target_epoch:
+        return "Assigning"
+    return "Reconciling" if group.behind else "Stable"
+
+
+def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
+    """Everything about a group that a person may ask for; units being revoked are shown too (KAFKA-20431)."""
+    if not group.exists:
+        return DescribedGroup(
+            group_id=group.group_id,
+            error_code=GroupIdNotFound.code,
+            error_message=f"GroupId: got {printable(group.group_id)!r}; there is no such group",
+        )
+    computation, computing = group.computation, under_way(group)
+    return DescribedGroup(
+        group_id=group.group_id,
+        state=state_name(group),
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.target_assignor,
+        computing_member=computing.member_id if computing is not None else "",
+        assignor_error=computation.error if computation is not None else "",
+        members=tuple(_members(group)),
+        connectors=tuple(_connectors(group)),
+        rebalances=tuple(group.rebalances.values()),
+        held_back=shown(Draft(group, now_ms)),
+    )
+
+
+def _members(group: Group) -> Iterable[DescribedMember]:
+    for member_id, member in sorted(group.members.items()):
+        current = group.current(member_id)
+        yield DescribedMember(
+            member_id=member_id,
+            instance_id=member.instance_id,
+            client_host=member.client_host,
+            member_epoch=current.epoch,
+            state=_member_state(member, current),
+            assigned=grouped(current.assigned),
+            pending_revocation=grouped(current.pending),
+            target=grouped(group.target(member_id).units),
+            labels=member.labels,
+            rack=member.rack,
+            capacity=member.capacity,
+            host=member.host,
+            client_id=member.client_id,
+            joined_epoch=member.joined_epoch,
+        )
+
+
+def _member_state(member: MemberRecord, current: Current) -> str:
+    """What an operator has asked of the member comes before where it stands on its way to its target."""
+    if current.away:
+        return "AWAY"
+    if member.draining:
+        return "DRAINING"
+    return "RESTARTING" if member.restart_requested else current.state.name
+
+
+MAX_MESSAGES: Final = 1 << 20
+"""Characters of all units' messages together; those after are left out. A response has a limit, and 100,000 tasks may
+fail for one reason."""
+
+
+def _connectors(group: Group) -> Iterable[DescribedConnector]:
+    left = MAX_MESSAGES
+    for name, connector in sorted(group.connectors.items()):
+        runnable = dict(runnable_units(connector))
+        units = []
+        for task in range(CONNECTOR, len(connector.tasks)):
+            unit = _unit(group, Unit(name, task), Unit(name, task) in runnable)
+            left -= len(unit.message)
+            units.append(unit if left >= 0 or not unit.message else replace(unit, message=""))
+        yield DescribedConnector(
+            connector=name,
+            version=connector.version,
+            wanted_state=connector.wanted_state.name,
+            config=masked(connector.config),
+            units=tuple(units),
+        )
+
+
+def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
+    """A status counts only while its author still holds the unit under the grant it spoke of."""
+    member_id, owner_epoch = group.holders.get(unit, ("", -1))
+    status = group.statuses.get(unit)
+    fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)
+    state = status.state.name if status is not None and fits else "STARTING" if member_id else ""
+    if group.current(member_id).away:
+        state, fits = "WAITING", False
+    return DescribedUnit(
+        task=unit.task,
+        member_id=member_id,
+        owner_epoch=owner_epoch,
+        state=state or ("UNASSIGNED" if wanted else "OFF"),
+        message=status.message if status is not None and fits else "",
+    )

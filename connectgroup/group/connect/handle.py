@@ -1,0 +1,197 @@
+"""The door to the group rules: one request or one expired timer in, one outcome out.
+
+``step`` is what a runtime calls. It decides, applies, and decides what follows from that (a target for connectors
+that have just changed, the end of a rebalance), until nothing follows; all records of one call belong
+into one batch of the log, and nothing may be answered before that batch is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import GroupError
+from ...protocol.messages.api import Response
+from ...protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
+from ...protocol.messages.common import RestartRequest, RestartResponse
+from ...protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from ...protocol.messages.describe import (
+    DeletedGroup,
+    DeleteRequest,
+    DeleteResponse,
+    DescribeRequest,
+    DescribeResponse,
+    Rebalance,
+)
+from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ...protocol.records.connect import MOST_MOVES, RebalanceRecord, Record
+from ..kernel.outcome import Outcome
+from ..kernel.timers import TimerKey, TimerKind
+from . import validate
+from .computation import compute_timed_out, next_round, request_computation
+from .connectors import update_connectors
+from .delete import delete
+from .describe import describe
+from .heartbeat import heartbeat
+from .install import install, prepare
+from .leave import delay_over, rebalance_timed_out, session_timed_out
+from .restart import restart_member
+from .settings import GroupSettings
+from .state import Group
+from .timers import belongs_to
+
+GroupRequest = (
+    HeartbeatRequest
+    | PrepareRequest
+    | InstallRequest
+    | DescribeRequest
+    | UpdateConnectorsRequest
+    | DeleteRequest
+    | RestartRequest
+)
+
+
+def handle(
+    group: Group,
+    request: GroupRequest,
+    now_ms: int,
+    settings: GroupSettings,
+    *,
+    client_host: str = "",
+    client_id: str = "",
+) -> Outcome[Response]:
+    """Decide one request. The group is read only; a request turned down costs no record.
+
+    ``request`` is about this group; a request to describe or delete is answered for this group alone.
+    """
+    try:
+        match request:
+            case HeartbeatRequest():
+                return heartbeat(group, request, now_ms, settings, client_host=client_host, client_id=client_id)
+            case PrepareRequest():
+                return prepare(group, request, now_ms, settings)
+            case InstallRequest():
+                return install(group, request, now_ms, settings)
+            case UpdateConnectorsRequest():
+                return update_connectors(group, request, now_ms, settings)
+            case DescribeRequest():
+                validate.group_id(group.group_id)
+                return Outcome(response=DescribeResponse(groups=(describe(group, now_ms),)))
+            case DeleteRequest():
+                return delete(group)
+            case RestartRequest():
+                return restart_member(group, request, now_ms)
+    except GroupError as error:
+        return Outcome(response=refusal(request, error))
+
+
+def refusal(request: GroupRequest, error: GroupError) -> Response:
+    """The request's own response, saying no."""
+    code, message = error.code, str(error)
+    match request:
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=code, error_message=message)
+        case PrepareRequest():
+            return PrepareResponse(error_code=code, error_message=message)
+        case InstallRequest():
+            return InstallResponse(error_code=code, error_message=message)
+        case UpdateConnectorsRequest():
+            return UpdateConnectorsResponse(error_code=code, error_message=message)
+        case RestartRequest():
+            return RestartResponse(error_code=code, error_message=message)
+        case DescribeRequest():
+            described = [describe(Group(group_id)) for group_id in request.group_ids]
+            return DescribeResponse(
+                groups=tuple(replace(group, error_code=code, error_message=message) for group in described)
+            )
+        case DeleteRequest():
+            return DeleteResponse(
+                results=tuple(
+                    DeletedGroup(group_id=group_id, error_code=code, error_message=message)
+                    for group_id in request.group_ids
+                )
+            )
+
+
+def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Decide one expired timer. A timer whose reason is gone, or that was armed for a former epoch, does nothing."""
+    if key.belongs_to != belongs_to(group, key):
+        return Outcome(response=None)
+    match key.kind:
+        case TimerKind.SESSION:
+            return session_timed_out(group, key.member_id, now_ms, settings)
+        case TimerKind.REBALANCE:
+            return rebalance_timed_out(group, key.member_id, now_ms, settings)
+        case TimerKind.COMPUTE:
+            return compute_timed_out(group, now_ms, settings)
+        case TimerKind.DELAY:
+            return delay_over(group, key.member_id, now_ms, settings)
+
+
+def step(
+    group: Group,
+    what: GroupRequest | TimerKey,
+    now_ms: int,
+    settings: GroupSettings,
+    *,
+    client_host: str = "",
+    client_id: str = "",
+) -> Outcome[Response | None]:
+    """Decide, apply, and follow up; the group is changed when this returns."""
+    outcome: Outcome[Response | None]
+    if isinstance(what, TimerKey):
+        outcome = expire(group, what, now_ms, settings)
+    else:
+        outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
+    records, timers = list(outcome.records), list(outcome.timers)
+    _apply(group, outcome.records)
+    if isinstance(what, UpdateConnectorsRequest | InstallRequest) and outcome.records:
+        follow_up = request_computation(group, now_ms, settings)
+        _apply(group, follow_up.records)
+        records += follow_up.records
+        timers += follow_up.timers
+    if not records:
+        return outcome  # the usual heartbeat: nothing has changed, so nothing follows
+    finish = finished(group, now_ms)
+    _apply(group, finish)
+    records += finish
+    more = next_round(group, now_ms, settings)
+    _apply(group, more.records)
+    records += more.records
+    timers += more.timers
+    if more.records:
+        # A round in which nobody has anything to do is over at once.
+        finish = finished(group, now_ms)
+        _apply(group, finish)
+        records += finish
+    return replace(outcome, records=tuple(records), timers=tuple(timers))
+
+
+def _apply(group: Group, records: tuple[Record, ...]) -> None:
+    for record in records:
+        group.apply(record)
+
+
+def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
+    """The record that ends a rebalance, once every member has all of the newest target (design 3.12)."""
+    last = group.latest_rebalance
+    if last is None or last.finished_ms >= 0 or group.behind or group.epoch > group.target_epoch:
+        return ()
+    # A unit has moved if its grant is newer than the last rebalance that ended: read back from a compacted log, a grant
+    # of long ago looks as if it had landed just now.
+    before = max((past.epoch for past in group.rebalances.values() if past.finished_ms >= 0), default=0)
+    moves = [group.landed[unit] for unit in sorted(group.landed) if group.holders.get(unit, ("", 0))[1] > before]
+    # A unit that starts again on the worker that stopped it has not moved: its worker was restarted, or was lost and
+    # returned.
+    moved = [move for move in moves if move.source not in ("", move.target)]
+    ended = Rebalance(
+        epoch=last.epoch,
+        causes=last.causes,
+        started_ms=last.started_ms,
+        finished_ms=max(now_ms, last.started_ms),
+        computed_by=group.computed_by,
+        moved=len(moved),
+        started=len(moves) - len(moved),
+        longest_standstill_ms=max((move.standstill_ms for move in moves if move.source), default=0),
+        moves=tuple(sorted(moves, key=lambda move: move.standstill_ms, reverse=True)[:MOST_MOVES]),
+    )
+    return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

@@ -1,0 +1,471 @@
+"""Join, stay, acknowledge: what the coordinator does with one heartbeat. Leaving is in ``leave``.
+
+The order is the source's ("Request Handling" of ConnectGroupHeartbeat): find the group, find or make the member,
+check its epoch, take in what it says of itself, and move it one step towards its target. Between the last two
+a member that has been chosen to compute is told so instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...errors import (
+    ComputeAssignment,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidRequest,
+    UnknownMemberId,
+)
+from ...protocol.messages.common import grouped, units_of
+from ...protocol.messages.heartbeat import (
+    ConnectorConfig,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MemberAssignment,
+    TaskStatus,
+    UnitGrant,
+)
+from ...protocol.records.base import Kind
+from ...protocol.records.connect import MemberRecord, MemberState, StatusRecord, UnitState
+from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
+from ..kernel.current import Current
+from ..kernel.outcome import Outcome
+from ..kernel.reconcile import reconcile
+from ..kernel.timers import Timer
+from . import delay, static, timers as timing, validate
+from .computation import settle, under_way
+from .leave import leave, remove_member
+from .overlay import Draft
+from .selection import check_assignors
+from .settings import GroupSettings
+from .state import Group
+
+
+def heartbeat(
+    group: Group,
+    request: HeartbeatRequest,
+    now_ms: int,
+    settings: GroupSettings,
+    *,
+    client_host: str = "",
+    client_id: str = "",
+) -> Outcome[HeartbeatResponse]:
+    """Answer one heartbeat, moving its sender one step towards its target.
+
+    Args:
+        group: state as of the last applied record.
+        request: decoded, version-independent.
+        now_ms: the coordinator's wall clock.
+        client_host: where the member speaks from, for people to read.
+        client_id: from the header of the request, for people to read.
+
+    Returns:
+        An outcome whose records, applied in order, make its response true. A fenced member's response is an error
+        with records: "FENCED_MEMBER_EPOCH is returned otherwise. The member is also removed from the group."
+
+    Raises:
+        InvalidRequest, UnsupportedAssignor, UnknownMemberId, GroupIdNotFound: turned down, nothing changed.
+    """
+    validate.heartbeat(request, settings)
+    if request.member_epoch < JOIN_EPOCH:
+        return leave(group, request, now_ms, settings)
+    draft = Draft(group, now_ms)
+    joining: tuple[Timer, ...] = ()
+    if request.member_epoch == JOIN_EPOCH:
+        joining = _join(draft, request, settings, client_host, client_id)
+    else:
+        fenced = _admit(group, request)
+        if fenced:
+            cause = f"{request.member_id} was fenced: {fenced}"
+            timers = remove_member(draft, request.member_id, cause, settings, lost=True)
+            response = HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=fenced)
+            return Outcome(response=response, records=tuple(draft.records), timers=timers)
+        _update(draft, request, settings)
+    _take_statuses(draft, request.member_id, request.statuses)
+    timers = (*joining, *settle(draft, settings))
+
+    computation = under_way(draft)
+    asked = (
+        computation is not None
+        and computation.member_id == request.member_id
+        and not computation.prepared
+        and not _acknowledges(draft.current(request.member_id), request)
+        and not _still_joins(draft, request)
+    )
+    if asked:
+        # Its own reconciliation waits for its next heartbeat, which is a full one, as after every error.
+        response = HeartbeatResponse(
+            error_code=ComputeAssignment.code,
+            error_message=f"compute the assignment for group epoch {draft.epoch}",
+            member_epoch=draft.current(request.member_id).epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+        )
+        timers += (timing.session(group.group_id, request.member_id, settings),)
+        return Outcome(response=response, records=tuple(draft.records), timers=timers)
+    return _step(draft, request, settings, timers)
+
+
+def _still_joins(draft: Draft, request: HeartbeatRequest) -> bool:
+    """Whether a member that was answered at epoch 0 joins once more, although there is a target epoch to give it.
+
+    It is given that epoch before it is asked to compute again: each heartbeat at epoch 0 is a join, which clears
+    ``prepared``, so a group under constant change would tell it nothing else.
+    """
+    known = request.member_id in draft.group.members and draft.group.current(request.member_id).epoch == JOIN_EPOCH
+    return request.member_epoch == JOIN_EPOCH and known and draft.target_epoch > 0
+
+
+def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
+    """Whether a revocation ends here. It is taken in before its sender is asked to compute: one that never comes to
+    prepare would else miss its rebalance timeout with nothing left to stop (reliability S14).
+    """
+    return (
+        current.state == MemberState.UNREVOKED
+        and request.owned is not None
+        and request.member_epoch == current.epoch
+        and not units_of(request.owned) & current.pending.keys()
+    )
+
+
+def _step(
+    draft: Draft, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
+) -> Outcome[HeartbeatResponse]:
+    """Reconcile the sender and answer."""
+    group, member_id = draft.group, request.member_id
+    before = draft.current(member_id)
+    owned = None if request.owned is None else units_of(request.owned)
+    repeats = request.member_epoch != before.epoch
+    if repeats and owned is not None and _can_be_told_again(group, before, owned):
+        # At its previous epoch a member has not heard our last answer: what its report lacks is what that answer gave
+        # it, and a late copy of the report may come when it runs that. So it acknowledges nothing (reliability S3): the
+        # answer is the same again, and the next step waits for a report of the epoch it names.
+        after = before
+    else:
+        after = (
+            before
+            if draft.is_settled(member_id)
+            else reconcile(
+                before,
+                target=draft.eligible(member_id),
+                target_epoch=draft.target_epoch,
+                owned=owned,
+                holder=draft.holder,
+                since_epoch=group.runnable,
+                member_id=member_id,
+            )
+        )
+    if after is not before:
+        # "previous" is the epoch the member has shown it knows; a chain of lost answers never fences it (S16).
+        after = replace(after, previous_epoch=request.member_epoch)
+        draft.set_current(member_id, after)
+
+    full = owned is not None and request.rebalance_timeout_ms != -1
+    changed = after.assigned != before.assigned
+    # Given in an answer that was lost, and held back while there was something to stop first.
+    unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
+    # A heartbeat at epoch 0 is always a full one. Where there is no target yet there is nothing to tell its sender, who
+    # should not have to wait a whole interval before it asks again.
+    waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not draft.records
+    member = draft.member(member_id)
+    restart = member is not None and member.restart_requested
+    assignment = None
+    # Every target assignment is delivered to every member, also where its units do not change (design 3.12).
+    advanced = after.epoch != before.epoch
+    if full or changed or repeats or unheard or advanced:
+        assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
+    response = HeartbeatResponse(
+        member_epoch=after.epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        assignment=assignment,
+        session_timeout_ms=settings.session_timeout_ms,
+        restart=restart,
+    )
+    timers = (
+        *timers,
+        timing.session(group.group_id, member_id, settings),
+        *_rebalance_timer(draft, member_id, before, after),
+    )
+    return Outcome(
+        response=response,
+        records=tuple(draft.records),
+        timers=timers,
+        parks=after.epoch == request.member_epoch and (response.assignment is None or waits) and not restart,
+    )
+
+
+def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
+    """Whether all that a lost answer gave can still be given under the same epoch.
+
+    It cannot where a unit was deleted or reconfigured since. A member that was never told of such a unit would not
+    acknowledge that it has stopped either, so there its report counts; that it is not a late copy is for the runtime
+    to see to (``sequence``).
+    """
+    return all(
+        group.runnable.get(unit, epoch + 1) <= epoch for unit, epoch in current.assigned.items() if unit not in owned
+    )
+
+
+def _assignment(draft: Draft, member_id: str, current: Current, known: Units) -> MemberAssignment:
+    """The member's whole assignment, with token and configuration of every unit it did not know of.
+
+    While it has something to stop, it is shown only what it is to keep of what it knows: "either revoked or newly
+    assigned, never both" holds for the answer even where a grant before it was lost (CN-13).
+    """
+    group, target = draft.group, draft.target(member_id)
+    reached = current.epoch == draft.target_epoch
+    shown = current.assigned.keys() & known if current.pending else current.assigned.keys()
+    new = sorted(shown - known)
+    grants = tuple(
+        UnitGrant(
+            connector=unit.connector,
+            task=unit.task,
+            owner_epoch=current.assigned[unit],
+            config=() if unit.is_connector else group.connectors[unit.connector].tasks[unit.task].config,
+        )
+        for unit in new
+        if unit in group.runnable
+    )
+    configs = tuple(
+        ConnectorConfig(connector=name, version=group.connectors[name].version, config=group.connectors[name].config)
+        for name in sorted({grant.connector for grant in grants})
+    )
+    return MemberAssignment(
+        error=target.error,
+        units=grouped(shown),
+        version=target.version,
+        metadata=target.metadata,
+        incarnation=group.created_ms,
+        grants=grants,
+        configs=configs,
+        assignor=draft.target_assignor if reached and draft.has_target(member_id) else "",
+    )
+
+
+def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
+    """Armed when there is something new to revoke, cancelled when nothing is left (TO-02, TO-03)."""
+    group_id = draft.group.group_id
+    if after.state == MemberState.UNREVOKED:
+        if after.pending == before.pending:
+            return ()
+        member = draft.member(member_id)
+        assert member is not None
+        return (timing.rebalance(group_id, member_id, after, member.rebalance_timeout_ms),)
+    if before.state == MemberState.UNREVOKED:
+        return (timing.cancel_rebalance(group_id, member_id),)
+    return ()
+
+
+# --------------------------------------------------------------------------------------------------
+# Join
+
+
+def _join(
+    draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str, client_id: str
+) -> tuple[Timer, ...]:
+    """ "Creates the member should the member epoch be zero." A member that joins again says "I run nothing"."""
+    group, member_id = draft.group, request.member_id
+    known, former = group.members.get(member_id), static.away_bearer(group, request)
+    timers: tuple[Timer, ...] = ()
+    if former is not None:
+        timers = timing.cancel_member(group.group_id, former.member_id)
+        if known is None:
+            static.take_place(draft, former, member_id)
+        else:
+            draft.bump(f"{member_id} took the place of {former.member_id}")
+            draft.forget_member(former.member_id)
+    elif known is None and len(group.members) >= settings.most_members:
+        raise GroupMaxSizeReached(
+            f"{printable(member_id)} cannot join: the group has all of its {settings.most_members} members"
+        )
+    member = MemberRecord(
+        group_id=group.group_id,
+        member_id=member_id,
+        instance_id=request.instance_id,
+        client_host=client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        server_assignor=request.server_assignor,
+        assignors=request.client_assignors or (),
+        draining=request.draining,
+        labels=request.labels,
+        rack=request.rack,
+        capacity=request.capacity,
+        host=request.host,
+        client_id=printable(client_id, most=MAX_NAME_BYTES),
+        joined_epoch=known.joined_epoch if known is not None else 0,
+        restart_requested=known is not None and known.restart_requested and not group.current(member_id).away,
+    )
+    waiting = delay.waiting_for(draft, member)
+    comes_back = f"{member_id} came back" if waiting else ""
+    if known is None and former is not None:
+        _take_member(draft, member, settings, before=replace(former, member_id=member_id))
+        if group.epoch > group.target_epoch:
+            # Whoever computes just now was told of the former one, and must not be blamed for naming it.
+            draft.bump(f"{member_id} took the place of {former.member_id}")
+    else:
+        _take_member(draft, member, settings, before=known, joins=comes_back or f"{member_id} joined")
+    if len(waiting) == 1 and (known, former) == (None, None):
+        timers += delay.give_back(draft, waiting[0], member)
+    elif waiting and (known is None or known.instance_id != member.instance_id):
+        # It has a place already, or takes another's, beside what waits for it: an assignor must say where that goes.
+        draft.bump(comes_back)
+    if known is not None:
+        timers += (timing.cancel_rebalance(group.group_id, member_id),)
+        _let_go(draft, member_id)
+        computation = under_way(draft)
+        if computation is not None and computation.member_id == member_id and computation.prepared:
+            # Whoever asked for the group's state may be gone with its former process: it is told again.
+            draft.write(replace(computation, prepared=False))
+    return timers
+
+
+def _let_go(draft: Draft, member_id: str) -> None:
+    """Free all that a member held that now says it runs nothing.
+
+    The units may come straight back to it, but then under a later epoch: something of its former self could
+    still be writing with the token of the earlier grant, and a token is given once (reliability S6, X1).
+    """
+    group, current = draft.group, draft.current(member_id)
+    held = current.held
+    # Its former epoch is kept as the previous one only by the next step; from here on it stands at zero.
+    if held or current.epoch:
+        draft.set_current(member_id, Current())
+    if not any(held[unit] >= group.target_epoch for unit in held):
+        return
+    if draft.epoch == group.target_epoch:
+        draft.bump(f"{member_id} joined again")
+        # Nothing else changed, so the target is still right: the same one, under the new epoch.
+        draft.raise_target()
+    else:
+        # A new target is on its way; until it is there this member gets nothing.
+        draft.forget(Kind.TARGET_MEMBER, member_id)
+
+
+def _take_member(
+    draft: Draft, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
+) -> None:
+    """Store what a member says of itself; bump the epoch where assignments may depend on it.
+
+    Args:
+        before: what was known of it, or of the one whose place it takes.
+        joins: the cause in words, where nothing was known.
+
+    Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
+    """
+    if draft.member(member.member_id) == member:
+        return
+    others = [other for other in draft.members() if other.member_id != member.member_id]
+    check_assignors([*others, member], settings)
+    validate.all_metadata([*others, member])
+    cause = joins if before is None else _what_changed(before, member)
+    if not member.joined_epoch:
+        member = replace(member, joined_epoch=draft.next_epoch if cause else draft.epoch)
+    draft.write(member)
+    if cause:
+        draft.bump(cause)
+
+
+def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
+    """What changed of all that assignments depend on, in words; empty if nothing did."""
+    if known.draining != member.draining:
+        return f"{member.member_id} is {'' if member.draining else 'no longer '}draining"
+    before, after = {info.name: info for info in known.assignors}, {info.name: info for info in member.assignors}
+    if known.server_assignor != member.server_assignor or before.keys() != after.keys():
+        return f"{member.member_id} changed its assignors"
+    for name, info in after.items():
+        if info.reason != before[name].reason:
+            asks = f"asks for a rebalance (reason {info.reason})" if info.reason else "asks no longer for a rebalance"
+            return f"{member.member_id}: {name} {asks}"
+    if known.assignors != member.assignors:
+        return f"{member.member_id} changed its assignors' metadata"
+    if known.traits != member.traits:
+        return f"{member.member_id} changed its labels, rack, capacity or host"
+    return ""
+
+
+# --------------------------------------------------------------------------------------------------
+# Stay
+
+
+def _admit(group: Group, request: HeartbeatRequest) -> str | None:
+    """Check that the member is one and speaks from the epoch the group gave it.
+
+    Returns:
+        Why it must be fenced, or ``None``.
+
+    A lost answer repeats (the source's "edge case", design 3.4): the previous epoch is accepted when what the member
+    reports is a subset of what it holds. What it is still stopping counts as held: reporting it acknowledges nothing.
+    """
+    if not group.exists:
+        raise GroupIdNotFound(
+            f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
+        )
+    static.check_bearer(group, request)
+    if request.member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    current = group.current(request.member_id)
+    if current.away:
+        # A late copy of what it said before it left: it must not cost it the place that is kept for it.
+        raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left for a while; join with epoch 0")
+    if request.member_epoch == current.epoch:
+        return None
+    if request.member_epoch == current.previous_epoch and request.owned is not None:
+        surplus = units_of(request.owned) - current.held.keys()
+        if not surplus:
+            return None
+        return (
+            f"{request.member_id} sent its previous epoch {request.member_epoch} and "
+            f"owns {show(surplus)}, which the group has not given it"
+        )
+    return f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
+
+
+def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) -> None:
+    """ "Updates the members informations if any. The group epoch is incremented if there is any change."
+
+    Null means "as before".
+    """
+    known = member = draft.group.members[request.member_id]
+    if request.rebalance_timeout_ms != -1:
+        member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
+    if request.rebalance_timeout_ms != -1 and request.owned is not None:
+        member = replace(
+            member,
+            draining=request.draining,
+            labels=request.labels,
+            rack=request.rack,
+            capacity=request.capacity,
+            host=request.host,
+            # A draining worker leaves for good.
+            restart_requested=member.restart_requested and not request.draining,
+        )
+    if request.server_assignor is not None:
+        member = replace(member, server_assignor=request.server_assignor, assignors=())
+    if request.client_assignors is not None:
+        member = replace(member, server_assignor=None, assignors=request.client_assignors)
+    _take_member(draft, member, settings, before=known)
+
+
+def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:
+    """Keep what the holder of a unit says of it; the word of an earlier grant does not count (KAFKA-12525, WC-09)."""
+    for status in statuses:
+        unit = Unit(status.connector, status.task)
+        if status.state not in (UnitState.RUNNING, UnitState.FAILED):
+            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed")
+        record = StatusRecord(
+            group_id=draft.group.group_id,
+            connector=status.connector,
+            task=status.task,
+            member_id=member_id,
+            owner_epoch=status.owner_epoch,
+            state=UnitState(status.state),
+            message=printable(status.message, most=500),
+        )
+        if (
+            unit in draft.group.runnable
+            and draft.current(member_id).assigned.get(unit) == status.owner_epoch
+            and draft.group.statuses.get(unit) != record
+        ):
+            draft.write(record)

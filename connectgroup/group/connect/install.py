@@ -1,0 +1,151 @@
+"""Prepare and Install: the chosen member reads the group and returns the target assignment.
+
+Source: "Connect on the new protocol", ConnectGroupPrepareAssignment and ConnectGroupInstallAssignment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import (
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    InvalidAssignment,
+    StaleGroupEpoch,
+    UnknownMemberId,
+)
+from ...protocol.messages.assignment import (
+    InstallRequest,
+    InstallResponse,
+    PrepareRequest,
+    PrepareResponse,
+)
+from ...protocol.messages.common import units_of
+from ...protocol.records.connect import ComputationRecord
+from ...protocol.units import printable
+from ..kernel.outcome import Outcome
+from . import validate
+from .computation import _ask, fail_computation, under_way
+from .overlay import Draft
+from .selection import members_able_to_compute_now, select_assignor
+from .settings import GroupSettings
+from .state import Group
+from .target import _contradicts_itself, checksum_of, delay_out_of_range, group_state, install_target, offence_of
+
+
+def _check_member(group: Group, member_id: str) -> None:
+    """The first two checks of both requests, in the source's order."""
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+
+
+def _chosen(group: Group, member_id: str) -> ComputationRecord:
+    computation = under_way(group)
+    if computation is None or computation.member_id != member_id:
+        raise UnknownMemberId(f"{member_id} is not the member chosen to compute the assignment")
+    return computation
+
+
+def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
+    """Answer the chosen member with all that its assignor may look at.
+
+    The record remembers the group epoch and the assignor of the answer: they decide whether the Install is accepted,
+    also after the group epoch has advanced and after a change of coordinator.
+
+    Raises:
+        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as the source's request handling lists them. An earlier
+            member epoch is accepted: heartbeats travel on another connection and may advance it several times while
+            the request is on its way.
+    """
+    validate.prepare(request)
+    _check_member(group, request.member_id)
+    current = group.current(request.member_id)
+    if request.member_epoch > current.epoch:
+        raise FencedMemberEpoch(
+            f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
+        )
+    computation = _chosen(group, request.member_id)
+    draft = Draft(group, now_ms)
+    assignor = select_assignor(list(draft.members()))
+    assert assignor is not None, "a member is asked only where all list an assignor"
+    prepared = replace(computation, epoch=draft.epoch, prepared=True, assignor=assignor)
+    if prepared != computation:
+        draft.write(prepared)
+    return Outcome(response=group_state(draft, assignor, settings), records=tuple(draft.records))
+
+
+def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:
+    """Take a computed target, whole or not at all.
+
+    The request is judged by the chosen member and the group epoch it prepared, never by the member epoch, which may
+    advance several times while an assignor runs (design 3.6). An assignment that is still valid for the current
+    members and units becomes the target assignment of the epoch it was prepared for, even where the group epoch has
+    advanced; then the next computation is requested at once (``request_computation``). So a group that changes all the
+    time still progresses.
+
+    Raises:
+        StaleGroupEpoch: prepared for another group epoch.
+        GroupIdNotFound, UnknownMemberId: as for Prepare.
+
+    An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence, or with STALE_GROUP_EPOCH where
+    the group has changed since (CN-05). These are not exceptions, because what follows is recorded: the failure, or
+    that the group's state must be prepared again.
+    """
+    validate.install(request)
+    _check_member(group, request.member_id)
+    if _is_repeat(group, request):
+        return Outcome(response=InstallResponse())
+    if request.group_epoch != _prepared_epoch(group, request.member_id):
+        raise StaleGroupEpoch(f"GroupEpoch: got {request.group_epoch}; the group is at {group.epoch}")
+    computation = _chosen(group, request.member_id)
+
+    draft = Draft(group, now_ms)
+    left_out, is_current = units_of(request.held_back), request.group_epoch == group.epoch
+    assignor = computation.assignor or select_assignor(list(draft.members()))
+    assert assignor is not None
+    response = InstallResponse()
+    if request.error != 0:
+        message = request.message or f"assignor {assignor} reported error {request.error}"
+        timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
+    elif offence := delay_out_of_range(request, settings) or offence_of(
+        draft, assignor, request.members, left_out=left_out, epoch=request.group_epoch
+    ):
+        refused = f"assignment for epoch {request.group_epoch}: {offence}"
+        if is_current or delay_out_of_range(request, settings) or _contradicts_itself(request.members, left_out):
+            timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
+            response = InstallResponse(error_code=InvalidAssignment.code, error_message=refused)
+        else:
+            # The group has changed, the member is not at fault: it is asked again, and this is no failure.
+            members = list(draft.members())
+            wanted = select_assignor(members)
+            timers = _ask(
+                draft, settings, members_able_to_compute_now(draft, members, wanted) if wanted else (), computation
+            )
+            response = InstallResponse(
+                error_code=StaleGroupEpoch.code, error_message=f"{refused}; the group is at {group.epoch}"
+            )
+    else:
+        if request.message:
+            draft.write(replace(computation, error=printable(request.message, most=500)))
+        timers = install_target(draft, request, assignor, request.member_id, settings, epoch=request.group_epoch)
+    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def _prepared_epoch(group: Group, member_id: str) -> int | None:
+    """The only group epoch for which an Install of this member can be accepted; ``None``: it must prepare (again)."""
+    computation = under_way(group)
+    if computation is None or computation.member_id != member_id:
+        return group.epoch
+    return computation.epoch if computation.assignor or computation.epoch == group.epoch else None
+
+
+def _is_repeat(group: Group, request: InstallRequest) -> bool:
+    """The same install once more, after a lost response (CN-08)."""
+    return (
+        not request.error
+        and request.group_epoch == group.target_epoch
+        and request.member_id == group.computed_by
+        and checksum_of(request) == group.target_checksum
+    )

@@ -1,0 +1,112 @@
+"""How members go: for good, for a while, or because they were silent, too slow, or out of step.
+
+Removal is always a record, never only a fact in memory: whoever takes over the coordination must know that a member
+was expelled before it lets the next one have the work (S14).
+"""
+
+from __future__ import annotations
+
+from ...errors import GroupIdNotFound, UnknownMemberId
+from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ...protocol.records.connect import MemberState
+from ...protocol.units import STATIC_LEAVE_EPOCH, printable, show
+from ..kernel.outcome import Outcome
+from ..kernel.timers import Timer
+from . import delay, static, timers as timing
+from .computation import settle
+from .overlay import Draft
+from .settings import GroupSettings
+from .state import Group
+
+
+def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
+    """Epoch -1: the member goes for good, of its own accord or said to be dead by somebody who knows (design 3.11).
+    Epoch -2: a static member goes for a while (ST-01). Epoch -1 with ``returns``: the worker restarts and joins again
+    under the same member id, so its units are delayed for it as for a lost worker.
+    """
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
+    static.check_bearer(group, request)
+    if request.member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    draft = Draft(group, now_ms)
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        timers: tuple[Timer, ...] = ()
+        if not group.current(request.member_id).away:
+            static.go_away(draft, request.member_id)
+            timers = (
+                timing.cancel_rebalance(group.group_id, request.member_id),
+                timing.session(group.group_id, request.member_id, settings),
+                # It may have been the one to compute.
+                *settle(draft, settings),
+            )
+    else:
+        cause = printable(request.cause, most=200)
+        why = cause or ("left to restart" if request.returns else "left")
+        timers = remove_member(
+            draft, request.member_id, f"{request.member_id} {why}", settings, returns=request.returns
+        )
+    response = HeartbeatResponse(
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
+    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def remove_member(
+    draft: Draft,
+    member_id: str,
+    cause: str,
+    settings: GroupSettings,
+    *,
+    lost: bool = False,
+    returns: bool = False,
+) -> tuple[Timer, ...]:
+    """Take a member out: epoch up, then its tombstones.
+
+    Args:
+        lost: it did not say that it goes, so its work may be kept for it (``delay``).
+        returns: the member left and announced that it joins again: its units are delayed for it.
+    """
+    draft.bump(cause)
+    kept = delay.hold_back(draft, member_id, settings, returns=returns) if lost or returns else ()
+    draft.forget_member(member_id)
+    return (*timing.cancel_member(draft.group.group_id, member_id), *kept, *settle(draft, settings))
+
+
+def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """No heartbeat for the session timeout. A timer of a member that is gone does nothing (KAFKA-8896)."""
+    away = group.current(member_id).away
+    silence = f"{settings.session_timeout_ms} ms"
+    return _expel(
+        group,
+        member_id,
+        f"did not come back within {silence}" if away else f"was silent for {silence}",
+        now_ms,
+        settings,
+    )
+
+
+def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Revocation was not acknowledged within the member's rebalance timeout: it is fenced by a record (S14, TO-02)."""
+    current = group.current(member_id)
+    if member_id not in group.members or current.state != MemberState.UNREVOKED:
+        return Outcome(response=None)
+    timeout_ms = group.members[member_id].rebalance_timeout_ms
+    return _expel(group, member_id, f"did not stop {show(current.pending)} within {timeout_ms} ms", now_ms, settings)
+
+
+def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    if member_id not in group.members:
+        return Outcome(response=None)
+    draft = Draft(group, now_ms)
+    timers = remove_member(draft, member_id, f"{member_id} {why}", settings, lost=True)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def delay_over(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """A scheduled delay has come to its end: what was held back is given on."""
+    draft = Draft(group, now_ms)
+    timers = settle(draft, settings) if delay.end(draft, member_id) else ()
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)

@@ -1,0 +1,269 @@
+"""The group as it will be once the records written so far in this step are applied.
+
+A rule reads the draft and writes records to it; the group itself is not touched. So a step that fails half-way
+has changed nothing (reliability D8), and what a later rule of the same step reads is what an earlier one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from ...protocol.messages.common import grouped, units_of
+from ...protocol.messages.describe import Rebalance
+from ...protocol.records.base import Key, Kind, Tombstone
+from ...protocol.records.connect import (
+    HISTORY,
+    ComputationRecord,
+    CurrentRecord,
+    DelayRecord,
+    GroupRecord,
+    MemberRecord,
+    MemberState,
+    RebalanceRecord,
+    Record,
+    TargetMemberRecord,
+    TargetRecord,
+    held,
+)
+from ...protocol.units import NO_UNITS, Unit, Units
+from ..kernel.current import NOTHING, Current
+from .state import NO_TARGET, Group, Target
+
+
+class Draft:
+    """Reads of a group with this step's records laid over it.
+
+    Attributes:
+        group: as of the last applied record.
+        now_ms: the coordinator's wall clock, written into records that people or standstill read.
+        records: written so far, in order.
+        epoch: the group epoch.
+        target_epoch: the epoch of the installed target.
+        target_assignor: the assignor that computed it.
+        computation: who was asked to compute, and how that went.
+        delays: what is held back, by the member that is waited for.
+    """
+
+    def __init__(self, group: Group, now_ms: int) -> None:
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[Record] = []
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self.target_assignor = group.target_assignor
+        self.computation = group.computation
+        self._members: dict[str, MemberRecord | None] = {}
+        self._currents: dict[str, Current | None] = {}
+        self._targets: dict[str, Target | None] = {}
+        self.delays: dict[str, DelayRecord] = dict(group.delays)
+        self._rebalance = group.latest_rebalance
+        self._bumped = False
+
+    def write(self, record: Record) -> None:
+        """Add a record; what it says can be read from the draft at once."""
+        self.records.append(record)
+        match record:
+            case GroupRecord():
+                self.epoch = record.epoch
+            case TargetRecord():
+                self.target_epoch = record.epoch
+                self.target_assignor = record.assignor
+            case MemberRecord():
+                self._members[record.member_id] = record
+            case ComputationRecord():
+                self.computation = record
+            case TargetMemberRecord():
+                self._targets[record.member_id] = Target(
+                    units=units_of(record.units), error=record.error, version=record.version, metadata=record.metadata
+                )
+            case DelayRecord():
+                self.delays[record.member_id] = record
+            case Tombstone(key=Key(kind=Kind.DELAY)):
+                self.delays.pop(record.key.name, None)
+            case Tombstone(key=Key(kind=Kind.TARGET_MEMBER)):
+                self._targets[record.key.name] = None
+            case Tombstone(key=Key(kind=Kind.MEMBER)):
+                self._members[record.key.name] = None
+            case Tombstone(key=Key(kind=Kind.CURRENT)):
+                self._currents[record.key.name] = None
+            case _:
+                pass
+
+    def forget(self, kind: Kind, name: str) -> None:
+        """Write a tombstone, once."""
+        tombstone = Tombstone(Key(kind, self.group.group_id, name))
+        if tombstone not in self.records:
+            self.write(tombstone)
+
+    def forget_member(self, member_id: str) -> None:
+        """Tombstones current, target, member, in this order (HB-19)."""
+        for kind in (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER):
+            self.forget(kind, member_id)
+
+    def set_current(self, member_id: str, current: Current) -> None:
+        """Write what a member runs from now on."""
+        self._currents[member_id] = current
+        self.records.append(
+            CurrentRecord(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                epoch=current.epoch,
+                previous_epoch=current.previous_epoch,
+                state=MemberState(current.state),
+                assigned=held(current.assigned),
+                pending=held(current.pending),
+                at_ms=self.now_ms,
+            )
+        )
+
+    def set_share(self, member_id: str, share: Target) -> None:
+        """Write a member's share of the target."""
+        self.write(
+            TargetMemberRecord(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                units=grouped(share.units),
+                error=share.error,
+                version=share.version,
+                metadata=share.metadata,
+            )
+        )
+
+    def raise_target(self) -> None:
+        """The target that is in force, with the shares written in this step, under the newest group epoch: nobody has
+        computed anew, and nobody has to."""
+        self.write(
+            TargetRecord(
+                group_id=self.group.group_id,
+                epoch=self.epoch,
+                assignor=self.group.target_assignor,
+                computed_by=self.group.computed_by,
+                deferred=self.group.deferred,
+                at_ms=self.group.target_ms,
+            )
+        )
+
+    def member(self, member_id: str) -> MemberRecord | None:
+        """A member's record, if it is a member."""
+        if member_id in self._members:
+            return self._members[member_id]
+        return self.group.members.get(member_id)
+
+    def members(self) -> Iterator[MemberRecord]:
+        """All members, sorted by id: an order that left the core unsorted would differ from run to run."""
+        for member_id in sorted(self.group.members.keys() | self._members.keys()):
+            member = self.member(member_id)
+            if member is not None:
+                yield member
+
+    def current(self, member_id: str) -> Current:
+        """What a member runs."""
+        if member_id in self._currents:
+            return self._currents[member_id] or NOTHING
+        return self.group.current(member_id)
+
+    def is_settled(self, member_id: str) -> bool:
+        """Whether a member has all of the newest target and nothing has changed since: its step is to stay.
+
+        A short cut for the usual heartbeat, which must not cost more the more its sender holds; every cause of
+        a change raises the group's epoch above the target's first.
+        """
+        return (
+            self.epoch == self.target_epoch == self.group.target_epoch
+            and member_id not in self._currents
+            and member_id in self.group.members
+            and member_id not in self.group.behind
+        )
+
+    def target(self, member_id: str) -> Target:
+        """A member's share of the target."""
+        if member_id in self._targets:
+            return self._targets[member_id] or NO_TARGET
+        return self.group.target(member_id)
+
+    def has_target(self, member_id: str) -> bool:
+        """Whether the target assignment has an entry for the member. It has none for one that joined since."""
+        if member_id in self._targets:
+            return self._targets[member_id] is not None
+        return member_id in self.group.targets
+
+    def placed(self) -> Units:
+        """All units that are in somebody's share."""
+        return NO_UNITS.union(*(self.target(member.member_id).units for member in self.members()))
+
+    def eligible(self, member_id: str) -> Units:
+        """Those units of a member's share that may be handed out now.
+
+        Not those deleted since, nor those whose configuration is newer than the target (reliability S10).
+        """
+        runnable, newest = self.group.runnable, self.target_epoch
+        return frozenset(unit for unit in self.target(member_id).units if runnable.get(unit, newest + 1) <= newest)
+
+    def waits_for(self, delay: DelayRecord) -> str | None:
+        """The member that a delay waited for, once it is back: under its own id, or under its static name."""
+        if self.member(delay.member_id) is not None:
+            return delay.member_id
+        if delay.instance_id is None:
+            return None
+        return next((member.member_id for member in self.members() if member.instance_id == delay.instance_id), None)
+
+    def is_back(self, delay: DelayRecord, served: Container[str] | None = None) -> bool:
+        """Whether the member that a delay waited for is back, and among ``served`` where that is given."""
+        member_id = self.waits_for(delay)
+        return member_id is not None and (served is None or member_id in served)
+
+    def lost_work(self, served: Container[str] | None = None) -> Units:
+        """Units that are to be given to nobody now: those of lost workers that are not back (S15).
+
+        Args:
+            served: where given, a return counts only of these members.
+        """
+        if not self.delays:
+            return NO_UNITS
+        lost = [delay for delay in self.delays.values() if delay.member_id and not self.is_back(delay, served)]
+        return NO_UNITS.union(*(self.waiting(delay) for delay in lost))
+
+    def waiting(self, delay: DelayRecord) -> Units:
+        """What of a delay still has reason to wait: not what is gone, nor what was made anew or reconfigured since."""
+        runnable, epoch = self.group.runnable, delay.epoch
+        return frozenset(unit for unit in units_of(delay.units) if runnable.get(unit, epoch + 1) <= epoch)
+
+    def holder(self, unit: Unit) -> str | None:
+        """Who holds a unit, units being stopped included."""
+        entry = self.group.holders.get(unit)
+        if entry is None:
+            return None
+        member_id = entry[0]
+        if member_id in self._currents:
+            changed = self._currents[member_id]
+            if changed is None or (unit not in changed.assigned and unit not in changed.pending):
+                return None
+        return member_id
+
+    @property
+    def next_epoch(self) -> int:
+        """The group epoch after a bump in this step."""
+        return self.epoch if self._bumped else self.epoch + 1
+
+    def bump(self, cause: str) -> None:
+        """A new assignment is needed: raise the group epoch (KIP-848, the causes listed under "Group Epoch").
+
+        Several causes of one step share one epoch. Causes that come before a target has been installed for the
+        last epoch join that rebalance's explanation, since one computation answers them all.
+        """
+        last = self._rebalance
+        unanswered = last is not None and last.epoch > self.target_epoch
+        if not self._bumped:
+            self._bumped = True
+            if last is not None and unanswered:
+                self.forget(Kind.REBALANCE, str(last.epoch))
+            # A group made again under the name of one that was deleted is a later one, whatever the clock says: its
+            # tokens must be higher, and they count seconds (``TaskContext.token``).
+            created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1_000)
+            self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1, created_ms=created_ms))
+            if self.epoch - HISTORY in self.group.rebalances:
+                self.forget(Kind.REBALANCE, str(self.epoch - HISTORY))
+        causes = (*last.causes, cause) if last is not None and unanswered else (cause,)
+        started_ms = last.started_ms if last is not None and unanswered else self.now_ms
+        self._rebalance = Rebalance(epoch=self.epoch, causes=causes[-HISTORY:], started_ms=started_ms)
+        self.write(RebalanceRecord(group_id=self.group.group_id, rebalance=self._rebalance))

@@ -1,0 +1,54 @@
+"""An operator restarts a worker: the member is asked to stop its units, leave, and join again under the same member id.
+
+The request is part of the member's record, so that it survives a coordinator failover, and is repeated in every
+heartbeat response until the member leaves. The leave says that the member returns, so its units are delayed for it
+(``leave``, ``delay``): each stops once and starts once, on the same worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import GroupIdNotFound, InvalidRequest, UnknownMemberId
+from ...protocol.messages.common import RestartRequest, RestartResponse
+from ...protocol.units import printable
+from ..kernel.outcome import Outcome
+from . import validate
+from .overlay import Draft
+from .state import Group
+
+
+def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcome[RestartResponse]:
+    """Ask one member to restart. Several members may restart at the same time; a repeated request changes nothing.
+
+    Raises:
+        GroupIdNotFound: there is no such group.
+        UnknownMemberId: no such member is in the group: unknown, left, lost, or temporarily left.
+        InvalidRequest: the member is draining, so it leaves for good.
+    """
+    validate.restart(request)
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
+    member_id, member = request.member_id, group.members.get(request.member_id)
+    if member is None:
+        delay = group.delays.get(member_id)
+        if delay is not None:
+            left_s = delay.left_ms(now_ms) / 1000
+            raise UnknownMemberId(
+                f"worker {printable(member_id)!r} is not in the group: it restarts or is lost, and its units are "
+                f"delayed for it for {left_s:.1f} s more"
+            )
+        known = printable(", ".join(sorted(group.members)), most=300)
+        raise UnknownMemberId(f"worker: got {printable(member_id)!r}; allowed: {known or 'none, the group is empty'}")
+    if group.current(member_id).away:
+        raise UnknownMemberId(
+            f"worker {printable(member_id)!r} has temporarily left; its units are kept for its group.instance.id "
+            f"{printable(member.instance_id)!r}"
+        )
+    if member.draining:
+        raise InvalidRequest(f"worker {printable(member_id)!r} is draining and leaves for good")
+    if member.restart_requested:
+        return Outcome(response=RestartResponse(already_requested=True))
+    draft = Draft(group, now_ms)
+    draft.write(replace(member, restart_requested=True))
+    return Outcome(response=RestartResponse(), records=tuple(draft.records))

@@ -1,0 +1,314 @@
+"""One group as its records have made it.
+
+``apply`` is the only thing that changes a group; it serves live traffic and loading alike, is total (a tombstone
+for something unknown is a no-op, KAFKA-17306), and accepts every order of records that compaction can produce
+(KAFKA-19862). Everything not in a record is derived here from records alone, so that replaying a log gives
+the group back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...protocol.messages.common import units_of
+from ...protocol.messages.describe import Move, Rebalance
+from ...protocol.records.base import Key, Kind, Tombstone
+from ...protocol.records.connect import (
+    ComputationRecord,
+    ConnectorRecord,
+    CurrentRecord,
+    DelayRecord,
+    GroupRecord,
+    MemberRecord,
+    MemberState,
+    RebalanceRecord,
+    Record,
+    StatusRecord,
+    TargetMemberRecord,
+    TargetRecord,
+    WantedState,
+    epochs_of,
+)
+from ...protocol.units import NO_UNITS, Unit, Units
+from ..kernel.current import NOTHING, Current
+from ..sizes import connector_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One member's share of the target, and the assignor's word to it."""
+
+    units: Units = NO_UNITS
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+NO_TARGET = Target()
+
+
+def runnable_units(connector: ConnectorRecord) -> Iterable[tuple[Unit, int]]:
+    """The units of a connector that somebody shall run now, each with the epoch that brought its configuration.
+
+    Paused: the connector still watches its source, no task runs. Stopped: nothing runs.
+    """
+    if connector.wanted_state != WantedState.STOPPED:
+        yield Unit(connector.connector), connector.since_epoch
+    if connector.wanted_state == WantedState.RUNNING:
+        for number, task in enumerate(connector.tasks):
+            yield Unit(connector.connector, number), task.since_epoch
+
+
+class Group:
+    """State of one group. Read it freely; change it by ``apply`` alone."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.created_ms = 0
+        self.members: dict[str, MemberRecord] = {}
+        self.target_epoch = 0
+        self.target_assignor = ""
+        self.computed_by = ""
+        self.target_checksum = 0
+        self.deferred = 0
+        self.target_ms = 0
+        self.targets: dict[str, Target] = {}
+        self.currents: dict[str, Current] = {}
+        self.connectors: dict[str, ConnectorRecord] = {}
+        self.computation: ComputationRecord | None = None
+        self.statuses: dict[Unit, StatusRecord] = {}
+        self.rebalances: dict[int, Rebalance] = {}
+        self.delays: dict[str, DelayRecord] = {}
+
+        # Derived.
+        self.instances: dict[str, str] = {}
+        self.runnable: dict[Unit, int] = {}
+        self.connector_bytes: dict[str, int] = {}
+        self.holders: dict[Unit, tuple[str, int]] = {}
+        self.wanted_by: dict[Unit, str] = {}
+        self.behind: set[str] = set()
+        self.clock_ms = 0
+        # For the explanation of rebalances only; not part of what is compared after a replay.
+        self.stopped: dict[Unit, tuple[str, int]] = {}
+        self.landed: dict[Unit, Move] = {}
+        # Members that may have something to hear since this was last emptied; the runtime looks here.
+        self.news: set[str] = set()
+
+    @property
+    def exists(self) -> bool:
+        """Whether any record made this group; one that was only asked about is not there."""
+        return self.epoch > 0
+
+    @property
+    def latest_rebalance(self) -> Rebalance | None:
+        """The newest rebalance, finished or not."""
+        return self.rebalances[next(reversed(self.rebalances))] if self.rebalances else None
+
+    def current(self, member_id: str) -> Current:
+        """What the member runs; nothing for a member that has no record yet."""
+        return self.currents.get(member_id, NOTHING)
+
+    def target(self, member_id: str) -> Target:
+        """The member's share of the target."""
+        return self.targets.get(member_id, NO_TARGET)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def apply(self, record: Record) -> None:
+        """Take one record in. Never raises for a record of a known class."""
+        match record:
+            case CurrentRecord():
+                self._apply_current(record)
+            case GroupRecord():
+                self.epoch = record.epoch
+                self.created_ms = record.created_ms
+            case MemberRecord():
+                self._forget_instance(record.member_id)
+                self.members[record.member_id] = record
+                if record.instance_id is not None:
+                    self.instances[record.instance_id] = record.member_id
+                self.currents.setdefault(record.member_id, NOTHING)
+                self._see_progress(record.member_id)
+                if record.restart_requested:
+                    self.news.add(record.member_id)
+            case TargetMemberRecord():
+                self._forget_wanted(record.member_id)
+                target = Target(
+                    units=units_of(record.units),
+                    error=record.error,
+                    version=record.version,
+                    metadata=record.metadata,
+                )
+                self.targets[record.member_id] = target
+                for unit in target.units:
+                    self.wanted_by[unit] = record.member_id
+            case TargetRecord():
+                self.target_epoch = record.epoch
+                self.target_assignor = record.assignor
+                self.computed_by = record.computed_by
+                self.target_checksum = record.checksum
+                self.deferred = record.deferred
+                self.target_ms = record.at_ms
+                for member_id in self.members:
+                    self._see_progress(member_id)
+                self.news.update(self.members)
+            case ConnectorRecord():
+                self._replace_connector(record.connector, record)
+            case ComputationRecord():
+                self.computation = record
+                if record.member_id and not record.prepared:
+                    self.news.add(record.member_id)
+            case StatusRecord():
+                self.statuses[Unit(record.connector, record.task)] = record
+            case RebalanceRecord():
+                self._apply_rebalance(record.rebalance)
+            case DelayRecord():
+                self.delays[record.member_id] = record
+            case Tombstone():
+                self._remove(record.key)
+
+    def _apply_current(self, record: CurrentRecord) -> None:
+        before = self.current(record.member_id)
+        after = Current(
+            epoch=record.epoch,
+            previous_epoch=record.previous_epoch,
+            state=record.state,
+            assigned=epochs_of(record.assigned),
+            pending=epochs_of(record.pending),
+        )
+        self.clock_ms = max(self.clock_ms, record.at_ms)
+        self._rehold(record.member_id, before, after, record.at_ms)
+        self.currents[record.member_id] = after
+        self._see_progress(record.member_id)
+
+    def _rehold(self, member_id: str, before: Current, after: Current, at_ms: int) -> None:
+        """Keep ``holders`` in step, and note when a unit stopped and where it started again."""
+        before_held, after_held = before.held, after.held
+        if after.away:
+            # What it held stands still from now on, although nobody else may have it.
+            self.stopped.update((unit, (member_id, at_ms)) for unit in after_held if not before.away)
+        # Pending is looked at too: in a compacted log the record before, with the unit still assigned, is gone.
+        for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
+            # What nobody shall run any more does not stand still.
+            if unit in self.runnable and not before.away:
+                self.stopped[unit] = (member_id, at_ms)
+        for unit in before_held:
+            if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:
+                del self.holders[unit]
+                waiting = self.wanted_by.get(unit)
+                if waiting is not None:
+                    self.news.add(waiting)
+        for unit, epoch in after_held.items():
+            holder = self.holders.get(unit)
+            # A compacted log can show the new owner before the old one's release: the later grant counts.
+            if holder is None or holder[0] == member_id or holder[1] < epoch:
+                self.holders[unit] = (member_id, epoch)
+        for unit, epoch in after.assigned.items():
+            if before.assigned.get(unit) != epoch and not after.away:
+                source, since_ms = self.stopped.pop(unit, ("", at_ms))
+                self.landed[unit] = Move(
+                    connector=unit.connector,
+                    task=unit.task,
+                    source=source,
+                    target=member_id,
+                    standstill_ms=max(0, at_ms - since_ms),
+                )
+
+    def _apply_rebalance(self, rebalance: Rebalance) -> None:
+        self.clock_ms = max(self.clock_ms, rebalance.started_ms, rebalance.finished_ms)
+        self.rebalances[rebalance.epoch] = rebalance
+        if rebalance.finished_ms >= 0:
+            self.landed.clear()
+
+    def _replace_connector(self, name: str, connector: ConnectorRecord | None) -> None:
+        old = self.connectors.pop(name, None)
+        self.connector_bytes.pop(name, None)
+        before = dict(runnable_units(old)) if old else {}
+        after = dict(runnable_units(connector)) if connector else {}
+        if connector:
+            self.connectors[name] = connector
+            self.connector_bytes[name] = connector_bytes(connector)
+        for unit in before:
+            if unit not in after:
+                del self.runnable[unit]
+                self.stopped.pop(unit, None)
+        self.runnable.update(after)
+        changed = (unit for unit in before if after.get(unit) != before[unit])
+        self.news.update(self.holders[unit][0] for unit in changed if unit in self.holders)
+
+    def _remove(self, key: Key) -> None:
+        match key.kind:
+            case Kind.CURRENT:
+                gone = self.currents.pop(key.name, None)
+                if gone:
+                    self._rehold(key.name, gone, NOTHING, self.clock_ms)
+                if key.name in self.members:
+                    self.currents[key.name] = NOTHING
+                    self._see_progress(key.name)
+            case Kind.MEMBER:
+                self._forget_instance(key.name)
+                self.members.pop(key.name, None)
+                if not self.current(key.name).held:
+                    self.currents.pop(key.name, None)
+                self.behind.discard(key.name)
+                self.news.add(key.name)
+            case Kind.TARGET_MEMBER:
+                self._forget_wanted(key.name)
+                self.targets.pop(key.name, None)
+                self._see_progress(key.name)
+            case Kind.CONNECTOR:
+                self._replace_connector(key.name, None)
+            case Kind.STATUS:
+                name, _, task = key.name.rpartition("\n")
+                self.statuses.pop(Unit(name, int(task)), None)
+            case Kind.REBALANCE:
+                self.rebalances.pop(int(key.name), None)
+            case Kind.COMPUTATION:
+                self.computation = None
+            case Kind.DELAY:
+                self.delays.pop(key.name, None)
+            case Kind.TARGET:
+                self.target_epoch, self.target_assignor, self.computed_by = 0, "", ""
+                self.target_checksum = self.deferred = self.target_ms = 0
+            case Kind.GROUP:
+                self.epoch = 0
+
+    def _forget_instance(self, member_id: str) -> None:
+        """A static name is free again when its member goes or takes another (KAFKA-20747)."""
+        member = self.members.get(member_id)
+        name = member.instance_id if member is not None else None
+        # In a compacted log the name's next bearer may stand before this one's end.
+        if name is not None and self.instances.get(name) == member_id:
+            del self.instances[name]
+
+    def _forget_wanted(self, member_id: str) -> None:
+        for unit in self.target(member_id).units:
+            if self.wanted_by.get(unit) == member_id:
+                del self.wanted_by[unit]
+
+    def _see_progress(self, member_id: str) -> None:
+        """A member is behind until it has the target's epoch and all of its units, and not while it is away."""
+        if member_id not in self.members:
+            return
+        current = self.current(member_id)
+        there = current.away or (
+            current.epoch == self.target_epoch
+            and not current.pending
+            and current.state == MemberState.STABLE
+            and current.assigned.keys() == self.target(member_id).units
+        )
+        if there:
+            self.behind.discard(member_id)
+        else:
+            self.behind.add(member_id)
+
+
+def replay(group_id: str, records: Iterable[Record]) -> Group:
+    """The group that a log stands for."""
+    group = Group(group_id)
+    for record in records:
+        group.apply(record)
+    group.news.clear()
+    return group

@@ -1,0 +1,226 @@
+"""The target assignment: what an assignor is shown, when its result is legal, and how it becomes the target."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence, Set as AbstractSet
+from dataclasses import replace
+from zlib import crc32
+
+from ...assign.legality import first_offence
+from ...assign.placement import NO_PLACEMENT, PREFIX, placement_of
+from ...errors import (
+    ConfigError,
+)
+from ...protocol.messages.assignment import (
+    AssignorMetadata,
+    InstalledMember,
+    InstallRequest,
+    PreparedConnector,
+    PreparedMember,
+    PrepareResponse,
+)
+from ...protocol.messages.common import config_of, each_unit, units_of
+from ...protocol.records.base import Kind
+from ...protocol.records.connect import ConnectorRecord, TargetRecord, WantedState
+from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units
+from ..kernel.timers import CancelTimer, Timer, TimerKey, TimerKind
+from . import delay, static
+from .move_limit import stay_for_now
+from .overlay import Draft
+from .selection import info_of, taking
+from .settings import GroupSettings, ServerAnswer
+from .state import NO_TARGET, Target
+
+COORDINATOR = "coordinator"
+"""Stands for the coordinator where a member could have computed the target."""
+
+
+def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> PrepareResponse:
+    """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
+    group = draft.group
+    shown = PrepareResponse(
+        group_epoch=draft.epoch,
+        assignor_name=assignor,
+        connectors=tuple(
+            _prepared(connector)
+            for _, connector in sorted(group.connectors.items())
+            if connector.wanted_state != WantedState.STOPPED
+        ),
+        held_back=delay.shown(draft),
+        # An assignor that takes it for a delay of its own must not be refused for it.
+        scheduled_rebalance_max_delay_ms=min(settings.scheduled_delay_ms, settings.longest_delay_ms),
+    )
+    start = {entry.connector: place for entry, place in zip(shown.connectors, shown.starts()[:-1], strict=True)}
+    members = []
+    for member in taking(draft):
+        info = info_of(member, assignor)
+        waiting = [draft.waiting(kept) for kept in draft.delays.values() if draft.waits_for(kept) == member.member_id]
+        # The draft's first: a static member's successor has its share by a record of this very step.
+        target = draft.target(member.member_id)
+        share = group.target(member.member_id) if target == NO_TARGET else target
+        has = share.units.union(*waiting)
+        members.append(
+            PreparedMember(
+                member_id=member.member_id,
+                member_epoch=draft.current(member.member_id).epoch,
+                instance_id=member.instance_id,
+                assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
+                if info
+                else AssignorMetadata(),
+                places=tuple(
+                    sorted([start[name] + task - CONNECTOR for name, task in has if (name, task) in group.runnable])
+                ),
+                told=share.metadata if group.target_assignor == assignor else b"",
+                labels=member.labels,
+                rack=member.rack,
+                capacity=member.capacity,
+                host=member.host,
+            )
+        )
+    return replace(shown, members=tuple(members))
+
+
+def _prepared(connector: ConnectorRecord) -> PreparedConnector:
+    num_tasks = len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0
+    asked = tuple(entry for entry in connector.config if entry.name.startswith(PREFIX))
+    placement = NO_PLACEMENT
+    if asked:
+        try:
+            placement = placement_of(config_of(asked))
+        except ConfigError:  # of a log older than the check: what nobody can read asks for nothing
+            asked = ()
+    return PreparedConnector(
+        connector=connector.connector,
+        num_tasks=num_tasks,
+        weight=placement.weight,
+        task_weights=placement.weights_of(num_tasks),
+        placement=asked,
+    )
+
+
+def offence_of(
+    draft: Draft,
+    assignor: str,
+    members: Sequence[InstalledMember],
+    *,
+    left_out: Units = NO_UNITS,
+    epoch: int | None = None,
+) -> str | None:
+    """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9).
+
+    Args:
+        left_out: units the assignor itself leaves unassigned. Delayed units of lost members may be placed or left out:
+            they are assigned to nobody.
+        epoch: the group epoch the assignment was prepared for. For one the group has left behind, units that are newer
+            than it need not be placed, and members that have begun to drain since may still be named.
+    """
+    runnable = draft.group.runnable
+    units: AbstractSet[Unit] = runnable.keys()
+    allowed = {member.member_id for member in taking(draft)}
+    if epoch is not None and epoch < draft.epoch:
+        named = left_out.union(*(each_unit(installed.units) for installed in members))
+        units = frozenset(unit for unit, since_epoch in runnable.items() if since_epoch <= epoch or unit in named)
+        allowed = {member.member_id for member in draft.members()}
+    offence = first_offence(
+        ((installed.member_id, each_unit(installed.units)) for installed in members),
+        members=allowed,
+        units=units,
+        held_back=left_out,
+        waiting=draft.lost_work(_served(draft, members, epoch)),
+    )
+    if offence:
+        return offence
+    for installed in members:
+        member = draft.member(installed.member_id)
+        info = info_of(member, assignor) if member else None
+        if info and not info.minimum_version <= installed.version <= info.maximum_version:
+            return (
+                f"version {installed.version} for {installed.member_id}, "
+                f"which reads {info.minimum_version} to {info.maximum_version}"
+            )
+    return None
+
+
+def _served(draft: Draft, members: Sequence[InstalledMember], epoch: int | None) -> Container[str] | None:
+    """The members whose return an assignment takes into account; ``None``: all.
+
+    A member that came back after the assignment was prepared is not in it. Its delayed units stay reserved for it
+    until the next computation (S15).
+    """
+    return None if epoch is None or epoch == draft.epoch else {installed.member_id for installed in members}
+
+
+def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> bool:
+    """Whether an assignment is illegal whatever the group is: no change of the group explains it."""
+    named = left_out.union(*(each_unit(installed.units) for installed in members))
+    shares = ((installed.member_id, each_unit(installed.units)) for installed in members)
+    ids = {installed.member_id for installed in members}
+    return first_offence(shares, members=ids, units=named, held_back=left_out) is not None
+
+
+def delay_out_of_range(request: InstallRequest | ServerAnswer, settings: GroupSettings) -> str | None:
+    """A fault of the assignor, not of the message: it must be recorded as one, or the same member is waited for."""
+    if request.delay_ms <= settings.longest_delay_ms:
+        return None
+    return f"a delay of {request.delay_ms} ms; allowed: 0 to {settings.longest_delay_ms}"
+
+
+def checksum_of(request: InstallRequest) -> int:
+    """Of all that an install says of the target; what became of it may differ (held back, left for the next round)."""
+    return crc32(repr((request.members, request.held_back, request.delay_ms)).encode())
+
+
+def target_of(member: InstalledMember) -> Target:
+    return Target(units=units_of(member.units), error=member.error, version=member.version, metadata=member.metadata)
+
+
+def install_target(
+    draft: Draft,
+    answer: InstallRequest | ServerAnswer,
+    assignor: str,
+    computed_by: str,
+    settings: GroupSettings,
+    *,
+    epoch: int | None = None,
+) -> tuple[Timer, ...]:
+    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02).
+
+    Args:
+        epoch: the group epoch it was prepared for, above the target epoch; the newest by default. Members that have
+            joined since get nothing yet. Units that were added or reconfigured since are granted by the next target
+            assignment: none is granted at an owner epoch below that of its configuration (``Draft.eligible``). As
+            target epochs only grow and each unit is in one member's share, owner epochs stay strictly monotonic.
+    """
+    epoch = draft.epoch if epoch is None else epoch
+    group = draft.group
+    shares = {member.member_id: target_of(member) for member in answer.members}
+    served = _served(draft, answer.members, epoch)
+    waiting = draft.lost_work(served)
+    if waiting:
+        shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
+    # What is held back until its holder has let go of it (KIP-415's first round) need not wait for the whole delay.
+    let_go = sum(draft.holder(unit) is not None for unit in units_of(answer.held_back) - waiting)
+    deferred = let_go + stay_for_now(draft, shares, settings.most_moves)
+    for member in draft.members():
+        share = shares.get(member.member_id, NO_TARGET)
+        # The draft's: a share forgotten in this very step must be written again, even where it is the same.
+        if share != draft.target(member.member_id):
+            draft.set_share(member.member_id, share)
+        static.release_for_others(draft, member.member_id)
+    for member_id in sorted(group.targets):
+        if draft.member(member_id) is None:
+            draft.forget(Kind.TARGET_MEMBER, member_id)
+    timers = delay.after_install(draft, answer.held_back, answer.delay_ms, epoch=epoch, served=served)
+    draft.write(
+        TargetRecord(
+            group_id=group.group_id,
+            epoch=epoch,
+            assignor=assignor,
+            computed_by=computed_by,
+            checksum=checksum_of(answer) if isinstance(answer, InstallRequest) else 0,
+            deferred=deferred,
+            # A group without members has been given nothing yet: whoever joins first does not wait (HB-13).
+            at_ms=draft.now_ms if shares else 0,
+        )
+    )
+    return (*timers, CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)))

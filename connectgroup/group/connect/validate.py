@@ -1,0 +1,223 @@
+"""What a request must obey before anything else is looked at: one line of code beside each sentence.
+
+Source: the "Request Validation" sections of "Connect on the new protocol"; the sentences are quoted in the
+docstrings of the tests. All raise ``InvalidRequest`` naming field, value and what is allowed; some group ids
+``InvalidGroupId``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...assign.placement import WorkerTraits, check_traits, most_tasks, placement_of
+from ...errors import ConfigError, InvalidGroupId, InvalidRequest
+from ...protocol.messages.assignment import InstallRequest, PrepareRequest
+from ...protocol.messages.common import (
+    LARGEST_METADATA,
+    AssignorInfo,
+    ConnectorTasks,
+    RestartRequest,
+    config_of,
+    each_unit,
+)
+from ...protocol.messages.connectors import UpdateConnectorsRequest
+from ...protocol.messages.heartbeat import HeartbeatRequest
+from ...protocol.records.connect import MemberRecord, WantedState
+from ...protocol.units import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAVE_EPOCH, Unit, printable
+from .settings import GroupSettings
+
+MAX_GROUP_METADATA: Final = 16 << 20
+"""Bytes of assignor metadata of all members of a group: a Prepare response has a limit."""
+
+SMALL_METADATA: Final = 4_096
+"""Bytes of one member's assignor metadata that are accepted whatever the other members have."""
+
+
+def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: got {printable(value)!r}; allowed: {allowed}")
+
+
+def name(field: str, value: str) -> None:
+    """A name is 1 to 249 bytes of printable characters without blanks at its ends, and not ``.`` or ``..``."""
+    if not value:
+        raise _refuse(field, value, "a non-empty name")
+    if len(value) > MAX_NAME_BYTES or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise _refuse(field, value, f"at most {MAX_NAME_BYTES} bytes (it has {len(value)} characters)")
+    if not value.isprintable() or value.strip() != value or value in (".", ".."):
+        raise _refuse(field, value, "printable characters, no blanks at the ends, not '.' or '..'")
+
+
+def group_id(value: str) -> None:
+    """A group id where the answer to a bad one is INVALID_GROUP_ID: Describe and Delete, as Kafka shipped them (RV-01).
+
+    Raises:
+        InvalidGroupId: it is no name.
+    """
+    try:
+        name("GroupId", value)
+    except InvalidRequest as error:
+        raise InvalidGroupId(str(error)) from error
+
+
+def _group_id_to_compute(value: str) -> None:
+    """Prepare and Install: "INVALID_REQUEST ... GroupId must be non-empty"; their lists of errors have INVALID_GROUP_ID
+    too, which is left for one that is not empty and yet no name."""
+    if not value:
+        name("GroupId", value)
+    group_id(value)
+
+
+def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
+    """ConnectGroupHeartbeat: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < STATIC_LEAVE_EPOCH:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= -2")
+    if request.instance_id is not None:
+        name("InstanceId", request.instance_id)
+    elif request.member_epoch == STATIC_LEAVE_EPOCH:
+        raise _refuse("InstanceId", None, "a static name where MemberEpoch is -2")
+    joins = request.member_epoch == JOIN_EPOCH
+    if joins and request.rebalance_timeout_ms <= 0:
+        raise _refuse("RebalanceTimeoutMs", request.rebalance_timeout_ms, "> 0 in the first heartbeat")
+    if (
+        request.rebalance_timeout_ms != -1
+        and not 0 < request.rebalance_timeout_ms <= settings.longest_rebalance_timeout_ms
+    ):
+        raise _refuse(
+            "RebalanceTimeoutMs",
+            request.rebalance_timeout_ms,
+            f"1 to {settings.longest_rebalance_timeout_ms}, or -1 as before",
+        )
+    if request.server_assignor is not None and request.client_assignors is not None:
+        raise _refuse("ServerAssignor", request.server_assignor, "ServerAssignor or ClientAssignors, not both")
+    if request.server_assignor is not None:
+        name("ServerAssignor", request.server_assignor)
+    if request.client_assignors:
+        for info in request.client_assignors:
+            assignor(info)
+        names = [info.name for info in request.client_assignors]
+        if len(set(names)) != len(names):
+            raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
+    # Epoch 0 means "I run nothing" (design 3.4; Kafka refuses anything else too: RV-06).
+    if joins and request.owned != ():
+        raise _refuse(
+            "ConnectorsAndTasks", "null" if request.owned is None else "units", "an empty list when MemberEpoch is 0"
+        )
+    if request.owned is not None:
+        distinct("ConnectorsAndTasks", request.owned)
+    if request.max_wait_ms < 0:
+        raise _refuse("MaxWaitMs", request.max_wait_ms, ">= 0")
+    traits(request)
+
+
+def traits(request: HeartbeatRequest) -> None:
+    """Labels, rack, capacity and host: stored in the member record, and sent with every Prepare."""
+    labels = tuple((label.name, label.value) for label in request.labels)
+    try:
+        check_traits(WorkerTraits(labels=labels, rack=request.rack, capacity=request.capacity, host=request.host))
+    except ConfigError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def assignor(info: AssignorInfo) -> None:
+    """The four rules of one entry of ClientAssignors, and a bound on its metadata."""
+    name("Assignor.Name", info.name)
+    if info.minimum_version < -1:
+        raise _refuse("Assignor.MinimumVersion", info.minimum_version, ">= -1")
+    if info.maximum_version < 0:
+        raise _refuse("Assignor.MaximumVersion", info.maximum_version, ">= 0")
+    if info.maximum_version < info.minimum_version:
+        raise _refuse("Assignor.MaximumVersion", info.maximum_version, f">= MinimumVersion ({info.minimum_version})")
+    if not info.minimum_version <= info.version <= info.maximum_version:
+        raise _refuse("Assignor.Version", info.version, f"{info.minimum_version} to {info.maximum_version}")
+    if len(info.metadata) > LARGEST_METADATA:
+        raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {LARGEST_METADATA} bytes")
+
+
+def all_metadata(members: Sequence[MemberRecord]) -> None:
+    """The metadata of all members, of which a Prepare response has one assignor's: the last member is the new one."""
+    if sum([len(info.metadata) for info in members[-1].assignors]) <= SMALL_METADATA:
+        return  # 1,000 of that size fit in any case
+    total = sum([len(info.metadata) for member in members for info in member.assignors])
+    if total > MAX_GROUP_METADATA:
+        raise _refuse(
+            "Assignor.Metadata", f"{total} bytes of all members", f"at most {MAX_GROUP_METADATA} bytes a group"
+        )
+
+
+def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
+    """A report of units: real task numbers, and none of them twice."""
+    for group in groups:
+        name(f"{field}.Connector", group.connector)
+        if group.tasks and min(group.tasks) <= CONNECTOR:
+            raise _refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
+    units = list(each_unit(groups))
+    if len(set(units)) < len(units):
+        seen: set[Unit] = set()
+        for unit in units:
+            if unit in seen:
+                raise _refuse(field, unit, "each connector or task once")
+            seen.add(unit)
+
+
+def prepare(request: PrepareRequest) -> None:
+    """ConnectGroupPrepareAssignment: all rules that need nothing but the request."""
+    _group_id_to_compute(request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < 0:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
+
+
+def install(request: InstallRequest) -> None:
+    """ConnectGroupInstallAssignment: all rules that need nothing but the request."""
+    _group_id_to_compute(request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < 0:
+        raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
+    if request.group_epoch < 0:
+        raise _refuse("GroupEpoch", request.group_epoch, ">= 0")
+    if request.delay_ms < 0:
+        raise _refuse("DelayMs", request.delay_ms, ">= 0")
+    if request.held_back and not request.delay_ms:
+        raise _refuse("HeldBack", f"{len(request.held_back)} connectors", "units held back with a DelayMs above 0")
+    distinct("HeldBack", request.held_back)
+
+
+def restart(request: RestartRequest) -> None:
+    """ConnectGroupRestartMember: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    name("MemberId", request.member_id)
+
+
+def update_connectors(request: UpdateConnectorsRequest) -> None:
+    """ConnectGroupUpdateConnectors: all rules that need nothing but the request."""
+    name("GroupId", request.group_id)
+    if request.member_id is not None:
+        name("MemberId", request.member_id)
+    if not request.changes:
+        raise _refuse("Changes", "an empty list", "at least one change")
+    for change in request.changes:
+        name("Changes.Connector", change.connector)
+        if change.wanted_state not in (0, *WantedState):
+            raise _refuse("Changes.WantedState", change.wanted_state, "0 as it is, 1 running, 2 paused, 3 stopped")
+        if change.expected_version < -1:
+            raise _refuse("Changes.ExpectedVersion", change.expected_version, ">= -1")
+        if change.task_configs is not None and request.member_id is None:
+            raise _refuse(
+                "Changes.TaskConfigs", "a task list from an operator", "task lists come from the connector's owner"
+            )
+        if change.config is not None:
+            try:
+                config = config_of(change.config)
+                placement_of(config)
+                most_tasks(config)
+            except ConfigError as error:
+                raise InvalidRequest(f"connector {printable(change.connector)}: {error}") from error
+        for field in ("config", "task_configs"):
+            if change.delete and getattr(change, field) is not None:
+                raise _refuse("Changes.Delete", True, f"delete, or {field}, not both")
+    named = [change.connector for change in request.changes]
+    if len(set(named)) != len(named):
+        raise _refuse("Changes", ", ".join(named), "each connector once")

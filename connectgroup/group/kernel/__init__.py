@@ -1,0 +1,1 @@
+"""Rules that no group type owns: reconciliation and the outcome of a step."""

@@ -1,0 +1,479 @@
+"""The SQLite file itself: what is in it, and what is checked. All of it runs on one thread and may block.
+
+Tables: ``records``, one row a record in log order, tombstones with a null value; ``groups``, for each group the
+number of its rows and the sum of their checksums; ``meta``, the coordinator epoch. SQLite keeps no checksum of
+its pages, so a bit that flips on disk can alter a row, hide it or give it to another group without an error.
+The checksum of each row and the sum of each group find all three.
+
+synchronous=FULL, because NORMAL may lose an acknowledged commit. After any failure the connection is thrown away and
+the next call makes a new one, as a restarted process would, writing the WAL back into the file first: a commit whose
+fsync failed may be in the WAL or not, and must not come and go.
+
+Source: sqlite.org, "Write-Ahead Logging", "PRAGMA synchronous", "Database File Format".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import stat
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import LogError, WireError
+from ...protocol.records.base import Key, Kind
+from ...protocol.records.connect import Record
+from ...protocol.units import printable
+from ...wire.record_codec import decode_record
+from ..base import EncodedRecord, Loaded, LogFenced
+from .lock import LockFile
+from .wal import check_wal, rewrite_wal
+
+APPLICATION_ID: Final = 0x434E4752
+"""'CNGR' in the file's header: what tells our file from any other database."""
+
+SCHEMA_VERSION: Final = 1
+
+COMPACT_AFTER: Final = 2_000
+"""Rows of one group: its compaction then takes some 50 ms, in which nothing else is written."""
+
+_SCHEMA: Final = f"""
+CREATE TABLE records (
+    offset INTEGER PRIMARY KEY AUTOINCREMENT,  -- an offset is never used twice, not even after compaction
+    batch INTEGER NOT NULL,                    -- offset of the batch's first record
+    epoch INTEGER NOT NULL,                    -- coordinator epoch of the writer
+    kind INTEGER NOT NULL,
+    group_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value BLOB,                                -- null: tombstone
+    crc32 INTEGER NOT NULL                     -- of all of the above
+);
+CREATE INDEX records_by_group ON records (group_id);
+CREATE TABLE groups (group_id TEXT PRIMARY KEY, row_count INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('epoch', 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+_INSERT: Final = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_SELECT: Final = "SELECT offset, batch, epoch, kind, group_id, name, value, crc32 FROM records"
+_COUNT: Final = """
+INSERT INTO groups VALUES (?, ?, ?) ON CONFLICT (group_id) DO UPDATE
+SET row_count = row_count + excluded.row_count, checksum = (checksum + excluded.checksum) & 4294967295
+"""
+
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "glusterfs", "fuse.sshfs"})
+
+logger = logging.getLogger(__name__)
+
+
+class Store:
+    """One opening of the file. ``open`` first; any method may raise ``LogError``, which names the file."""
+
+    def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER) -> None:
+        self.path = path
+        self._compact_after = compact_after
+        self._wal = path.with_name(path.name + "-wal")
+        self._lock = LockFile(path.with_name(path.name + ".lock"))
+        self._connection: sqlite3.Connection | None = None
+        self._epoch = 0
+        self._live: Counter[str] = Counter()  # each group's rows after its last compaction
+        self._added: Counter[str] = Counter()  # and those added since
+
+    def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> list[str]:
+        """Write the batches in one transaction; the groups that it is time to ``compact``."""
+        if not any(batches):
+            return []
+        with self._transaction() as connection:
+            # The lock file should make this impossible; somebody may have removed it (D4).
+            epoch = self._read_epoch(connection)
+            if epoch != self._epoch:
+                raise LogFenced(f"{self.path}: opened by another process at epoch {epoch}, this one has {self._epoch}")
+            offset = self._next_offset(connection)
+            rows: list[tuple[Any, ...]] = []
+            sums: dict[str, tuple[int, int]] = {}
+            for batch in batches:
+                first = offset
+                for (kind, group_id, name), value in batch:
+                    crc = row_checksum(offset, first, epoch, kind, group_id.encode(), name.encode(), value)
+                    rows.append((offset, first, epoch, int(kind), group_id, name, value, crc))
+                    count, total = sums.get(group_id, (0, 0))
+                    sums[group_id] = (count + 1, total + crc & 0xFFFFFFFF)
+                    offset += 1
+            connection.executemany(_INSERT, rows)
+            connection.executemany(_COUNT, [(group_id, *sums[group_id]) for group_id in sums])
+        self._added.update({group_id: count for group_id, (count, _) in sums.items()})
+        # As many again as are live: compaction costs in the mean no more than appending did.
+        return [group for group in sums if self._added[group] >= max(self._compact_after, self._live[group])]
+
+    def load(self, group_id: str | None) -> dict[str, Loaded]:
+        """The records of one group or of all; a group that cannot be trusted has an error in place of them."""
+        found: dict[str, list[Record]] = {} if group_id is None else {group_id: []}
+        broken: dict[str, LogError] = {}
+        sums: dict[str, tuple[int, int]] = {}
+        with self._reading() as connection:
+            for row in self._rows(connection, group_id):
+                group = row.group_id
+                count, total = sums.get(group, (0, 0))
+                sums[group] = (count + 1, total + row.crc & 0xFFFFFFFF)
+                records = found.setdefault(group, [])
+                if group in broken:
+                    continue
+                try:
+                    records.append(row.record(newest_epoch=self._epoch))
+                except WireError as error:
+                    broken[group] = LogError(
+                        f"{self.path}: offset {row.offset}, group {printable(group)}: {printable(error, most=300)}"
+                    )
+            expected = self._sums(connection, group_id)
+        for group in expected.keys() | sums.keys():
+            if expected.get(group) != sums.get(group) and group not in broken:
+                found.setdefault(group, [])
+                broken[group] = LogError(
+                    f"{self.path}: group {printable(group)}: {sums.get(group, (0, 0))[0]} records found where "
+                    f"{expected.get(group, (0, 0))[0]} were written, or their checksums do not add up"
+                )
+        return {group: broken[group] if group in broken else tuple(records) for group, records in found.items()}
+
+    def compact(self, group_id: str | None = None) -> int:
+        """Drop rows that a later one replaces, and tombstones, of one group or of all; how many.
+
+        A group in which anything is wrong is left as it is: what is broken must neither hide nor be hidden.
+        """
+        with self._transaction() as connection:
+            newest: dict[Key, int] = {}
+            rows: dict[str, list[tuple[int, Key, bool, int]]] = {}
+            for row in self._rows(connection, group_id):
+                entries = rows.setdefault(row.group_id, [])
+                try:
+                    key = row.key()
+                except WireError:
+                    continue  # then the sums do not agree
+                newest[key] = row.offset
+                entries.append((row.offset, key, row.value is None, row.crc))
+            expected = self._sums(connection, group_id)
+            dropped: list[tuple[int]] = []
+            for group, entries in rows.items():
+                kept = [crc for offset, key, tombstone, crc in entries if newest[key] == offset and not tombstone]
+                self._live[group], self._added[group] = len(kept), 0
+                sums = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
+                if expected.get(group) != sums or len(kept) == len(entries):
+                    continue
+                dropped.extend((offset,) for offset, key, gone, _ in entries if newest[key] != offset or gone)
+                connection.execute("DELETE FROM groups WHERE group_id = ?", (group,))
+                if kept:
+                    connection.execute(_COUNT, (group, len(kept), sum(kept) & 0xFFFFFFFF))
+            connection.executemany("DELETE FROM records WHERE offset = ?", dropped)
+        return len(dropped)
+
+    def open(self) -> int:
+        """Take the file: lock, check, make if new, raise the epoch, compact. The new epoch."""
+        with self._errors():
+            self._check_place()
+            self._lock.acquire(self.path)
+        try:
+            with self._errors():
+                self._check_what_is_left()
+                self._lock.write("opening")
+            self._connection = self._connect()
+            with self._transaction() as connection:
+                self._epoch = self._read_epoch(connection) + 1
+                connection.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (self._epoch,))
+            self.compact()
+            self._check_mode()
+        except BaseException:
+            self.close()
+            raise
+        return self._epoch
+
+    def close(self) -> None:
+        """Close the file, then let go of the lock. Never raises for what is already lost."""
+        try:
+            if self._connection is not None:
+                self._drop_connection()
+        finally:
+            self._lock.release()
+
+    # ------------------------------------------------------------------------------------------ connection
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection to a file that is ours, in WAL mode with nothing left in the WAL."""
+        with self._errors():
+            self._settle_wal()  # first: SQLite would cut it and write the rest back
+            _make_private(self.path)
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
+        try:
+            with self._errors():
+                # Text comes as bytes: a row with broken text must not fail the rows after it.
+                connection.text_factory = bytes
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.execute("PRAGMA cell_size_check = ON")
+                application = _pragma(connection, "application_id")
+                version = _pragma(connection, "user_version")
+                tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+                if application != APPLICATION_ID and (application or version or tables):
+                    raise LogError(
+                        f"{self.path}: is the database of another application (application_id {application}); "
+                        f"allowed: a log of ours or a new file"
+                    )
+                new = not (application or version or tables)
+                if not new and version != SCHEMA_VERSION:
+                    raise LogError(
+                        f"{self.path}: has schema version {version}, written by other software; "
+                        f"allowed: {SCHEMA_VERSION}"
+                    )
+                if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != b"wal":
+                    raise LogError(f"{self.path}: this place does not support SQLite's write-ahead log")
+                connection.execute("PRAGMA synchronous = FULL")
+                if _pragma(connection, "synchronous") != 2:
+                    raise LogError(f"{self.path}: SQLite does not take synchronous=FULL")
+                if new:
+                    connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if busy:
+                    raise LogError(f"{self.path}: another process is reading it and holds up its write-ahead log")
+                # A WAL file exists from here on until the connection is closed. On the disk, too: said of one that
+                # is not found after a power loss, "writing" would mean that records are missing.
+                _sync_folder(self.path.parent)
+                self._lock.write("writing")
+        except BaseException:
+            self._close(connection, "opening")
+            raise
+        return connection
+
+    def _settle_wal(self) -> None:
+        check_wal(self._wal)
+        # Only what is left of a log of ours, of which this is the one holder: where no process has been named before,
+        # or the lock file is another one now, somebody may be writing.
+        if (self._epoch or self._lock.left_by) and self._lock.in_place() and _is_ours(self.path):
+            rewrite_wal(self._wal)
+
+    def _close(self, connection: sqlite3.Connection, doing: str) -> None:
+        with suppress(OSError):
+            self._lock.write(doing)  # no longer "writing": the last connection takes the WAL file with it
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._close(connection, "closing")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that is dropped if anything goes wrong on it."""
+        if self._connection is None:
+            if not self._epoch:
+                raise LogError(f"{self.path}: is not open")
+            self._connection = self._connect()
+        try:
+            with self._errors():
+                yield self._connection
+        except BaseException:
+            self._drop_connection()
+            raise
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction: committed at the end, rolled back and the connection dropped on any error."""
+        with self._reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the file system or SQLite says becomes a ``LogError`` that names the file."""
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite's message quotes what is damaged
+            name = getattr(error, "sqlite_errorname", "")
+            raise LogError(f"{self.path}: {printable(error, most=200)}{name and f' ({name})'}") from error
+        except OSError as error:
+            raise LogError(f"{self.path}: {error.strerror}") from error
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def _rows(self, connection: sqlite3.Connection, group_id: str | None) -> Iterator[Row]:
+        where, arguments = ("", ()) if group_id is None else (" WHERE group_id = ?", (group_id,))
+        for values in connection.execute(f"{_SELECT}{where} ORDER BY offset", arguments):
+            row = Row.of(values)
+            if row is not None:  # its group misses it: see the sums
+                yield row
+
+    def _sums(self, connection: sqlite3.Connection, group_id: str | None) -> dict[str, tuple[int, int]]:
+        where, arguments = ("", ()) if group_id is None else (" WHERE group_id = ?", (group_id,))
+        query = f"SELECT group_id, row_count, checksum FROM groups{where}"
+        return {_text(group): (count, total) for group, count, total in connection.execute(query, arguments)}
+
+    def _read_epoch(self, connection: sqlite3.Connection) -> int:
+        row = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
+        if row is None or not isinstance(row[0], int):
+            raise LogError(f"{self.path}: has lost its coordinator epoch")
+        return row[0]
+
+    def _next_offset(self, connection: sqlite3.Connection) -> int:
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
+        return (row[0] if row else 0) + 1
+
+    # ------------------------------------------------------------------------------------------ the place
+
+    def _check_place(self) -> None:
+        if self.path.is_dir():
+            raise LogError(f"{self.path}: is a directory; allowed: a file")
+        if not self.path.parent.is_dir():
+            raise LogError(f"{self.path}: its folder does not exist")
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise LogError(f"{self.path}: cannot be written by this user")
+        if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would take one byte for none
+            raise LogError(f"{self.path}: is not a database; allowed: a log of ours or a new file")
+        kind = file_system(self.path.parent)
+        if kind in _NETWORK:
+            raise LogError(f"{self.path}: is on a network file system ({kind}); allowed: a local disk")
+        if kind in ("tmpfs", "ramfs"):
+            logger.warning("%s: is on %s, its records do not survive a restart of the machine", self.path, kind)
+
+    def _check_mode(self) -> None:
+        """Warn where others may read the log. Its mode is kept: an operator may have set it for a backup."""
+        with self._errors():
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+        if mode & 0o077:
+            logger.warning(
+                "%s: other users may access it (mode %04o), and connector configurations are in it; allowed: chmod 600",
+                self.path,
+                mode,
+            )
+
+    def _check_what_is_left(self) -> None:
+        """A process that died while it wrote has left a WAL; without it, acknowledged records are missing.
+
+        So they are in a file that is empty after somebody wrote to it; one that is gone after a good end was removed.
+        """
+        holder, _, doing = self._lock.left_by.partition(" ")
+        if doing in ("writing", "closing") and self.path.exists() and not self.path.stat().st_size:
+            raise LogError(
+                f"{self.path}: is empty though process {printable(holder)} wrote a log there: its records are lost. "
+                f"To begin anew, remove {self._lock.path.name}"
+            )
+        if doing == "writing" and not (self._wal.exists() and self.path.exists()):
+            lost = self.path if self._wal.exists() else self._wal
+            raise LogError(
+                f"{self.path}: {lost.name} is missing though process {printable(holder)} did not end in good order: "
+                f"records may be lost. To go on with what is left, remove {self._lock.path.name}"
+            )
+
+
+class Row:
+    """One row as it stands in the file, trusted in nothing."""
+
+    __slots__ = ("batch", "crc", "epoch", "group_id", "kind", "name", "offset", "raw_group", "value")
+
+    offset: int
+    batch: int
+    epoch: int
+    kind: int
+    raw_group: bytes
+    group_id: str
+    name: bytes
+    value: bytes | None
+    crc: int
+
+    @classmethod
+    def of(cls, values: tuple[Any, ...]) -> Row | None:
+        """The row, or ``None`` if its columns are not even of the right types."""
+        *numbers, group, name, value, crc = values
+        if not all(isinstance(number, int) for number in (*numbers, crc)):
+            return None
+        if not isinstance(group, bytes) or not isinstance(name, bytes) or not isinstance(value, bytes | None):
+            return None
+        row = cls()
+        row.offset, row.batch, row.epoch, row.kind = numbers
+        row.raw_group, row.name, row.value, row.crc = group, name, value, crc
+        row.group_id = _text(group)
+        return row
+
+    def key(self) -> Key:
+        """The row's key, its checksum verified; ``WireError`` otherwise."""
+        crc = row_checksum(self.offset, self.batch, self.epoch, self.kind, self.raw_group, self.name, self.value)
+        if crc != self.crc:
+            raise WireError(f"its checksum is {crc}, {self.crc} was written")
+        try:
+            return Key(Kind(self.kind), self.group_id, self.name.decode())
+        except ValueError as error:
+            raise WireError(f"record kind {self.kind} is not known to this version of the software") from error
+
+    def record(self, *, newest_epoch: int) -> Record:
+        """The row's record, all checks made; ``WireError`` names what is wrong."""
+        key = self.key()
+        if self.epoch > newest_epoch:
+            raise WireError(f"it is of coordinator epoch {self.epoch}, the log is at {newest_epoch}")
+        return decode_record(key, self.value)
+
+
+def row_checksum(
+    offset: int, batch: int, epoch: int, kind: int, group_id: bytes, name: bytes, value: bytes | None
+) -> int:
+    """CRC-32 over all columns of a row; lengths included, so that no two rows read the same."""
+    head = struct.pack(
+        ">qqqqqqq", offset, batch, epoch, kind, len(group_id), len(name), -1 if value is None else len(value)
+    )
+    return zlib.crc32(b"".join((head, group_id, name, value or b"")))
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system a folder is on, as Linux names it; empty where that cannot be told."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = folder.resolve()
+    best = ("", "")
+    for line in mounts:
+        _, point, kind, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        # The last mount of a point hides those before it.
+        if real.is_relative_to(point) and len(point) >= len(best[0]):
+            best = (point, kind)
+    return best[1]
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, readable by its owner only, unless it exists.
+
+    SQLite would make it readable by everybody. It gives its WAL and shared-memory files the mode of the database.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the file itself, without its WAL, says so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
+    except FileNotFoundError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+def _text(raw: object) -> str:
+    return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else str(raw)

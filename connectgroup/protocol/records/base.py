@@ -1,0 +1,41 @@
+"""What all records share: kinds, keys, tombstones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Kind(IntEnum):
+    """Record kinds, as stored. Never reuse a number."""
+
+    GROUP = 1
+    MEMBER = 2
+    TARGET = 3
+    TARGET_MEMBER = 4
+    CURRENT = 5
+    CONNECTOR = 6
+    COMPUTATION = 7
+    STATUS = 8
+    REBALANCE = 9
+    DELAY = 10
+
+
+class Key(NamedTuple):
+    """What a record is about; records with equal keys replace one another."""
+
+    kind: Kind
+    group_id: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """The key is no more."""
+
+    key: Key
+
+    @property
+    def group_id(self) -> str:
+        return self.key.group_id

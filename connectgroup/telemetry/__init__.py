@@ -1,0 +1,1 @@
+"""Traces: the only importer of OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""Contract classes that every implementation of an interface inherits."""

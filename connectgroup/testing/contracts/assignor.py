@@ -1,0 +1,104 @@
+"""What every assignor must keep to, as one pytest class to inherit, whichever kind it is of.
+
+    from connectgroup.testing import AssignorContract
+
+    class TestMine(AssignorContract):
+        assignor = Mine
+
+runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or joined,
+with holdings of things that are gone or claimed twice. What an assignor does not aim at is switched off:
+``even = False`` for one that goes by weights or keeps things together, ``fewest = False`` for one that deals anew,
+``sticky = False`` for one that looks at the group only, ``revokes_duplicates = True`` for one that revokes a unit from
+both of two workers that claim it. All built-in assignors pass it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ...assign.api import Assignor, ConnectAssignor, ConnectGroup, PartitionAssignor, PartitionGroup
+from ...assign.ownership import claimants
+from .connect_assignor import AssignorContract as Promises, ConnectAssignorContract, unless
+from .partition_assignor import PartitionAssignorContract
+
+
+class AssignorContract(Promises[Any, Any, Any]):
+    """Complete, legal, even, deterministic, order-independent, sticky on its own output, with the fewest moves.
+
+    Attributes:
+        assignor: the plug-in, a class that derives from ``ConnectAssignor`` or ``PartitionAssignor``.
+        even: whether members must have equal counts, or one more (partitions: where all are subscribed to the same).
+        fewest: whether an even assignor must take no more from anybody than even counts need.
+        sticky: whether an answer, asked about again, must come back unchanged.
+        strict: partitions only: whether a subscription to a topic that does not exist is refused, or is one to nothing.
+        revokes_duplicates: connectors and tasks only: whether a unit that several workers claim is revoked from all of
+            them, as KIP-415 has it, or the first of them, sorted, keeps it. Of partitions every claimant gives up what
+            is claimed twice (KIP-792).
+    """
+
+    assignor: Callable[[], Assignor[Any, Any, Any]]
+    fewest: ClassVar[bool] = True
+    strict: ClassVar[bool] = False
+    revokes_duplicates: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Add what assignors of this kind are asked, and what only they promise."""
+        super().__init_subclass__(**more)
+        if "assignor" not in vars(cls):
+            return
+        given = vars(cls)["assignor"]
+        kinds = {ConnectAssignor: ConnectAssignorContract, PartitionAssignor: PartitionAssignorContract}
+        for base, contract in kinds.items():
+            if inspect.isclass(given) and issubclass(given, base):
+                # Behind what the author wrote, so that it can be overridden.
+                cls.__bases__ = (*(each for each in cls.__bases__ if each is not contract), contract)
+                return
+        raise TypeError(
+            f"{cls.__name__}.assignor: got {given!r}; allowed: a class that derives from ConnectAssignor or "
+            "PartitionAssignor, itself and not a function that makes one"
+        )
+
+    def test_no_more_is_moved_than_even_counts_need(self) -> None:
+        """The most loaded keep one more where some must have it: nobody could be even with fewer moves."""
+        if not (self.even and self.fewest):
+            return
+        for name, group in self.groups().items():
+            held = holdings(group, revokes_duplicates=self.revokes_duplicates)
+            settled, answer = self.final(group)
+            shares = self.shares(settled, answer)
+            taken = {member_id: held[member_id] - shares[member_id] for member_id in held}
+            parts = zip(*(self.counts(group, each) for each in (held, shares, taken)), strict=True)
+            for (word, before), (_, after), (_, moved) in parts:
+                share, extra = divmod(sum(after), len(after)) if after else (0, 0)
+                limits = [share + (place < extra) for place in range(len(after))]
+                needed = sum(max(0, had - limit) for had, limit in zip(sorted(before)[::-1], limits, strict=True))
+                assert sum(moved) <= needed, f"{name}: {sum(moved)} {word} moved, {needed} are enough{unless('fewest')}"
+
+
+def holdings(group: ConnectGroup | PartitionGroup, *, revokes_duplicates: bool = False) -> dict[str, frozenset[Any]]:
+    """What each member has and may keep: things that exist, of which it is the one holder.
+
+    Of two workers that claim a unit the first one, sorted, holds it, or neither (``revokes_duplicates``); of two
+    consumers neither does (KIP-792).
+    """
+    holder: dict[Any, str]
+    if isinstance(group, PartitionGroup):
+        there = frozenset[Any](group.partitions)
+        holder = {each: owners[0] for each, owners in claimants(group.members).items() if len(owners) == 1}
+    else:
+        there = frozenset(group.units)
+        claims = Counter(unit for member in group.members for unit in member.owned)
+        backwards = sorted(group.members, key=lambda member: member.member_id, reverse=True)
+        holder = {
+            unit: member.member_id
+            for member in backwards
+            for unit in member.owned
+            if claims[unit] == 1 or not revokes_duplicates
+        }
+    return {
+        member.member_id: frozenset(each for each in there if holder.get(each) == member.member_id)
+        for member in group.members
+    }

@@ -1,0 +1,296 @@
+"""What every connect assignor must keep to, as a pytest class to inherit.
+
+    class TestMine(ConnectAssignorContract):
+        def assignor(self) -> ConnectAssignor:
+            return Mine()
+
+runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or
+joined, with holdings of things that are gone. Set ``even = False`` for an assignor that does not aim at even
+task counts (one that goes by weights), ``sticky = False`` for one that looks at the group only.
+
+``AssignorContract`` has the promises that any assignor makes; ``partition_contract`` has the class for assignors of
+topic partitions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ...assign.api import (
+    Assignor,
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMember,
+    ConnectorSpec,
+    HeldWork,
+)
+from ...assign.convert import assignor_info, members_for_install
+from ...assign.sandbox import run_assignor
+from ...protocol.units import TopicPartition, Unit, Units
+
+GroupT = TypeVar("GroupT")
+AnswerT = TypeVar("AnswerT")
+ThingT = TypeVar("ThingT", Unit, TopicPartition)
+
+
+def unless(switch: str) -> str:
+    """How to say that an assignor does not mean to keep a promise."""
+    return f" (if that is no aim of this assignor: {switch} = False in its test class)"
+
+
+class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
+    """Complete, legal, even, deterministic, order-independent, sticky on its own output.
+
+    Attributes:
+        even: whether members must have equal counts, or one more.
+        sticky: whether an answer, asked about again, must come back unchanged (KAFKA-18688).
+    """
+
+    even: ClassVar[bool] = True
+    sticky: ClassVar[bool] = True
+
+    # What its children say
+
+    def assignor(self) -> Assignor[Any, Any, Any]:
+        """A new assignor to test."""
+        raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
+
+    def groups(self) -> dict[str, GroupT]:
+        """The groups it is tried on, by name; small, and the same every time."""
+        raise NotImplementedError
+
+    def to_give(self, group: GroupT) -> frozenset[ThingT]:
+        """All that must be given."""
+        raise NotImplementedError
+
+    def shares(self, group: GroupT, answer: AnswerT) -> dict[str, frozenset[ThingT]]:
+        """Everybody's share, those left out of the answer included."""
+        raise NotImplementedError
+
+    def left_out(self, answer: AnswerT) -> frozenset[ThingT]:
+        """What the answer leaves out on purpose, and says so."""
+        return frozenset()
+
+    def final(self, group: GroupT) -> tuple[GroupT, AnswerT]:
+        """The answer, and the group it is for: after the last round, where an assignor takes more than one."""
+        answer: Any = run_assignor(self.assignor(), group)
+        return group, answer
+
+    def counts(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> Iterator[tuple[str, list[int]]]:
+        """What must be even: a word for it, and each member's count."""
+        raise NotImplementedError
+
+    def owning(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> GroupT:
+        """The same question, asked when everybody has its share."""
+        raise NotImplementedError
+
+    def shuffled(self, group: GroupT, random: Random) -> GroupT:
+        """The same question in another order."""
+        raise NotImplementedError
+
+    def told(self, answer: AnswerT) -> str:
+        """An answer as text: equal texts are equal bytes on the wire."""
+        raise NotImplementedError
+
+    # The promises
+
+    def test_it_can_introduce_itself_to_the_group(self) -> None:
+        assignor: Any = self.assignor()
+        assignor_info(assignor, frozenset({"t"}))
+
+    def test_everything_is_given_to_exactly_one_member(self) -> None:
+        for name, group in self.groups().items():
+            answer: Any = run_assignor(self.assignor(), group)  # raises with the first offence
+            assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
+            given = frozenset[ThingT]().union(*self.shares(group, answer).values())
+            assert given | self.left_out(answer) == self.to_give(group), name
+
+    def test_counts_are_within_one_of_each_other(self) -> None:
+        if not self.even:
+            return
+        for name, group in self.groups().items():
+            group, answer = self.final(group)
+            for word, counts in self.counts(group, self.shares(group, answer)):
+                assert max(counts, default=0) - min(counts, default=0) <= 1, (
+                    f"{name}: {word} {sorted(counts)}{unless('even')}"
+                )
+
+    def test_its_own_answer_comes_back_unchanged(self) -> None:
+        if not self.sticky:
+            return
+        for name, group in self.groups().items():
+            group, answer = self.final(group)
+            first = self.shares(group, answer)
+            again = self.owning(group, first)
+            answer = run_assignor(self.assignor(), again)
+            second = self.shares(again, answer)
+            moved = sorted(thing for member_id in first for thing in first[member_id] - second[member_id])
+            assert not moved, f"{name}: moved {', '.join(map(str, moved[:8]))}{unless('sticky')}"
+
+    def test_the_order_of_the_question_does_not_matter(self) -> None:
+        random = Random(1)
+        for name, group in self.groups().items():
+            expected = self.told(run_assignor(self.assignor(), group))
+            for _ in range(3):
+                shuffled = self.shuffled(group, random)
+                assert self.told(run_assignor(self.assignor(), shuffled)) == expected, name
+
+    def test_nothing_is_remembered_between_calls(self) -> None:
+        used = self.assignor()
+        for name, group in [*self.groups().items(), *reversed(self.groups().items())]:
+            fresh = run_assignor(self.assignor(), group)
+            assert self.told(run_assignor(used, group)) == self.told(fresh), name
+
+    def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
+        """Two processes that iterate over their sets in different orders give equal bytes."""
+        kind = type(self)
+        where = (inspect.getfile(kind), kind.__module__, kind.__qualname__)
+        call = f"from {__name__} import answers_of; answers_of(*{where!r})"
+        first, second = (_run(call, hash_seed) for hash_seed in ("1", "2"))
+        assert first == second
+        assert first.strip(), "no answers came back"
+
+
+class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, Unit]):
+    """The contract of assignors of connectors and tasks."""
+
+    def assignor(self) -> ConnectAssignor:
+        """A new assignor to test."""
+        raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
+
+    def groups(self) -> dict[str, ConnectGroup]:
+        """See ``sample_groups``."""
+        return sample_groups()
+
+    def to_give(self, group: ConnectGroup) -> Units:
+        """Every connector and task, if there is anybody."""
+        return frozenset(group.units) if group.members else frozenset()
+
+    def shares(self, group: ConnectGroup, answer: ConnectAssignment) -> dict[str, Units]:
+        """Everybody's share, those left out of the answer included."""
+        given = {member.member_id: member.units for member in answer.members}
+        return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
+
+    def left_out(self, answer: ConnectAssignment) -> Units:
+        """What is held back."""
+        return frozenset(answer.held_back)
+
+    def final(self, group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
+        """What is held back until its holder has let go of it is asked about once more, as the coordinator does."""
+        for _ in range(20):
+            answer = run_assignor(self.assignor(), group)
+            shares = self.shares(group, answer)
+            held = frozenset[Unit]().union(*(member.owned for member in group.members))
+            if not held & answer.held_back:
+                return group, answer
+            waiting = HeldWork(left_ms=answer.delay_ms, units=answer.held_back)
+            group = dataclasses.replace(self.owning(group, shares), held_back=[waiting])
+        raise AssertionError("20 rounds, and more is held back in each")
+
+    def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
+        """Connectors and tasks are counted apart."""
+        for is_connector, word in ((True, "connectors"), (False, "tasks")):
+            yield word, [sum(unit.is_connector is is_connector for unit in units) for units in shares.values()]
+
+    def owning(self, group: ConnectGroup, shares: Mapping[str, Units]) -> ConnectGroup:
+        """The same question, asked when everybody has its share."""
+        members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
+        return dataclasses.replace(group, members=members, held_back=())
+
+    def shuffled(self, group: ConnectGroup, random: Random) -> ConnectGroup:
+        """Members and connectors in another order."""
+        members, connectors = list(group.members), list(group.connectors)
+        random.shuffle(members)
+        random.shuffle(connectors)
+        return dataclasses.replace(group, members=members, connectors=connectors)
+
+    def told(self, answer: ConnectAssignment) -> str:
+        """What would be installed."""
+        return repr((answer.error, answer.message, members_for_install(answer)))
+
+
+def sample_groups() -> dict[str, ConnectGroup]:
+    """The groups the contract is tried on, by name; small, and the same every time."""
+    connectors = [ConnectorSpec(name="a", num_tasks=4), ConnectorSpec(name="b", num_tasks=7), ConnectorSpec(name="c")]
+    everything = ConnectGroup(connectors=connectors).units
+    gone = frozenset({Unit("gone"), Unit("gone", 0), Unit("a", 99)})
+    groups = {
+        "nobody and nothing": ConnectGroup(),
+        "nobody to do the work": ConnectGroup(connectors=connectors),
+        "nothing to do": _group([], {"m1": (), "m2": ()}),
+        "nothing left to do": _group([], {"m1": gone, "m2": everything}),
+        "one member, fresh": _group(connectors, {"m1": ()}),
+        "three members, fresh": _group(connectors, {"m1": (), "m2": (), "m3": ()}),
+        "more members than units": _group(connectors[2:], {f"m{n}": () for n in range(5)}),
+        "one holds everything": _group(connectors, {"m1": everything, "m2": (), "m3": ()}),
+        "holdings of what is gone": _group(connectors, {"m1": gone, "m2": everything[:5]}),
+        "two claim the same": _group(connectors, {"m1": everything[:6], "m2": everything[3:9]}),
+    }
+    one_holds = groups["one holds everything"]
+    groups["a group with a scheduled rebalance delay"] = dataclasses.replace(
+        one_holds, scheduled_rebalance_max_delay_ms=300_000
+    )
+    groups["workers with labels, racks and equal capacities"] = dataclasses.replace(
+        one_holds,
+        members=[
+            dataclasses.replace(member, labels=(("zone", zone),), rack=rack, capacity=100)
+            for member, (zone, rack) in zip(one_holds.members, (("a", "r1"), ("a", ""), ("b", "r2")), strict=True)
+        ],
+    )
+    random = Random(2)
+    for number in range(12):
+        specs = [ConnectorSpec(name=f"c{n}", num_tasks=random.randint(0, 9)) for n in range(random.randint(1, 8))]
+        ids = [f"worker-{n}" for n in range(random.randint(1, 7))]
+        held: dict[str, list[Unit]] = {member_id: [] for member_id in ids}
+        holders = ids[: random.randint(1, len(ids))]
+        for unit in ConnectGroup(connectors=specs).units:
+            if random.random() < 0.8:
+                held[random.choice(holders)].append(unit)
+        groups[f"random {number}"] = _group(specs, held)
+    return groups
+
+
+def answers_of(path: str, module: str, qualname: str) -> None:
+    """Print what the contract class's assignor answers to every group of it; run in a process of its own."""
+    sys.path.insert(0, str(Path(path).parents[module.count(".")]))  # so that the module finds its own package
+    spec = importlib.util.spec_from_file_location("under_contract" if module == "__main__" else module, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    kind: object = loaded
+    for part in qualname.split("."):
+        kind = getattr(kind, part)
+    assert isinstance(kind, type), qualname
+    assert issubclass(kind, AssignorContract), qualname
+    contract: AssignorContract[Any, Any, Any] = kind()
+    for name, group in contract.groups().items():
+        print(name, contract.told(run_assignor(contract.assignor(), group)))
+
+
+def _run(code: str, hash_seed: str) -> str:
+    # The path of this process as it is: -P adds no current directory, and "" stands for it where it is wanted.
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _group(connectors: Iterable[ConnectorSpec], held: Mapping[str, Iterable[Unit]]) -> ConnectGroup:
+    """A group from who holds what."""
+    members = tuple(ConnectMember(member_id=member_id, owned=frozenset(units)) for member_id, units in held.items())
+    return ConnectGroup(members=members, connectors=tuple(connectors))
