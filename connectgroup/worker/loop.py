@@ -586,6 +586,9 @@ class Worker:
                 response = await self._control.call(request, timeout_s=times.call_timeout_s)
             except TransportError as error:
                 raise _TryAgain(str(error)) from error
+            if getattr(response, "coordinator_epoch", -1) < self.member.coordinator_epoch:
+                # What it refuses may be right by now: its state is outdated (design 3.10).
+                raise _TryAgain("answered by a coordinator that has been replaced")
             code = getattr(response, "error_code", 0)
             if code:
                 refused = from_code(code, getattr(response, "error_message", None))

@@ -116,10 +116,10 @@ def test_a_seed_is_the_same_run_in_two_processes() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.simulator], ids=lambda fault: str(fault.name))
-def test_each_planted_fault_is_found_within_fifteen_seeds(fault: Fault) -> None:
+def test_each_planted_fault_is_found_within_sixty_seeds(fault: Fault) -> None:
     """A simulator that cannot fail proves nothing. The violated invariant is one that the fault names."""
     with fault.planted():
-        found = next((result for seed in range(1, 16) if (result := play(seed)).violations), None)
+        found = next((result for seed in range(1, 61) if (result := play(seed)).violations), None)
     assert found is not None, "no violation"
     violation = found.violations[0]
     assert violation.invariant.split()[0] in fault.simulator.split(), show(violation)
