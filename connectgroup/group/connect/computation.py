@@ -1,7 +1,8 @@
 """Who computes the target assignment, and what happens when a computation fails or is late.
 
-A member that stays silent is replaced, one that fails is not asked again while others can be, and after a few failures
-the coordinator's own assignor runs, so that a faulty plug-in cannot block a group.
+A member that does not respond in time is replaced. A member whose assignor fails is not chosen again while other
+members can compute. After a few failures the coordinator runs its own assignor, so that a faulty plug-in cannot block
+a group.
 
 Source: "Connect on the new protocol", "Assignment".
 """
@@ -28,20 +29,21 @@ from .timers import compute
 
 
 def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
-    """See to it that a stale target is being computed by somebody who can; called at the end of every step.
+    """Ensure that an outdated target assignment is being computed by a capable member or the coordinator.
 
-    Does nothing while the target is current or a computation is under way. A computation goes on when the group epoch
-    advances: its assignment may still be valid (``install``), and the next computation answers all later causes at
-    once. Within ``assignment_interval_ms`` of the target before, it waits for more causes to come (TO-06).
+    Called at the end of every step. Does nothing while the target assignment is current or a computation is in
+    progress. A computation continues when the group epoch advances: its assignment may still be valid (``install``),
+    and the next computation covers all later causes at once. Within ``assignment_interval_ms`` of the previous target
+    assignment the computation is delayed to collect more causes (TO-06).
 
     Args:
-        waited: the interval is over.
+        waited: the interval has elapsed.
     """
     if draft.epoch <= draft.target_epoch:
         return ()
     members = list(draft.members())
     if not members:
-        # A group without members has nothing to assign: its target is current by definition (KAFKA-20442, HB-13).
+        # A group without members has nothing to assign: its target assignment is always current (KAFKA-20442, HB-13).
         return install_target(draft, ServerAnswer(), "", COORDINATOR, settings)
     running = under_way(draft)
     if running is None and not waited and (left_ms := _too_early_ms(draft, settings)):
@@ -56,10 +58,10 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
 
 
 def under_way(group: Draft | Group) -> ComputationRecord | None:
-    """The computation of the next target assignment, if there is one.
+    """The computation of the next target assignment that is in progress, or ``None``.
 
-    A member computes on when the group epoch advances. An attempt of the coordinator's own assignor that failed counts
-    for its group epoch only: the next change may be what it needed.
+    A member's computation continues when the group epoch advances. A failed attempt of the coordinator's own assignor
+    counts for its group epoch only: the next change may be what lets it succeed.
     """
     computation = group.computation
     if computation is None or not group.target_epoch < computation.epoch <= group.epoch:
@@ -68,9 +70,9 @@ def under_way(group: Draft | Group) -> ComputationRecord | None:
 
 
 def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
-    """How much of the interval since the target before is left; nothing where there was none (TO-08)."""
+    """Time left of the interval since the previous target assignment; 0 if there was none (TO-08)."""
     passed_ms = draft.now_ms - draft.group.target_ms
-    # A clock that was set back says nothing of how long it is ago.
+    # If the clock was set back, the elapsed time is unknown.
     if not draft.group.target_ms or passed_ms < 0:
         return 0
     return max(0, settings.assignment_interval_ms - passed_ms)
@@ -83,7 +85,8 @@ def _ask(
     if computation.failures >= settings.failures_before_fallback or not able:
         return _compute_here(draft, settings, computation)
     willing = [member_id for member_id in able if member_id not in computation.failed_members] or list(able)
-    # Whoever computed last knows its assignor works; else the first by name: the same choice on every replay.
+    # The assignor of the last member that computed is known to work; otherwise the member with the lowest id. The
+    # choice is the same on every replay.
     chosen = draft.group.computed_by if draft.group.computed_by in willing else willing[0]
     draft.write(replace(computation, epoch=draft.epoch, member_id=chosen, prepared=False, assignor=""))
     member = draft.member(chosen)
@@ -92,7 +95,7 @@ def _ask(
 
 
 def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
-    """Run the server-side assignor: the one all members ask for, or ``group.remote.assignor``."""
+    """Run the server-side assignor: the one that all members list, or ``group.remote.assignor``."""
     computation = replace(computation, epoch=draft.epoch, member_id="", prepared=False, assignor="")
     members = list(draft.members())
     asked = {member.server_assignor for member in members if member.server_assignor}
@@ -109,14 +112,14 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
             offence = delay_out_of_range(answer, settings) or offence_of(draft, name, answer.members, left_out=left_out)
             failure = f"server-side assignor {name}: {offence}" if offence else None
         except (Exception, SystemExit) as error:
-            # Somebody else's code: whatever it raises, or answers that cannot even be judged, the group goes on.
+            # Third-party code: if it raises, or its result cannot even be validated, the group must continue.
             reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
             failure = f"server-side assignor {name}: {reason}"
     if failure:
-        # The old target stays, and the next change or the timer tries again: the epoch must not get stuck (HB-18).
+        # The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
         draft.write(replace(computation, error=printable(failure, most=500)))
         return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
-    # What was said of an answer before no longer holds of this one.
+        # The recorded error of an earlier result does not apply to this one.
     remark = printable(answer.message, most=500) or computation.error
     if remark or (draft.computation is not None and draft.computation.error):
         draft.write(replace(computation, error=remark))
@@ -124,7 +127,7 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
 
 
 def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
-    """The member asked has failed or stayed silent: note it and ask the next (it is not fenced: CN-06)."""
+    """Record the failure of the chosen member, or its timeout, and choose the next; it is not fenced (CN-06)."""
     computation = draft.computation
     assert computation is not None
     failed = replace(
@@ -139,7 +142,7 @@ def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple
 
 
 def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """The timer of a computation fired: whoever was asked is late, or the interval before it is over."""
+    """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed."""
     draft = Draft(group, now_ms)
     computation = under_way(draft)
     if draft.epoch <= draft.target_epoch or not group.members:
@@ -149,7 +152,7 @@ def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Out
     elif computation.member_id:
         timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
     else:
-        # Somebody who can may be there by now.
+        # A capable member may have joined since.
         members = list(draft.members())
         assignor = select_assignor(members)
         timers = _ask(
@@ -159,8 +162,10 @@ def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Out
 
 
 def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Have a target computed if it trails the group epoch; called once the records of a change of connectors, or of a
-    target, are applied, because an assignor must be asked about the group as it is then.
+    """Start a computation if the target epoch is behind the group epoch.
+
+    Called after the records of a change of connectors, or of a target assignment, have been applied, because the input
+    of an assignor must be the group as it is then.
     """
     draft = Draft(group, now_ms)
     timers = settle(draft, settings)
@@ -168,8 +173,10 @@ def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> O
 
 
 def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """All members have reached the target: ask for the moves that it left out, and for those that could not be asked
-    for while nobody was there to take a draining member's work.
+    """Start the next round when all members have reached the target assignment.
+
+    Causes: moves deferred by the limit of the last round, and moves off a draining member that were not possible while
+    no other member could take its units.
     """
     draft = Draft(group, now_ms)
     timers: tuple[Timer, ...] = ()
@@ -183,7 +190,7 @@ def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[No
 
 
 def _can_leave(draft: Draft) -> str:
-    """A draining member that still has a share although others are there to take it."""
+    """A draining member that still has a target assignment although other members can take its units; else empty."""
     takers = {member.member_id for member in taking(draft)}
     for member in draft.members():
         if member.draining and member.member_id not in takers and draft.target(member.member_id).units:

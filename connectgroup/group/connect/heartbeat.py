@@ -1,8 +1,8 @@
-"""Join, stay, acknowledge: what the coordinator does with one heartbeat. Leaving is in ``leave``.
+"""The ConnectGroupHeartbeat handler for members that join or stay. Members that leave are handled in ``leave``.
 
-The order is the source's ("Request Handling" of ConnectGroupHeartbeat): find the group, find or make the member,
-check its epoch, take in what it says of itself, and move it one step towards its target. Between the last two
-a member that has been chosen to compute is told so instead.
+The order follows the source ("Request Handling" of ConnectGroupHeartbeat): find the group, find or create the member,
+check the member epoch, update the member's metadata, and reconcile the member by one step. A member that was chosen
+to compute the target assignment receives COMPUTE_ASSIGNMENT instead of the last step.
 """
 
 from __future__ import annotations
@@ -52,21 +52,23 @@ def heartbeat(
     client_host: str = "",
     client_id: str = "",
 ) -> Outcome[HeartbeatResponse]:
-    """Answer one heartbeat, moving its sender one step towards its target.
+    """Process one heartbeat and advance the member one step towards its target assignment.
 
     Args:
         group: state as of the last applied record.
-        request: decoded, version-independent.
+        request: the decoded request, independent of the protocol version.
         now_ms: the coordinator's wall clock.
-        client_host: where the member speaks from, for people to read.
-        client_id: from the header of the request, for people to read.
+        client_host: the member's network address; informational.
+        client_id: the client id in the request header; informational.
 
     Returns:
-        An outcome whose records, applied in order, make its response true. A fenced member's response is an error
-        with records: "FENCED_MEMBER_EPOCH is returned otherwise. The member is also removed from the group."
+        An outcome. Its response is valid once its records have been applied in order. The response to a fenced member
+        is an error with records: "FENCED_MEMBER_EPOCH is returned otherwise. The member is also removed from the
+        group."
 
     Raises:
-        InvalidRequest, UnsupportedAssignor, UnknownMemberId, GroupIdNotFound: turned down, nothing changed.
+        InvalidRequest, UnsupportedAssignor, UnknownMemberId, GroupIdNotFound: the request is rejected; no state
+        changes.
     """
     validate.heartbeat(request, settings)
     if request.member_epoch < JOIN_EPOCH:
@@ -95,7 +97,7 @@ def heartbeat(
         and not _still_joins(draft, request)
     )
     if asked:
-        # Its own reconciliation waits for its next heartbeat, which is a full one, as after every error.
+        # The member is reconciled at its next heartbeat, which is a full one, as after every error.
         response = HeartbeatResponse(
             error_code=ComputeAssignment.code,
             error_message=f"compute the assignment for group epoch {draft.epoch}",
@@ -109,18 +111,20 @@ def heartbeat(
 
 
 def _still_joins(draft: Draft, request: HeartbeatRequest) -> bool:
-    """Whether a member that was answered at epoch 0 joins once more, although there is a target epoch to give it.
+    """Whether a member that already received a response at epoch 0 joins again although a target epoch exists.
 
-    It is given that epoch before it is asked to compute again: each heartbeat at epoch 0 is a join, which clears
-    ``prepared``, so a group under constant change would tell it nothing else.
+    The member receives that epoch before it is asked to compute again. Each heartbeat at epoch 0 is a join, which
+    clears ``prepared``; in a group under constant change the member would otherwise receive only COMPUTE_ASSIGNMENT.
     """
     known = request.member_id in draft.group.members and draft.group.current(request.member_id).epoch == JOIN_EPOCH
     return request.member_epoch == JOIN_EPOCH and known and draft.target_epoch > 0
 
 
 def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
-    """Whether a revocation ends here. It is taken in before its sender is asked to compute: one that never comes to
-    prepare would else miss its rebalance timeout with nothing left to stop (reliability S14).
+    """Whether the request acknowledges all pending revocations.
+
+    The acknowledgement is processed before the member is asked to compute. Otherwise a member that never sends Prepare
+    would exceed its rebalance timeout with no unit left to stop (reliability S14).
     """
     return (
         current.state == MemberState.UNREVOKED
@@ -133,15 +137,16 @@ def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
 def _step(
     draft: Draft, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
 ) -> Outcome[HeartbeatResponse]:
-    """Reconcile the sender and answer."""
+    """Reconcile the member and build the response."""
     group, member_id = draft.group, request.member_id
     before = draft.current(member_id)
     owned = None if request.owned is None else units_of(request.owned)
     repeats = request.member_epoch != before.epoch
     if repeats and owned is not None and _can_be_told_again(group, before, owned):
-        # At its previous epoch a member has not heard our last answer: what its report lacks is what that answer gave
-        # it, and a late copy of the report may come when it runs that. So it acknowledges nothing (reliability S3): the
-        # answer is the same again, and the next step waits for a report of the epoch it names.
+        # A member at its previous epoch has not received the last response. The units missing from its report are those
+        # that response assigned, and a late copy of the report may arrive after the member has started them. So the
+        # report acknowledges nothing (reliability S3): the response is repeated, and the next step requires a report at
+        # the epoch in that response.
         after = before
     else:
         after = (
@@ -158,21 +163,21 @@ def _step(
             )
         )
     if after is not before:
-        # "previous" is the epoch the member has shown it knows; a chain of lost answers never fences it (S16).
+        # The previous epoch is the one the member has sent, so lost responses in a row never fence it (S16).
         after = replace(after, previous_epoch=request.member_epoch)
         draft.set_current(member_id, after)
 
     full = owned is not None and request.rebalance_timeout_ms != -1
     changed = after.assigned != before.assigned
-    # Given in an answer that was lost, and held back while there was something to stop first.
+    # Assigned in a response that was lost, then withheld while the member had units to revoke.
     unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
-    # A heartbeat at epoch 0 is always a full one. Where there is no target yet there is nothing to tell its sender, who
-    # should not have to wait a whole interval before it asks again.
+    # A heartbeat at epoch 0 is always a full one. Without a target epoch there is nothing to assign yet, so the
+    # request is parked; otherwise the member would wait a whole heartbeat interval before it retries.
     waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not draft.records
     member = draft.member(member_id)
     restart = member is not None and member.restart_requested
     assignment = None
-    # Every target assignment is delivered to every member, also where its units do not change (design 3.12).
+    # Every target assignment is delivered to every member, even if its units do not change (design 3.12).
     advanced = after.epoch != before.epoch
     if full or changed or repeats or unheard or advanced:
         assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
@@ -197,11 +202,11 @@ def _step(
 
 
 def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
-    """Whether all that a lost answer gave can still be given under the same epoch.
+    """Whether every unit assigned in a lost response can still be assigned at the same epoch.
 
-    It cannot where a unit was deleted or reconfigured since. A member that was never told of such a unit would not
-    acknowledge that it has stopped either, so there its report counts; that it is not a late copy is for the runtime
-    to see to (``sequence``).
+    It cannot if a unit was deleted or reconfigured since. A member that never received such a unit would not
+    acknowledge its revocation either, so in this case the report counts. The runtime ensures that the report is not a
+    late copy (``sequence``).
     """
     return all(
         group.runnable.get(unit, epoch + 1) <= epoch for unit, epoch in current.assigned.items() if unit not in owned
@@ -209,10 +214,10 @@ def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
 
 
 def _assignment(draft: Draft, member_id: str, current: Current, known: Units) -> MemberAssignment:
-    """The member's whole assignment, with token and configuration of every unit it did not know of.
+    """The member's whole assignment, with the fencing token and configuration of every unit new to the member.
 
-    While it has something to stop, it is shown only what it is to keep of what it knows: "either revoked or newly
-    assigned, never both" holds for the answer even where a grant before it was lost (CN-13).
+    While revocations are pending, the assignment contains only units that the member knows and keeps: "either revoked
+    or newly assigned, never both" holds for the response even if an earlier assignment was lost (CN-13).
     """
     group, target = draft.group, draft.target(member_id)
     reached = current.epoch == draft.target_epoch
@@ -245,7 +250,7 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
 
 
 def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
-    """Armed when there is something new to revoke, cancelled when nothing is left (TO-02, TO-03)."""
+    """Arm the timer when there are new pending revocations; cancel it when none is left (TO-02, TO-03)."""
     group_id = draft.group.group_id
     if after.state == MemberState.UNREVOKED:
         if after.pending == before.pending:
@@ -265,7 +270,7 @@ def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Curre
 def _join(
     draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str, client_id: str
 ) -> tuple[Timer, ...]:
-    """ "Creates the member should the member epoch be zero." A member that joins again says "I run nothing"."""
+    """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
     group, member_id = draft.group, request.member_id
     known, former = group.members.get(member_id), static.away_bearer(group, request)
     timers: tuple[Timer, ...] = ()
@@ -302,55 +307,56 @@ def _join(
     if known is None and former is not None:
         _take_member(draft, member, settings, before=replace(former, member_id=member_id))
         if group.epoch > group.target_epoch:
-            # Whoever computes just now was told of the former one, and must not be blamed for naming it.
+            # The member computing now received the former member id and must not be blamed for using it.
             draft.bump(f"{member_id} took the place of {former.member_id}")
     else:
         _take_member(draft, member, settings, before=known, joins=comes_back or f"{member_id} joined")
     if len(waiting) == 1 and (known, former) == (None, None):
         timers += delay.give_back(draft, waiting[0], member)
     elif waiting and (known is None or known.instance_id != member.instance_id):
-        # It has a place already, or takes another's, beside what waits for it: an assignor must say where that goes.
+        # The member already has an assignment, or takes over another member's, besides the units delayed for it: an
+        # assignor must decide where the delayed units go.
         draft.bump(comes_back)
     if known is not None:
         timers += (timing.cancel_rebalance(group.group_id, member_id),)
         _let_go(draft, member_id)
         computation = under_way(draft)
         if computation is not None and computation.member_id == member_id and computation.prepared:
-            # Whoever asked for the group's state may be gone with its former process: it is told again.
+            # The member's former process may have sent Prepare and be gone: the new one receives COMPUTE_ASSIGNMENT.
             draft.write(replace(computation, prepared=False))
     return timers
 
 
 def _let_go(draft: Draft, member_id: str) -> None:
-    """Free all that a member held that now says it runs nothing.
+    """Free all units owned by a member that now reports that it runs none.
 
-    The units may come straight back to it, but then under a later epoch: something of its former self could
-    still be writing with the token of the earlier grant, and a token is given once (reliability S6, X1).
+    The units may be assigned to the same member again, but at a later owner epoch: the member's former process could
+    still be writing with the token of the earlier assignment, and a token is never reused (reliability S6, X1).
     """
     group, current = draft.group, draft.current(member_id)
     held = current.held
-    # Its former epoch is kept as the previous one only by the next step; from here on it stands at zero.
+    # The next step sets the previous epoch to the one the member sends; here both epochs are reset to zero.
     if held or current.epoch:
         draft.set_current(member_id, Current())
     if not any(held[unit] >= group.target_epoch for unit in held):
         return
     if draft.epoch == group.target_epoch:
         draft.bump(f"{member_id} joined again")
-        # Nothing else changed, so the target is still right: the same one, under the new epoch.
+        # Nothing else changed, so the target assignment is still valid: it is kept under the new epoch.
         draft.raise_target()
     else:
-        # A new target is on its way; until it is there this member gets nothing.
+        # A new target assignment is being computed; until it is installed this member is assigned no units.
         draft.forget(Kind.TARGET_MEMBER, member_id)
 
 
 def _take_member(
     draft: Draft, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
 ) -> None:
-    """Store what a member says of itself; bump the epoch where assignments may depend on it.
+    """Store a member's metadata; advance the group epoch if target assignments may depend on the change.
 
     Args:
-        before: what was known of it, or of the one whose place it takes.
-        joins: the cause in words, where nothing was known.
+        before: the former record of the member, or of the static member that it replaces; ``None`` if it has none.
+        joins: the rebalance cause to record if there is no former record.
 
     Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
     """
@@ -368,7 +374,7 @@ def _take_member(
 
 
 def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
-    """What changed of all that assignments depend on, in words; empty if nothing did."""
+    """Describe the change in the metadata that assignments depend on; empty if there is none."""
     if known.draining != member.draining:
         return f"{member.member_id} is {'' if member.draining else 'no longer '}draining"
     before, after = {info.name: info for info in known.assignors}, {info.name: info for info in member.assignors}
@@ -390,13 +396,14 @@ def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
 
 
 def _admit(group: Group, request: HeartbeatRequest) -> str | None:
-    """Check that the member is one and speaks from the epoch the group gave it.
+    """Check that the member exists and that its member epoch is the current one.
 
     Returns:
-        Why it must be fenced, or ``None``.
+        Why the member must be fenced, or ``None``.
 
-    A lost answer repeats (the source's "edge case", design 3.4): the previous epoch is accepted when what the member
-    reports is a subset of what it holds. What it is still stopping counts as held: reporting it acknowledges nothing.
+    A lost response causes a repeated request (the source's "edge case", design 3.4): the previous epoch is accepted if
+    the units that the member reports are a subset of the units it owns. Units with a pending revocation count as owned:
+    reporting them acknowledges nothing.
     """
     if not group.exists:
         raise GroupIdNotFound(
@@ -407,7 +414,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     current = group.current(request.member_id)
     if current.away:
-        # A late copy of what it said before it left: it must not cost it the place that is kept for it.
+        # A late copy of a request sent before the member left: it must not lose the assignment reserved for it.
         raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left for a while; join with epoch 0")
     if request.member_epoch == current.epoch:
         return None
@@ -425,7 +432,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
 def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) -> None:
     """ "Updates the members informations if any. The group epoch is incremented if there is any change."
 
-    Null means "as before".
+    A null field means "unchanged".
     """
     known = member = draft.group.members[request.member_id]
     if request.rebalance_timeout_ms != -1:
@@ -438,7 +445,7 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
             rack=request.rack,
             capacity=request.capacity,
             host=request.host,
-            # A draining worker leaves for good.
+            # A draining worker leaves permanently.
             restart_requested=member.restart_requested and not request.draining,
         )
     if request.server_assignor is not None:
@@ -449,7 +456,10 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
 
 
 def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:
-    """Keep what the holder of a unit says of it; the word of an earlier grant does not count (KAFKA-12525, WC-09)."""
+    """Store the statuses reported by the owner of a unit; a status of an earlier owner epoch is ignored.
+
+    Sources: KAFKA-12525, WC-09.
+    """
     for status in statuses:
         unit = Unit(status.connector, status.task)
         if status.state not in (UnitState.RUNNING, UnitState.FAILED):

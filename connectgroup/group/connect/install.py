@@ -34,7 +34,7 @@ from .target import _contradicts_itself, checksum_of, delay_out_of_range, group_
 
 
 def _check_member(group: Group, member_id: str) -> None:
-    """The first two checks of both requests, in the source's order."""
+    """The first two checks of both requests, in the order of the source."""
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
     if member_id not in group.members:
@@ -49,15 +49,15 @@ def _chosen(group: Group, member_id: str) -> ComputationRecord:
 
 
 def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
-    """Answer the chosen member with all that its assignor may look at.
+    """Send the chosen member the input of its assignor.
 
-    The record remembers the group epoch and the assignor of the answer: they decide whether the Install is accepted,
-    also after the group epoch has advanced and after a change of coordinator.
+    The record stores the group epoch and the assignor of the response. They decide whether the Install is accepted,
+    even after the group epoch has advanced and after a coordinator failover.
 
     Raises:
-        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as the source's request handling lists them. An earlier
-            member epoch is accepted: heartbeats travel on another connection and may advance it several times while
-            the request is on its way.
+        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as listed in the source's request handling. An earlier
+            member epoch is accepted: heartbeats use another connection and may advance the epoch several times while
+            the request is in flight.
     """
     validate.prepare(request)
     _check_member(group, request.member_id)
@@ -77,21 +77,21 @@ def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupS
 
 
 def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:
-    """Take a computed target, whole or not at all.
+    """Install a computed target assignment, atomically.
 
-    The request is judged by the chosen member and the group epoch it prepared, never by the member epoch, which may
-    advance several times while an assignor runs (design 3.6). An assignment that is still valid for the current
-    members and units becomes the target assignment of the epoch it was prepared for, even where the group epoch has
-    advanced; then the next computation is requested at once (``request_computation``). So a group that changes all the
-    time still progresses.
+    The request is validated against the chosen member and the group epoch it prepared, never against the member epoch,
+    which may advance several times while an assignor runs (design 3.6). An assignment that is still valid for the
+    current members and units becomes the target assignment of the epoch it was prepared for, even if the group epoch
+    has advanced; the next computation is then requested at once (``request_computation``). So a group under constant
+    change still makes progress.
 
     Raises:
-        StaleGroupEpoch: prepared for another group epoch.
+        StaleGroupEpoch: the assignment was prepared for another group epoch.
         GroupIdNotFound, UnknownMemberId: as for Prepare.
 
-    An illegal assignment is answered with INVALID_ASSIGNMENT naming the first offence, or with STALE_GROUP_EPOCH where
-    the group has changed since (CN-05). These are not exceptions, because what follows is recorded: the failure, or
-    that the group's state must be prepared again.
+    The response to an invalid assignment is INVALID_ASSIGNMENT with the first violation, or STALE_GROUP_EPOCH if the
+    group has changed since (CN-05). These are not exceptions, because they write records: the failure, or that the
+    member must send Prepare again.
     """
     validate.install(request)
     _check_member(group, request.member_id)
@@ -117,7 +117,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
             timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
             response = InstallResponse(error_code=InvalidAssignment.code, error_message=refused)
         else:
-            # The group has changed, the member is not at fault: it is asked again, and this is no failure.
+            # The group has changed and the member is not at fault: it is asked again, and no failure is counted.
             members = list(draft.members())
             wanted = select_assignor(members)
             timers = _ask(
@@ -134,7 +134,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
 
 
 def _prepared_epoch(group: Group, member_id: str) -> int | None:
-    """The only group epoch for which an Install of this member can be accepted; ``None``: it must prepare (again)."""
+    """The only group epoch for which an Install of this member is accepted; ``None``: the member must prepare again."""
     computation = under_way(group)
     if computation is None or computation.member_id != member_id:
         return group.epoch
@@ -142,7 +142,7 @@ def _prepared_epoch(group: Group, member_id: str) -> int | None:
 
 
 def _is_repeat(group: Group, request: InstallRequest) -> bool:
-    """The same install once more, after a lost response (CN-08)."""
+    """Whether this is a repeated Install after a lost response (CN-08)."""
     return (
         not request.error
         and request.group_epoch == group.target_epoch

@@ -1,7 +1,7 @@
 """The group as it will be once the records written so far in this step are applied.
 
-A rule reads the draft and writes records to it; the group itself is not touched. So a step that fails half-way
-has changed nothing (reliability D8), and what a later rule of the same step reads is what an earlier one wrote.
+Handlers read the draft and write records to it; the group itself does not change. So a step that fails half-way has
+changed nothing (reliability D8), and later code in the same step reads what earlier code has written.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from .state import NO_TARGET, Group, Target
 
 
 class Draft:
-    """Reads of a group with this step's records laid over it.
+    """A group overlaid with the records of the current step.
 
     Attributes:
-        group: as of the last applied record.
-        now_ms: the coordinator's wall clock, written into records that people or standstill read.
+        group: state as of the last applied record.
+        now_ms: the coordinator's wall clock; written into records for operators and for the computation of downtime.
         records: written so far, in order.
         epoch: the group epoch.
-        target_epoch: the epoch of the installed target.
+        target_epoch: the epoch of the installed target assignment.
         target_assignor: the assignor that computed it.
-        computation: who was asked to compute, and how that went.
-        delays: what is held back, by the member that is waited for.
+        computation: the chosen member and the progress of its computation.
+        delays: delayed units, by the member they are reserved for.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:
@@ -60,7 +60,7 @@ class Draft:
         self._bumped = False
 
     def write(self, record: Record) -> None:
-        """Add a record; what it says can be read from the draft at once."""
+        """Add a record; later reads of the draft include it."""
         self.records.append(record)
         match record:
             case GroupRecord():
@@ -90,18 +90,18 @@ class Draft:
                 pass
 
     def forget(self, kind: Kind, name: str) -> None:
-        """Write a tombstone, once."""
+        """Write a tombstone, at most once."""
         tombstone = Tombstone(Key(kind, self.group.group_id, name))
         if tombstone not in self.records:
             self.write(tombstone)
 
     def forget_member(self, member_id: str) -> None:
-        """Tombstones current, target, member, in this order (HB-19)."""
+        """Write tombstones for current assignment, target assignment and member, in this order (HB-19)."""
         for kind in (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER):
             self.forget(kind, member_id)
 
     def set_current(self, member_id: str, current: Current) -> None:
-        """Write what a member runs from now on."""
+        """Write the new current assignment of a member."""
         self._currents[member_id] = current
         self.records.append(
             CurrentRecord(
@@ -117,7 +117,7 @@ class Draft:
         )
 
     def set_share(self, member_id: str, share: Target) -> None:
-        """Write a member's share of the target."""
+        """Write the target assignment of a member."""
         self.write(
             TargetMemberRecord(
                 group_id=self.group.group_id,
@@ -130,8 +130,10 @@ class Draft:
         )
 
     def raise_target(self) -> None:
-        """The target that is in force, with the shares written in this step, under the newest group epoch: nobody has
-        computed anew, and nobody has to."""
+        """Keep the installed target assignment, with the changes of this step, under the newest group epoch.
+
+        No new computation is done or needed.
+        """
         self.write(
             TargetRecord(
                 group_id=self.group.group_id,
@@ -144,29 +146,29 @@ class Draft:
         )
 
     def member(self, member_id: str) -> MemberRecord | None:
-        """A member's record, if it is a member."""
+        """A member's record, or ``None`` if there is no such member."""
         if member_id in self._members:
             return self._members[member_id]
         return self.group.members.get(member_id)
 
     def members(self) -> Iterator[MemberRecord]:
-        """All members, sorted by id: an order that left the core unsorted would differ from run to run."""
+        """All members, sorted by id: an unsorted order that leaves the core would differ between runs."""
         for member_id in sorted(self.group.members.keys() | self._members.keys()):
             member = self.member(member_id)
             if member is not None:
                 yield member
 
     def current(self, member_id: str) -> Current:
-        """What a member runs."""
+        """A member's current assignment."""
         if member_id in self._currents:
             return self._currents[member_id] or NOTHING
         return self.group.current(member_id)
 
     def is_settled(self, member_id: str) -> bool:
-        """Whether a member has all of the newest target and nothing has changed since: its step is to stay.
+        """Whether a member has reached the newest target assignment and nothing has changed since.
 
-        A short cut for the usual heartbeat, which must not cost more the more its sender holds; every cause of
-        a change raises the group's epoch above the target's first.
+        A fast path for the usual heartbeat, whose cost must not grow with the number of units the member owns. Every
+        cause of a change first advances the group epoch past the target epoch.
         """
         return (
             self.epoch == self.target_epoch == self.group.target_epoch
@@ -176,31 +178,32 @@ class Draft:
         )
 
     def target(self, member_id: str) -> Target:
-        """A member's share of the target."""
+        """A member's target assignment."""
         if member_id in self._targets:
             return self._targets[member_id] or NO_TARGET
         return self.group.target(member_id)
 
     def has_target(self, member_id: str) -> bool:
-        """Whether the target assignment has an entry for the member. It has none for one that joined since."""
+        """Whether the target assignment has an entry for the member. It has none for a member that joined since."""
         if member_id in self._targets:
             return self._targets[member_id] is not None
         return member_id in self.group.targets
 
     def placed(self) -> Units:
-        """All units that are in somebody's share."""
+        """All units that are in a member's target assignment."""
         return NO_UNITS.union(*(self.target(member.member_id).units for member in self.members()))
 
     def eligible(self, member_id: str) -> Units:
-        """Those units of a member's share that may be handed out now.
+        """The units of a member's target assignment that may be assigned now.
 
-        Not those deleted since, nor those whose configuration is newer than the target (reliability S10).
+        Excludes units that were deleted since, and units whose configuration is newer than the target assignment
+        (reliability S10).
         """
         runnable, newest = self.group.runnable, self.target_epoch
         return frozenset(unit for unit in self.target(member_id).units if runnable.get(unit, newest + 1) <= newest)
 
     def waits_for(self, delay: DelayRecord) -> str | None:
-        """The member that a delay waited for, once it is back: under its own id, or under its static name."""
+        """The member that a delay reserves units for, once it has returned under its member id or its instance id."""
         if self.member(delay.member_id) is not None:
             return delay.member_id
         if delay.instance_id is None:
@@ -208,15 +211,15 @@ class Draft:
         return next((member.member_id for member in self.members() if member.instance_id == delay.instance_id), None)
 
     def is_back(self, delay: DelayRecord, served: Container[str] | None = None) -> bool:
-        """Whether the member that a delay waited for is back, and among ``served`` where that is given."""
+        """Whether the member of a delay has returned, and is in ``served`` if that is given."""
         member_id = self.waits_for(delay)
         return member_id is not None and (served is None or member_id in served)
 
     def lost_work(self, served: Container[str] | None = None) -> Units:
-        """Units that are to be given to nobody now: those of lost workers that are not back (S15).
+        """Units that must not be assigned now: those of lost workers that have not returned (S15).
 
         Args:
-            served: where given, a return counts only of these members.
+            served: if given, only the return of these members counts.
         """
         if not self.delays:
             return NO_UNITS
@@ -224,12 +227,12 @@ class Draft:
         return NO_UNITS.union(*(self.waiting(delay) for delay in lost))
 
     def waiting(self, delay: DelayRecord) -> Units:
-        """What of a delay still has reason to wait: not what is gone, nor what was made anew or reconfigured since."""
+        """The units of a delay that are still delayed: not those deleted, created again or reconfigured since."""
         runnable, epoch = self.group.runnable, delay.epoch
         return frozenset(unit for unit in units_of(delay.units) if runnable.get(unit, epoch + 1) <= epoch)
 
     def holder(self, unit: Unit) -> str | None:
-        """Who holds a unit, units being stopped included."""
+        """The owner of a unit. A unit with a pending revocation still has its owner."""
         entry = self.group.holders.get(unit)
         if entry is None:
             return None
@@ -242,14 +245,14 @@ class Draft:
 
     @property
     def next_epoch(self) -> int:
-        """The group epoch after a bump in this step."""
+        """The group epoch after ``bump`` is called in this step."""
         return self.epoch if self._bumped else self.epoch + 1
 
     def bump(self, cause: str) -> None:
-        """A new assignment is needed: raise the group epoch (KIP-848, the causes listed under "Group Epoch").
+        """Advance the group epoch: a new assignment is needed (KIP-848, the causes listed under "Group Epoch").
 
-        Several causes of one step share one epoch. Causes that come before a target has been installed for the
-        last epoch join that rebalance's explanation, since one computation answers them all.
+        Several causes in one step share one epoch. Causes that arrive before a target assignment has been installed for
+        the last epoch are added to that rebalance, since one computation covers them all.
         """
         last = self._rebalance
         unanswered = last is not None and last.epoch > self.target_epoch
@@ -257,8 +260,8 @@ class Draft:
             self._bumped = True
             if last is not None and unanswered:
                 self.forget(Kind.REBALANCE, str(last.epoch))
-            # A group made again under the name of one that was deleted is a later one, whatever the clock says: its
-            # tokens must be higher, and they count seconds (``TaskContext.token``).
+            # A group created again under the id of a deleted group must have a later creation time, even if the clock
+            # was set back: its tokens must be higher, and they count seconds (``TaskContext.token``).
             created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1_000)
             self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1, created_ms=created_ms))
             if self.epoch - HISTORY in self.group.rebalances:

@@ -1,9 +1,8 @@
-"""One group as its records have made it.
+"""The state of one group, derived from its records.
 
-``apply`` is the only thing that changes a group; it serves live traffic and loading alike, is total (a tombstone
-for something unknown is a no-op, KAFKA-17306), and accepts every order of records that compaction can produce
-(KAFKA-19862). Everything not in a record is derived here from records alone, so that replaying a log gives
-the group back.
+``apply`` is the only function that changes a group. Live traffic and replay both use it. It is total: a tombstone for
+an unknown key is a no-op (KAFKA-17306). It accepts every order of records that compaction can produce (KAFKA-19862).
+State that is not in a record is derived here from records alone, so that replaying a log restores the group.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..sizes import connector_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One member's share of the target, and the assignor's word to it."""
+    """One member's target assignment, with the assignor's error and user data for the member."""
 
     units: Units = NO_UNITS
     error: int = 0
@@ -49,9 +48,10 @@ NO_TARGET = Target()
 
 
 def runnable_units(connector: ConnectorRecord) -> Iterable[tuple[Unit, int]]:
-    """The units of a connector that somebody shall run now, each with the epoch that brought its configuration.
+    """Yield the units of a connector that should run now, each with the group epoch of its configuration.
 
-    Paused: the connector still watches its source, no task runs. Stopped: nothing runs.
+    A paused connector still runs its connector unit, which watches the source; none of its tasks runs. A stopped
+    connector runs no unit.
     """
     if connector.wanted_state != WantedState.STOPPED:
         yield Unit(connector.connector), connector.since_epoch
@@ -61,7 +61,7 @@ def runnable_units(connector: ConnectorRecord) -> Iterable[tuple[Unit, int]]:
 
 
 class Group:
-    """State of one group. Read it freely; change it by ``apply`` alone."""
+    """State of one group. Any code may read it; only ``apply`` changes it."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -90,34 +90,34 @@ class Group:
         self.wanted_by: dict[Unit, str] = {}
         self.behind: set[str] = set()
         self.clock_ms = 0
-        # For the explanation of rebalances only; not part of what is compared after a replay.
+        # Used only to explain rebalances; excluded from the comparison after a replay.
         self.stopped: dict[Unit, tuple[str, int]] = {}
         self.landed: dict[Unit, Move] = {}
-        # Members that may have something to hear since this was last emptied; the runtime looks here.
+        # Members to notify: those that may have a new response since the runtime last cleared this set.
         self.news: set[str] = set()
 
     @property
     def exists(self) -> bool:
-        """Whether any record made this group; one that was only asked about is not there."""
+        """Whether a record created this group. A group that was only looked up does not exist."""
         return self.epoch > 0
 
     @property
     def latest_rebalance(self) -> Rebalance | None:
-        """The newest rebalance, finished or not."""
+        """The newest rebalance, finished or in progress."""
         return self.rebalances[next(reversed(self.rebalances))] if self.rebalances else None
 
     def current(self, member_id: str) -> Current:
-        """What the member runs; nothing for a member that has no record yet."""
+        """The member's current assignment; empty for a member without a record."""
         return self.currents.get(member_id, NOTHING)
 
     def target(self, member_id: str) -> Target:
-        """The member's share of the target."""
+        """The member's target assignment."""
         return self.targets.get(member_id, NO_TARGET)
 
     # ----------------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> None:
-        """Take one record in. Never raises for a record of a known class."""
+        """Apply one record. Never raises for a record of a known class."""
         match record:
             case CurrentRecord():
                 self._apply_current(record)
@@ -184,14 +184,14 @@ class Group:
         self._see_progress(record.member_id)
 
     def _rehold(self, member_id: str, before: Current, after: Current, at_ms: int) -> None:
-        """Keep ``holders`` in step, and note when a unit stopped and where it started again."""
+        """Update ``holders``, and record when a unit stopped and where it started again."""
         before_held, after_held = before.held, after.held
         if after.away:
-            # What it held stands still from now on, although nobody else may have it.
+            # The units of a member that left temporarily are down from now on, although they are reserved for it.
             self.stopped.update((unit, (member_id, at_ms)) for unit in after_held if not before.away)
-        # Pending is looked at too: in a compacted log the record before, with the unit still assigned, is gone.
+        # Pending units are checked too: compaction may have removed the earlier record that had the unit assigned.
         for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
-            # What nobody shall run any more does not stand still.
+            # A unit that should no longer run has no downtime.
             if unit in self.runnable and not before.away:
                 self.stopped[unit] = (member_id, at_ms)
         for unit in before_held:
@@ -202,7 +202,7 @@ class Group:
                     self.news.add(waiting)
         for unit, epoch in after_held.items():
             holder = self.holders.get(unit)
-            # A compacted log can show the new owner before the old one's release: the later grant counts.
+            # A compacted log can show the new owner before the release by the old one: the higher owner epoch wins.
             if holder is None or holder[0] == member_id or holder[1] < epoch:
                 self.holders[unit] = (member_id, epoch)
         for unit, epoch in after.assigned.items():
@@ -276,10 +276,10 @@ class Group:
                 self.epoch = 0
 
     def _forget_instance(self, member_id: str) -> None:
-        """A static name is free again when its member goes or takes another (KAFKA-20747)."""
+        """Free a group instance id when its member is removed or changes its instance id (KAFKA-20747)."""
         member = self.members.get(member_id)
         name = member.instance_id if member is not None else None
-        # In a compacted log the name's next bearer may stand before this one's end.
+        # In a compacted log the record of the next member with this instance id may precede this member's tombstone.
         if name is not None and self.instances.get(name) == member_id:
             del self.instances[name]
 
@@ -289,7 +289,10 @@ class Group:
                 del self.wanted_by[unit]
 
     def _see_progress(self, member_id: str) -> None:
-        """A member is behind until it has the target's epoch and all of its units, and not while it is away."""
+        """Update ``behind``: a member is behind until it has the target epoch and all units of its target assignment.
+
+        A member that left temporarily is never behind.
+        """
         if member_id not in self.members:
             return
         current = self.current(member_id)
@@ -306,7 +309,7 @@ class Group:
 
 
 def replay(group_id: str, records: Iterable[Record]) -> Group:
-    """The group that a log stands for."""
+    """Rebuild a group from its log."""
     group = Group(group_id)
     for record in records:
         group.apply(record)

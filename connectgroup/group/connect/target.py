@@ -1,4 +1,4 @@
-"""The target assignment: what an assignor is shown, when its result is legal, and how it becomes the target."""
+"""The target assignment: the input of an assignor, the validation of its result, and the installation."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from .settings import GroupSettings, ServerAnswer
 from .state import NO_TARGET, Target
 
 COORDINATOR = "coordinator"
-"""Stands for the coordinator where a member could have computed the target."""
+"""``computed_by`` of a target assignment that the coordinator computed instead of a member."""
 
 
 def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> PrepareResponse:
-    """What an assignor is shown: members with their metadata and share of the target, connectors and task counts."""
+    """The input of an assignor: members with metadata and target assignment, connectors and task counts."""
     group = draft.group
     shown = PrepareResponse(
         group_epoch=draft.epoch,
@@ -47,7 +47,7 @@ def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> Prepare
             if connector.wanted_state != WantedState.STOPPED
         ),
         held_back=delay.shown(draft),
-        # An assignor that takes it for a delay of its own must not be refused for it.
+        # An assignor that uses this value as its own delay must not be rejected for it.
         scheduled_rebalance_max_delay_ms=min(settings.scheduled_delay_ms, settings.longest_delay_ms),
     )
     start = {entry.connector: place for entry, place in zip(shown.connectors, shown.starts()[:-1], strict=True)}
@@ -55,7 +55,7 @@ def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> Prepare
     for member in taking(draft):
         info = info_of(member, assignor)
         waiting = [draft.waiting(kept) for kept in draft.delays.values() if draft.waits_for(kept) == member.member_id]
-        # The draft's first: a static member's successor has its share by a record of this very step.
+        # Read the draft first: the target assignment of a static member's successor is written in this same step.
         target = draft.target(member.member_id)
         share = group.target(member.member_id) if target == NO_TARGET else target
         has = share.units.union(*waiting)
@@ -87,7 +87,7 @@ def _prepared(connector: ConnectorRecord) -> PreparedConnector:
     if asked:
         try:
             placement = placement_of(config_of(asked))
-        except ConfigError:  # of a log older than the check: what nobody can read asks for nothing
+        except ConfigError:  # from a log older than the check: an unreadable placement is treated as none
             asked = ()
     return PreparedConnector(
         connector=connector.connector,
@@ -106,13 +106,14 @@ def offence_of(
     left_out: Units = NO_UNITS,
     epoch: int | None = None,
 ) -> str | None:
-    """Why an assignment is not legal, or ``None``: each configured unit with exactly one member, nothing else (S9).
+    """Why an assignment is invalid, or ``None``. Valid: each configured unit on exactly one member, nothing else (S9).
 
     Args:
-        left_out: units the assignor itself leaves unassigned. Delayed units of lost members may be placed or left out:
-            they are assigned to nobody.
-        epoch: the group epoch the assignment was prepared for. For one the group has left behind, units that are newer
-            than it need not be placed, and members that have begun to drain since may still be named.
+        left_out: units that the assignor itself leaves unassigned. Delayed units of lost members may be assigned or
+            left out: they go to no member.
+        epoch: the group epoch the assignment was prepared for. If the group epoch has advanced, units that are newer
+            than ``epoch`` need not be assigned, and members that have started to drain since may still be assigned
+            units.
     """
     runnable = draft.group.runnable
     units: AbstractSet[Unit] = runnable.keys()
@@ -144,14 +145,14 @@ def offence_of(
 def _served(draft: Draft, members: Sequence[InstalledMember], epoch: int | None) -> Container[str] | None:
     """The members whose return an assignment takes into account; ``None``: all.
 
-    A member that came back after the assignment was prepared is not in it. Its delayed units stay reserved for it
+    A member that returned after the assignment was prepared is not in it. Its delayed units stay reserved for it
     until the next computation (S15).
     """
     return None if epoch is None or epoch == draft.epoch else {installed.member_id for installed in members}
 
 
 def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> bool:
-    """Whether an assignment is illegal whatever the group is: no change of the group explains it."""
+    """Whether an assignment is invalid for any group, so that no change of the group explains the violation."""
     named = left_out.union(*(each_unit(installed.units) for installed in members))
     shares = ((installed.member_id, each_unit(installed.units)) for installed in members)
     ids = {installed.member_id for installed in members}
@@ -159,14 +160,14 @@ def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> 
 
 
 def delay_out_of_range(request: InstallRequest | ServerAnswer, settings: GroupSettings) -> str | None:
-    """A fault of the assignor, not of the message: it must be recorded as one, or the same member is waited for."""
+    """Check the assignor's delay. A violation is recorded as a failure; otherwise the same member would be kept."""
     if request.delay_ms <= settings.longest_delay_ms:
         return None
     return f"a delay of {request.delay_ms} ms; allowed: 0 to {settings.longest_delay_ms}"
 
 
 def checksum_of(request: InstallRequest) -> int:
-    """Of all that an install says of the target; what became of it may differ (held back, left for the next round)."""
+    """Checksum of an Install request. What is installed may differ (delayed units, moves deferred to later rounds)."""
     return crc32(repr((request.members, request.held_back, request.delay_ms)).encode())
 
 
@@ -183,13 +184,14 @@ def install_target(
     *,
     epoch: int | None = None,
 ) -> tuple[Timer, ...]:
-    """Write a target: a record for each member whose share changed, then the epoch (TA-01, TA-02).
+    """Write a target assignment: a record for each member whose assignment changed, then the epoch (TA-01, TA-02).
 
     Args:
-        epoch: the group epoch it was prepared for, above the target epoch; the newest by default. Members that have
-            joined since get nothing yet. Units that were added or reconfigured since are granted by the next target
-            assignment: none is granted at an owner epoch below that of its configuration (``Draft.eligible``). As
-            target epochs only grow and each unit is in one member's share, owner epochs stay strictly monotonic.
+        epoch: the group epoch the assignment was prepared for, above the target epoch; default: the newest. Members
+            that joined since are assigned nothing yet. Units that were added or reconfigured since are assigned by the
+            next target assignment: no unit is assigned at an owner epoch below the epoch of its configuration
+            (``Draft.eligible``). Target epochs only grow and each unit is in the target assignment of one member, so
+            owner epochs are strictly monotonic.
     """
     epoch = draft.epoch if epoch is None else epoch
     group = draft.group
@@ -198,12 +200,12 @@ def install_target(
     waiting = draft.lost_work(served)
     if waiting:
         shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
-    # What is held back until its holder has let go of it (KIP-415's first round) need not wait for the whole delay.
+    # Units left out only until their owner has revoked them (KIP-415's first round) need not wait for the full delay.
     let_go = sum(draft.holder(unit) is not None for unit in units_of(answer.held_back) - waiting)
     deferred = let_go + stay_for_now(draft, shares, settings.most_moves)
     for member in draft.members():
         share = shares.get(member.member_id, NO_TARGET)
-        # The draft's: a share forgotten in this very step must be written again, even where it is the same.
+        # Compare with the draft: an assignment removed in this same step must be written again, even if it is equal.
         if share != draft.target(member.member_id):
             draft.set_share(member.member_id, share)
         static.release_for_others(draft, member.member_id)
@@ -219,7 +221,7 @@ def install_target(
             computed_by=computed_by,
             checksum=checksum_of(answer) if isinstance(answer, InstallRequest) else 0,
             deferred=deferred,
-            # A group without members has been given nothing yet: whoever joins first does not wait (HB-13).
+            # A group without members has assigned nothing yet: the first member to join is not delayed (HB-13).
             at_ms=draft.now_ms if shares else 0,
         )
     )
