@@ -1,6 +1,6 @@
-"""The ready-made listeners, one file each, found by the entry point ``connectgroup.listeners``.
+"""The built-in listeners, one file each, found by the entry point ``connectgroup.listeners``.
 
-The package is ``connectgroup.listeners``; this folder is only where its files are.
+The package is ``connectgroup.listeners``; this folder only holds its files.
 """
 
 if __name__ != "connectgroup.listeners":

@@ -1,4 +1,4 @@
-"""One log line for every change of hands, under the logger ``connectgroup.units``."""
+"""Log one message per change of assignment, under the logger ``connectgroup.units``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger("connectgroup.units")
 
 
 class LoggingListener(WorkerRebalanceListener):
-    """Logs what the worker is given (INFO), lets go of (INFO) and loses (WARNING)."""
+    """Logs the units that the worker is assigned (INFO), revokes (INFO) and loses (WARNING)."""
 
     def on_assigned(self, units: Units, epoch: int) -> None:
         """``epoch 4: assigned 2 units: a, a-0``"""

@@ -1,15 +1,15 @@
-"""What an assignor author writes against: the question, the answer, and the class that turns one into the other.
+"""The interface for assignor authors: the input, the result, and the class that computes the result.
 
-An assignor is a pure function with a name. It is asked on the member that the coordinator has chosen (or on
-the coordinator itself): here are the members, what each holds, and all there is to share out; who shall hold
-what? It keeps nothing between calls and gives equal answers to equal questions, whatever the order they are
-put in and whatever the hash seed: sort wherever an order could leak into the answer.
+An assignor is a named pure function. It runs on the member that the coordinator has selected, or on the coordinator.
+Its input is the members, the current assignment of each member, and all units; its result is the target assignment of
+each member. An assignor keeps no state between calls. It must be deterministic: equal inputs give equal results,
+whatever the order of the input and whatever the hash seed. Sort wherever an order could reach the result.
 
-The same question can be read in two ways. ``ConnectGroup.members`` and ``.units`` are friendly objects;
-``ConnectGroup.columns()`` is the same as integer arrays, one entry a unit, for assignors that must be fast, and
-``ConnectAssignment.from_columns`` takes such an answer. numpy is imported by the second way only.
+The input has two representations. ``ConnectGroup.members`` and ``.units`` are objects; ``ConnectGroup.columns()`` is
+the same input as integer arrays with one entry per unit, for assignors that must be fast.
+``ConnectAssignment.from_columns`` accepts a result in that form. Only the array representation imports numpy.
 
-How an assignor is run and its answer judged is in ``assignor_guard``.
+``connectgroup.assign.sandbox`` runs an assignor and validates its result.
 
 Source: "Connect on the new protocol", interfaces Assignor, PartitionAssignor and ConnectAssignor.
 """
@@ -44,17 +44,18 @@ T = TypeVar("T")
 
 
 class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
-    """One way to share things out, found by its entry point: ``connectgroup.assignors`` for connectors and tasks,
+    """An assignment strategy, found by its entry point: ``connectgroup.assignors`` for connectors and tasks,
     ``connectgroup.partition_assignors`` for topic partitions.
 
-    Derive from one of its children and write ``name`` and ``assign``; the rest has defaults, also ``metadata``, which
-    each child declares. The class is made without arguments, once a worker. ``metadata`` and ``on_assignment`` are
-    called on every member, ``assign`` only on the one chosen, off the event loop, never two at a time.
+    Derive from one of the subclasses and define ``name`` and ``assign``. All other methods have defaults, including
+    ``metadata``, which each subclass declares. The class is instantiated without arguments, once per worker.
+    ``metadata`` and ``on_assignment`` are called on every member, ``assign`` only on the selected member. Calls are
+    made off the event loop and never concurrently.
 
     Attributes:
-        name: non-empty, the same on every member, and the entry point's name.
-        minimum_version: lowest version of ``metadata`` it can read, >= -1.
-        maximum_version: highest version it can read, >= 0 and >= ``minimum_version``.
+        name: non-empty, equal on every member, and equal to the name of the entry point.
+        minimum_version: lowest version of ``metadata`` that the assignor can read, >= -1.
+        maximum_version: highest version that the assignor can read, >= 0 and >= ``minimum_version``.
     """
 
     name: ClassVar[str] = ""
@@ -62,42 +63,46 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
     maximum_version: ClassVar[int] = 0
 
     def about_worker(self, traits: WorkerTraits) -> None:
-        """Called once, before anything else, on a worker: what its operator says of it. Most need not know."""
+        """Receive the traits that the operator configured for this worker. Called once, before any other method.
+
+        Most assignors do not need to override this.
+        """
 
     @abstractmethod
     def assign(self, group: GroupT) -> AssignmentT:
-        """Share everything in ``group`` out, each thing to exactly one member.
+        """Assign every unit in ``group`` to exactly one member.
 
         Args:
-            group: frozen, complete; members and units may be none, and members may hold things that no
-                longer exist (those are to be left out).
+            group: frozen and complete. It may have no members and no units, and members may own units that no longer
+                exist; the result must not contain those.
 
         Returns:
-            The whole answer, not a difference. A member left out gets nothing. With ``error`` set nothing is
-            installed and the group keeps what it has.
+            The complete assignment, not a difference. A member that is not listed is assigned nothing. If ``error``
+            is set, nothing is installed and the group keeps its current target assignment.
 
         Raises:
-            Exception: shown as one line; the coordinator asks another member, then helps itself.
+            Exception: reported as one line. The coordinator selects another member, then computes the assignment
+                itself.
         """
 
     def on_assignment(self, assignment: ShareT) -> None:
-        """Called on every member, once for each target assignment this assignor computed, with the member's share.
+        """Called on every member, once per target assignment that this assignor computed, with the member's assignment.
 
-        Also where its share shrinks or stays as it is; before its listener hears of it and before anything starts. The
-        other assignors of the member are not called. A target assignment that the coordinator renews without computing
-        (a member joined again) has a new epoch and is delivered again.
+        The call is also made when the member's assignment shrinks or does not change. It precedes the callbacks of the
+        listener and the start of any unit. The member's other assignors are not called. A target assignment that the
+        coordinator renews without a computation (a member rejoined) has a new epoch and is delivered again.
 
         Args:
-            assignment: the member's share, with ``group_id``, ``epoch`` and ``instance_id`` set.
+            assignment: the member's target assignment, with ``group_id``, ``epoch`` and ``instance_id`` set.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """One member's word to the assignor.
+    """The data that one member sends to the assignor.
 
     Attributes:
-        reason: why it changed, -128 .. 127; 0 is none.
+        reason: the reason for the change, -128 .. 127; 0 is none.
         version: version of ``metadata``, within the assignor's range.
         metadata: opaque to all but the assignor.
     """
@@ -109,11 +114,11 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member, with what its assignor's ``metadata`` returned (reason, version, metadata).
+    """One member, with the values that its assignor's ``metadata`` returned (reason, version, metadata).
 
     Attributes:
         member_id: unique in the group.
-        instance_id: the static member's name, None if it is none.
+        instance_id: the group instance id of a static member, None for a dynamic member.
     """
 
     member_id: str
@@ -125,12 +130,12 @@ class GroupMember:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The question: the members, in any order."""
+    """The input of an assignor: the members, in any order."""
 
     members: Sequence[GroupMember] = ()
 
     def __post_init__(self) -> None:
-        # An assignor must not be able to change the question its answer is held against.
+        # An assignor must not be able to modify the input that its result is validated against.
         for field in fields(self):
             given = getattr(self, field.name)
             if not isinstance(given, Lazy | int):
@@ -139,15 +144,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAssignment:
-    """One member's share.
+    """The target assignment of one member.
 
     Attributes:
-        member_id: whose.
+        member_id: the member.
         error: the assignor's own error number for this member, -128 .. 127, 0 is none.
         version: version of ``metadata``, within the assignor's range.
-        metadata: the assignor's word to ``on_assignment`` on that member.
-        group_id: the group; set for ``on_assignment``, an answer leaves it empty.
-        epoch: the target epoch (in a consumer group, the generation); set for ``on_assignment``, -1 in an answer.
+        metadata: assignor user data, passed to ``on_assignment`` on that member.
+        group_id: the group; set for ``on_assignment``, empty in a result.
+        epoch: the target epoch (in a consumer group, the generation); set for ``on_assignment``, -1 in a result.
         instance_id: the static member's ``group.instance.id``, None if it has none; set for ``on_assignment``.
     """
 
@@ -162,12 +167,12 @@ class MemberAssignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """The answer.
+    """The result of an assignor.
 
     Attributes:
-        error: 0, or a number of the assignor's own, -128 .. 127: then ``members`` is not looked at.
-        message: the error in words, one line; without an error, what operators should know of the answer.
-        members: each member's share, in any order, each member at most once.
+        error: 0, or an error number of the assignor's own, -128 .. 127. If it is not 0, ``members`` is ignored.
+        message: the error message, one line; without an error, information for operators about the result.
+        members: the assignment of each member, in any order, each member at most once.
     """
 
     error: int = 0
@@ -180,13 +185,14 @@ class ConnectMember(GroupMember):
     """A worker.
 
     Attributes:
-        owned: its share of the target in force, which may name units that are gone.
-        told: what this assignor's last answer said to it (``ConnectMemberAssignment.metadata``), where the target in
-            force is that answer. So an assignor can leave itself a note: the group remembers, the assignor does not.
-        labels: names and values, sorted, as the operator gave them (``connectgroup worker --label``).
-        rack: the worker's rack or zone; empty if not given.
-        capacity: the most weight the worker can carry; 0 if not given.
-        host: the machine the worker runs on, which workers may share; empty if not given.
+        owned: the worker's units in the current target assignment; may name units that no longer exist.
+        told: assignor user data (``ConnectMemberAssignment.metadata``) that this assignor returned for the worker, if
+            the current target assignment is that result. An assignor can store its state there: the group keeps it,
+            the assignor does not.
+        labels: names and values, sorted, as the operator configured them (``connectgroup worker --label``).
+        rack: the worker's rack or zone; empty if not configured.
+        capacity: the maximum weight the worker can run; 0 if not configured.
+        host: the machine the worker runs on, which several workers may share; empty if not configured.
     """
 
     owned: Units = NO_UNITS
@@ -204,14 +210,14 @@ class ConnectMember(GroupMember):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSpec:
-    """A connector to be placed, with its tasks 0 .. ``num_tasks`` - 1.
+    """A connector to be assigned, with its tasks 0 .. ``num_tasks`` - 1.
 
     Attributes:
         name: unique in the group.
         num_tasks: >= 0.
-        weight: load of the connector itself, >= 0; 0 by default because it mostly watches.
+        weight: load of the connector itself, >= 0; 0 by default because a connector mostly monitors.
         task_weights: load of each task, >= 0; empty means 1 each, a missing one is 1.
-        placement: what its configuration asks for under ``assignment.``; its weights are those above.
+        placement: the constraints in its configuration (``assignment.*``); the weights in it are those above.
     """
 
     name: str
@@ -223,13 +229,13 @@ class ConnectorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldWork:
-    """Work that nobody is given for now.
+    """Delayed units: assigned to no member for now.
 
     Attributes:
-        member_id: the lost worker it waits for; empty where the assignor itself asked for the delay.
-        instance_id: that worker's static name, None if it had none.
-        left_ms: how much longer, in milliseconds.
-        units: what waits.
+        member_id: the lost worker for which the units are kept; empty if the assignor requested the delay.
+        instance_id: the group instance id of that worker, None if it had none.
+        left_ms: remaining delay in milliseconds.
+        units: the delayed units.
     """
 
     member_id: str = ""
@@ -240,15 +246,15 @@ class HeldWork:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectGroup(Group):
-    """The question put to a ``ConnectAssignor``.
+    """The input of a ``ConnectAssignor``.
 
     Attributes:
         members: the workers.
-        connectors: all there is to place; names are unique.
-        held_back: what waits for a lost worker. An assignor need not look at it: it may place those units or leave
-            them out, they are given to nobody before their time is up or their worker is back.
-        scheduled_rebalance_max_delay_ms: the group's ``scheduled.rebalance.max.delay.ms``, in milliseconds: the most
-            that an assignor puts revocations off. 0: no delay.
+        connectors: all connectors to be assigned; names are unique.
+        held_back: the delayed units. An assignor may ignore this field: it may assign those units or omit them, and
+            the coordinator gives them to no member before their delay has elapsed or their worker has returned.
+        scheduled_rebalance_max_delay_ms: the group's ``scheduled.rebalance.max.delay.ms``, in milliseconds: the
+            maximum time for which an assignor delays revocations. 0: no delay.
     """
 
     members: Sequence[ConnectMember] = ()
@@ -258,7 +264,7 @@ class ConnectGroup(Group):
 
     @property
     def waiting(self) -> Units:
-        """All units that wait for a lost worker."""
+        """All units that are delayed for a lost worker."""
         return NO_UNITS.union(*(work.units for work in self.held_back if work.member_id))
 
     @cached_property
@@ -268,7 +274,7 @@ class ConnectGroup(Group):
         return tuple(Unit(name, task) for name, num_tasks in named for task in range(-1, num_tasks))
 
     def columns(self) -> ConnectColumns:
-        """The same question as integer arrays, made once and read-only."""
+        """The same input as integer arrays, computed once and read-only."""
         return self._columns
 
     @cached_property
@@ -280,10 +286,10 @@ class ConnectGroup(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectMemberAssignment(MemberAssignment):
-    """A worker's share: connectors and tasks.
+    """The target assignment of a worker: connectors and tasks.
 
-    In ``on_assignment``: all that the worker runs as of this epoch. Units that other workers have yet to stop are
-    assigned later, and only the listener hears of them.
+    In ``on_assignment``: all units that the worker runs as of this epoch. Units that other workers have not stopped
+    yet are assigned later, and only the listener is notified of them.
     """
 
     units: Units = NO_UNITS
@@ -291,12 +297,12 @@ class ConnectMemberAssignment(MemberAssignment):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectAssignment(Assignment):
-    """The answer of a ``ConnectAssignor``: each worker's share.
+    """The result of a ``ConnectAssignor``: the target assignment of each worker.
 
     Attributes:
-        held_back: units left out on purpose. They wait for ``delay_ms``; those that somebody runs, so that they have
-            to stop first, at most until all members have reached this target.
-        delay_ms: ask again after this long, whatever happens; 0 is never.
+        held_back: units omitted on purpose. They are delayed for ``delay_ms``; units that a worker runs, and that must
+            stop first, are delayed at most until all members have reached this target.
+        delay_ms: run the assignor again after this time, whatever happens; 0 is never.
     """
 
     members: Sequence[ConnectMemberAssignment] = ()
@@ -314,16 +320,16 @@ class ConnectAssignment(Assignment):
         message: str = "",
         told: bytes = b"",
     ) -> ConnectAssignment:
-        """An answer as one array; each member is answered in the version it spoke.
+        """Return a result given as one array. Each member's metadata has the version that the member sent.
 
         Args:
-            columns: what ``group.columns()`` gave.
+            columns: the return value of ``group.columns()``.
             owner: integers of shape ``(units,)``: for each unit the index of its member in
                 ``columns.member_ids``, -1 for none.
-            held_back: those of the units with -1 that are left out on purpose.
-            delay_ms: how long they wait.
-            message: what operators should know.
-            told: metadata, the same for all.
+            held_back: the units with -1 that are omitted on purpose.
+            delay_ms: their delay in milliseconds.
+            message: information for operators.
+            told: assignor user data, equal for all members.
         """
         from .columns.connect import shares_of
 
@@ -332,18 +338,18 @@ class ConnectAssignment(Assignment):
 
     @property
     def by_column(self) -> tuple[ConnectColumns, Integers, bytes] | None:
-        """Columns, owners and metadata that ``from_columns`` was given, where the answer was given so; else None."""
+        """The arguments of ``from_columns`` (columns, owners, metadata) if the result was created by it; else None."""
         return self.members.origin if isinstance(self.members, Lazy) else None
 
 
 class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAssignment]):
-    """Shares connectors and tasks out over workers."""
+    """Assigns connectors and tasks to workers."""
 
     def metadata(self) -> Metadata:
-        """What this member wants the assignor to know of it; called before it joins and once a heartbeat interval.
+        """Return this member's data for the assignor; called before the member joins and once per heartbeat interval.
 
-        A worker subscribes to nothing: it may be given every connector and task of its group. Must be cheap, and equal
-        while nothing has changed: a change of reason or bytes asks for a rebalance.
+        A worker has no subscription: it may be assigned every connector and task of its group. The method must be
+        cheap, and its result must be equal while nothing has changed: a change of reason or bytes causes a rebalance.
 
         Source: "Connect on the new protocol", ``Assignor.metadata()``.
         """
@@ -352,14 +358,15 @@ class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMember(GroupMember):
-    """A consumer: the topics it may be given, and what it holds.
+    """A consumer: the topics it subscribes to, and the partitions it owns.
 
     Attributes:
-        subscribed: names of topics; some may not exist (any longer).
-        owned: its share of the target in force, or what it says it holds (KIP-429); may name what is gone.
-        generation: of the rebalance that gave it ``owned``; -1 is unknown, which is older than any (KIP-792).
-            Where members claim the same partition the latest generation counts: see ``partitions``.
-        rack: where it runs, None if it does not say (KIP-881).
+        subscribed: names of topics; some may not exist, or no longer exist.
+        owned: its partitions in the current target assignment, or those it reports as owned (KIP-429); may name
+            partitions that no longer exist.
+        generation: of the rebalance that assigned ``owned``; -1 is unknown, which is older than any (KIP-792).
+            If members claim the same partition, the latest generation counts: see ``ownership``.
+        rack: the consumer's rack, None if it sends none (KIP-881).
     """
 
     subscribed: frozenset[str] = frozenset()
@@ -385,20 +392,20 @@ class TopicSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionGroup(Group):
-    """The question put to a ``PartitionAssignor``; a topic that nobody is subscribed to is not to be placed."""
+    """The input of a ``PartitionAssignor``; a topic that no member subscribes to is not assigned."""
 
     members: Sequence[PartitionMember] = ()
     topics: Sequence[TopicSpec] = ()
 
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Every partition of a topic that somebody is subscribed to, once, sorted."""
+        """Every partition of a topic that at least one member subscribes to, once, sorted."""
         wanted: set[str] = set().union(*(member.subscribed for member in self.members))
         named = sorted((spec.name, spec.num_partitions) for spec in self.topics if spec.name in wanted)
         return tuple(TopicPartition(name, partition) for name, count in named for partition in range(count))
 
     def columns(self) -> PartitionColumns:
-        """The same question as integer arrays, made once and read-only."""
+        """The same input as integer arrays, computed once and read-only."""
         return self._columns
 
     @cached_property
@@ -410,18 +417,18 @@ class PartitionGroup(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMemberAssignment(MemberAssignment):
-    """A consumer's share."""
+    """The target assignment of a consumer."""
 
     partitions: Partitions = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionAssignment(Assignment):
-    """The answer of a ``PartitionAssignor``.
+    """The result of a ``PartitionAssignor``.
 
     Attributes:
-        withheld: partitions left out on purpose because another member still owns them. Not empty means: ask again
-            when they have been given up (KIP-429); when that is, the caller decides.
+        withheld: partitions omitted on purpose because another member still owns them. If it is not empty, the
+            assignor must run again after they have been revoked (KIP-429); the caller decides when.
     """
 
     members: Sequence[PartitionMemberAssignment] = ()
@@ -431,13 +438,13 @@ class PartitionAssignment(Assignment):
     def from_columns(
         cls, columns: PartitionColumns, owner: Integers, *, withheld: Partitions = frozenset()
     ) -> PartitionAssignment:
-        """An answer as one array; each member is answered in the version it spoke.
+        """Return a result given as one array. Each member's metadata has the version that the member sent.
 
         Args:
-            columns: what ``group.columns()`` gave.
+            columns: the return value of ``group.columns()``.
             owner: integers of shape ``(partitions,)``: for each partition the index of its member in
                 ``columns.member_ids``, -1 for none.
-            withheld: those of the partitions with -1 that are left out on purpose.
+            withheld: the partitions with -1 that are omitted on purpose.
         """
         from .columns.partition import shares_of
 
@@ -446,15 +453,16 @@ class PartitionAssignment(Assignment):
 
     @property
     def by_column(self) -> tuple[PartitionColumns, Integers] | None:
-        """What ``from_columns`` was given, where the answer was given so; else None."""
+        """The arguments of ``from_columns`` if the result was created by it; else None."""
         return self.members.origin if isinstance(self.members, Lazy) else None
 
 
 class RebalanceProtocol(IntEnum):
-    """What a consumer in a classic group gives up, and when; the higher number is the better one (KIP-429).
+    """Which partitions a consumer in a classic group revokes, and when; the higher value is preferred (KIP-429).
 
-    EAGER: everything, before each rebalance.
-    COOPERATIVE: only what moves, after it; a partition is given on in the next rebalance, which follows at once.
+    EAGER: all partitions, before each rebalance.
+    COOPERATIVE: only partitions that move, after the rebalance. A revoked partition is assigned in the next rebalance,
+        which follows immediately.
     """
 
     EAGER = 0
@@ -462,18 +470,18 @@ class RebalanceProtocol(IntEnum):
 
 
 class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionMemberAssignment]):
-    """Shares topic partitions out over consumers.
+    """Assigns topic partitions to consumers.
 
     Attributes:
-        rebalance_protocols: those whose rules its answers keep. One that lists COOPERATIVE gives no partition to one
-            member while another owns it: it leaves it out and lists it as ``withheld``. EAGER beside it lets a group
-            change over member by member.
+        rebalance_protocols: the protocols whose rules the results obey. An assignor that lists COOPERATIVE assigns no
+            partition to a member while another member owns it: it omits the partition and lists it in ``withheld``.
+            Listing EAGER as well lets a group switch protocols member by member.
     """
 
     rebalance_protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
 
     def metadata(self, subscribed: frozenset[str]) -> Metadata:
-        """What this member wants the assignor to know of it; called each time before it joins.
+        """Return this member's data for the assignor; called each time before the member joins.
 
         Args:
             subscribed: the topics that the member subscribes to.
@@ -484,10 +492,10 @@ class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionM
 
 
 class Lazy(Sequence[T]):
-    """A sequence that is made when it is first looked at.
+    """A sequence that is created on first access.
 
-    A hundred thousand ``Unit`` objects cost more than a fast assignor takes to place them, so the friendly
-    view is made only for those who read it. ``origin`` is what it would be made of, for those who do not.
+    Creating a hundred thousand ``Unit`` objects takes longer than a fast assignor takes to assign them, so the objects
+    are created only for callers that read them. ``origin`` is the data they are created from, for other callers.
     """
 
     def __init__(self, make: Callable[[], Sequence[T]], *, origin: Any) -> None:

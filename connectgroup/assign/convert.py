@@ -1,4 +1,4 @@
-"""Between messages and the input and result of an assignor."""
+"""Conversion between wire messages and the input and result of an assignor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .sandbox import _guarded, _metadata_offence, declaration_offence, who
 def assignor_info(
     assignor: ConnectAssignor | PartitionAssignor, subscribed: frozenset[str] = frozenset()
 ) -> AssignorInfo:
-    """What a member tells the group of one of its assignors: name, versions and current metadata.
+    """Return the data that a member sends to the group about one of its assignors: name, versions, current metadata.
 
     Args:
         subscribed: the topics a consumer subscribes to, for a ``PartitionAssignor``.
 
     Raises:
-        PluginError: ``metadata`` raised or what it gave cannot be sent.
+        PluginError: ``metadata`` raised, or its result cannot be sent.
     """
 
     def ask() -> Metadata:
@@ -44,14 +44,14 @@ def assignor_info(
 
 
 def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
-    """The question as the coordinator put it (``ConnectGroupPrepareAssignment``)."""
+    """Return the assignor's input from the coordinator's message (``ConnectGroupPrepareAssignment``)."""
     from .columns import connect as assignor_columns
 
     return assignor_columns.group_from_prepare(response)
 
 
 def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember, ...]:
-    """A judged answer in the wire's shape, members, connectors and tasks sorted: equal answers are equal bytes."""
+    """Convert a validated result to wire messages. Members and units are sorted: equal results are equal bytes."""
     if assignment.by_column is not None:
         from .columns.connect import wire_shares_of
 

@@ -1,4 +1,4 @@
-"""Whether an assignment is legal: complete, no unit twice, nothing unknown. Pure."""
+"""Validity of an assignment: complete, no unit twice, no unknown unit. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def first_offence(
     held_back: AbstractSet[ThingT] = frozenset(),
     waiting: AbstractSet[ThingT] = frozenset(),
 ) -> str | None:
-    """What is wrong first with an assignment: None if nothing, else one line naming it and how many more there are.
+    """Return the first violation of an assignment and the number of further ones as one line; None if it is valid.
 
     Args:
         shares: member id and its units, repeats included.
-        members: who there is.
-        units: all there is to share out; each must be given exactly once, unless there is no member at all.
-        held_back: those of ``units`` that the assignor leaves out on purpose, so that it must not give them.
-        waiting: those of ``units`` that wait for a lost worker: it makes no difference whether they are given.
+        members: the members of the group.
+        units: all units; each must be assigned exactly once, unless the group has no members.
+        held_back: units in ``units`` that the assignor omits on purpose, and therefore must not assign.
+        waiting: units in ``units`` that are delayed for a lost worker; they may be assigned or omitted.
 
     Source: "Connect on the new protocol", ConnectGroupInstallAssignment, request validation.
     """
@@ -44,7 +44,7 @@ def first_offence(
     known = all(member_id in members for member_id, _ in listed)
     once = len({member_id for member_id, _ in listed}) == len(listed)
     if known and once and len(everything) == len(to_give) and to_give == set(everything):
-        return None  # the usual case, in a few passes at C speed
+        return None  # fast path: a valid assignment takes a few passes at C speed
 
     offences: list[str] = []
     for member_id in sorted({member_id for member_id, _ in listed}):

@@ -1,10 +1,10 @@
-"""Rules about members of a partition group that every partition assignor needs, a customised one included.
+"""Ownership rules of a partition group that every partition assignor needs, including custom ones.
 
-Who owns what is what the members say, each with the generation it was given it in (KIP-792). A member that was away
-too long says something of the past: where two claim one partition the later generation counts, and the earlier claim
-is ignored. Two claims of one generation cannot both be true. ``validate_subscription`` finds those; nobody keeps such
-a partition, and who gives it out must wait until both have let go. A claim that nobody disputes counts in
-whatever generation it was made, unknown (-1) included: old clients do not say theirs.
+Members report the partitions they own, each member with the generation in which they were assigned (KIP-792). A member
+that was away too long sends stale data: if two members claim one partition, the later generation counts and the earlier
+claim is ignored. Two claims in one generation cannot both be true. ``validate_subscription`` finds them; no member
+keeps such a partition, and a cooperative assignor must not assign it before both members have revoked it. An undisputed
+claim counts in any generation, including unknown (-1): old clients do not send theirs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .api import PartitionGroup, PartitionMember
 
 
 def validate_subscription(members: Iterable[PartitionMember]) -> dict[TopicPartition, tuple[str, ...]]:
-    """Owned partitions that overlap: which, and who claims them, both sorted; empty if all is well.
+    """Return owned partitions that overlap, with the members that claim them, both sorted; empty if there are none.
 
-    Only claims of the partition's latest generation are looked at. It is a customised assignor's own
-    responsibility to call this; the built-in ones need not, their columns follow the same rule.
+    Only claims in the partition's latest generation are considered. A custom assignor must call this itself; the
+    built-in ones need not, because their columns follow the same rule.
 
     Source: KIP-792, "Proposed Changes".
     """
@@ -27,7 +27,7 @@ def validate_subscription(members: Iterable[PartitionMember]) -> dict[TopicParti
 
 
 def claimants(members: Iterable[PartitionMember]) -> dict[TopicPartition, tuple[str, ...]]:
-    """For each partition that anybody owns, the member ids that claim it in its latest generation; all sorted."""
+    """For each owned partition, the member ids that claim it in its latest generation; all sorted."""
     found: dict[TopicPartition, tuple[int, list[str]]] = {}
     for member in sorted(members, key=lambda member: member.member_id):
         for partition in member.owned:
@@ -40,18 +40,18 @@ def claimants(members: Iterable[PartitionMember]) -> dict[TopicPartition, tuple[
 
 
 def by_name(member: PartitionMember) -> tuple[bool, str, str]:
-    """Sort key: static members by their instance id, then the others by member id.
+    """Sort key: static members by group instance id, then dynamic members by member id.
 
-    A process that restarts under its static name has a new member id and must stand where it stood (KIP-345).
+    A process that restarts with its group instance id has a new member id and must keep its position (KIP-345).
     """
     return member.instance_id is None, member.instance_id or "", member.member_id
 
 
 def require_topics(group: PartitionGroup) -> None:
-    """Refuse a subscription to a topic that is not there, as an assignor on the server does.
+    """Reject a subscription to a topic that does not exist, as a server-side assignor does.
 
-    There the coordinator has resolved the subscriptions already, so such a name is a mistake; on a client it is only
-    a topic that is not there yet.
+    On the server, the coordinator has already resolved the subscriptions, so an unknown name is an error. On a client,
+    the topic may simply not exist yet.
 
     Raises:
         ValueError: the first such member and topic, sorted, on one line.

@@ -1,12 +1,11 @@
-"""What a worker offers and what a connector asks for, in the words that ``weighted`` and assignors like it go by.
+"""The traits a worker offers and the constraints a connector sets, as used by ``weighted`` and similar assignors.
 
-A worker says its capacity, labels, rack and host when it joins its group: ``WorkerTraits``. A connector says what it
-needs in its own configuration, under ``assignment.*``: ``Placement``. The coordinator keeps both and passes them to
-assignors. It refuses what no assignor could read when it comes in: a worker's with its join, a connector's when the
-connector is written.
+A worker sends its capacity, labels, rack and host when it joins its group: ``WorkerTraits``. A connector declares its
+constraints in its configuration, under ``assignment.*``: ``Placement``. The coordinator stores both and passes them to
+assignors. It rejects invalid values on receipt: those of a worker when it joins, those of a connector when its
+configuration is written.
 
-Everything is bounded and checked where it comes in; what has been read is plain and sorted, so that equal settings
-are equal values.
+All values are bounded and validated on receipt. Parsed values are sorted, so equal settings are equal values.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from ..protocol.units import printable
 
 PREFIX: Final = "assignment."
 MAX_TASKS: Final = 100_000
-"""Tasks of one connector; a group has a bound in bytes as well (``group.sizes``)."""
+"""Tasks of one connector; a group also has a limit in bytes (``group.sizes``)."""
 LARGEST_WEIGHT: Final = 1_000_000
 LARGEST_CAPACITY: Final = 1_000_000_000
 LARGEST_TRAITS: Final = 4_096
-"""Bytes of all words of one worker's traits: 1,000 workers must fit a frame."""
+"""Bytes of all strings in one worker's traits: 1,000 workers must fit into one frame."""
 MOST_LABELS: Final = 64
 LONGEST_WORD: Final = 249
 
@@ -34,19 +33,20 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What a connector asks of the workers that its units are given to.
+    """A connector's constraints on the workers that run its units.
 
     Attributes:
-        weight: ``assignment.weight``, load of the connector itself, 0 by default because it mostly watches.
-        task_weights: ``assignment.task.weight``: one number for all tasks, or one a task (``5,1,1``; a missing one
+        weight: ``assignment.weight``, load of the connector itself, 0 by default because it mostly monitors.
+        task_weights: ``assignment.task.weight``: one number for all tasks, or one per task (``5,1,1``; a missing one
             is 1); empty means 1 each.
         labels: ``assignment.labels``, sorted: a worker must have all of them (``gpu=true,zone=a``).
-        most_per_worker: ``assignment.most.per.worker``: tasks of it on one worker; 0 is no limit.
-        most_per_rack: ``assignment.most.per.rack``: tasks of it in one rack; 0 is no limit. Workers that name no rack
-            are in one together.
-        exclusive: ``assignment.exclusive``, sorted: things of a host (``port:8080``) that each task needs for itself.
-        beside: ``assignment.beside``, sorted: connectors whose tasks it likes to have on the same worker. A wish.
-        apart_from: ``assignment.apart.from``, sorted: connectors whose tasks it must not share a worker with.
+        most_per_worker: ``assignment.most.per.worker``: maximum number of its tasks on one worker; 0 is no limit.
+        most_per_rack: ``assignment.most.per.rack``: maximum number of its tasks in one rack; 0 is no limit. Workers
+            without a rack count as one rack.
+        exclusive: ``assignment.exclusive``, sorted: resources of a host (``port:8080``) that each task needs for
+            itself.
+        beside: ``assignment.beside``, sorted: connectors whose tasks should run on the same worker. A preference.
+        apart_from: ``assignment.apart.from``, sorted: connectors whose tasks must not run on the same worker.
     """
 
     weight: int = 0
@@ -59,7 +59,7 @@ class Placement:
     apart_from: tuple[str, ...] = ()
 
     def weights_of(self, num_tasks: int) -> tuple[int, ...]:
-        """The weight of each task; empty where all have the usual 1."""
+        """The weight of each task; empty if all have the default of 1."""
         if len(self.task_weights) == 1:
             return self.task_weights * num_tasks if self.task_weights != (1,) else ()
         return self.task_weights[:num_tasks]
@@ -69,10 +69,11 @@ NO_PLACEMENT: Final = Placement()
 
 
 def placement_of(config: Mapping[str, str]) -> Placement:
-    """What a connector's configuration asks for; all that does not begin with ``assignment.`` is not looked at.
+    """Parse the placement constraints of a connector's configuration. Keys without the prefix ``assignment.`` are
+    ignored.
 
     Raises:
-        ConfigError: a setting is unknown or cannot be read: its name, what it says, what is allowed.
+        ConfigError: a setting is unknown or invalid; carries its name, its value and the allowed values.
     """
     asked = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     if not asked:
@@ -89,10 +90,10 @@ def placement_of(config: Mapping[str, str]) -> Placement:
 
 
 def most_tasks(config: Mapping[str, str]) -> int:
-    """``tasks.max``: the most tasks a connector may have, 1 where it does not say.
+    """``tasks.max``: the maximum number of tasks of a connector, 1 if not set.
 
     Raises:
-        ConfigError: not a whole number from 1 to ``MAX_TASKS``.
+        ConfigError: not an integer from 1 to ``MAX_TASKS``.
     """
     text = config.get("tasks.max", "1")
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_TASKS:
@@ -101,7 +102,7 @@ def most_tasks(config: Mapping[str, str]) -> int:
 
 
 def own_settings(config: Mapping[str, str]) -> dict[str, str]:
-    """What of a configuration is the connector's own: all that does not say where it shall run."""
+    """The part of a configuration that the connector itself reads: all keys except the placement constraints."""
     return {key: value for key, value in config.items() if not key.startswith(PREFIX)}
 
 
@@ -132,10 +133,10 @@ def _labels(key: str, text: str) -> Labels:
 
 
 def labels_of(key: str, pairs: Iterable[str]) -> Labels:
-    """``name=value`` words as labels, sorted.
+    """Parse ``name=value`` strings into labels, sorted.
 
     Raises:
-        ConfigError: one is not of that form, or a name stands twice.
+        ConfigError: a string does not have that form, or a name occurs twice.
     """
     labels: dict[str, str] = {}
     for pair in pairs:
@@ -160,14 +161,15 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTraits:
-    """What a worker offers.
+    """The traits that a worker offers.
 
     Attributes:
-        capacity: weight it can carry at most, and its part of the load in proportion to the others'; 0 where it does
-            not say: then it has no limit, and takes part like the average of those that do say.
+        capacity: maximum weight it can run; its part of the load is proportional to it. 0 if not configured: the
+            worker then has no limit, and its part is the average of the configured capacities.
         labels: sorted.
-        rack: where it stands (a rack, a zone); empty where it does not say.
-        host: the machine, which workers may share; empty where it does not say: then it is its own.
+        rack: the worker's location (a rack, a zone); empty if not configured.
+        host: the machine, which workers may share; empty if not configured: the worker then counts as a host of its
+            own.
     """
 
     capacity: int = 0
@@ -180,10 +182,10 @@ NO_TRAITS: Final = WorkerTraits()
 
 
 def check_traits(traits: WorkerTraits) -> None:
-    """Refuse traits that are too long or out of range: they are stored, and sent to every assignor.
+    """Reject traits that are too long or out of range: they are stored, and sent to every assignor.
 
     Raises:
-        ConfigError: the field, its value, what is allowed.
+        ConfigError: the field, its value, and what is allowed.
     """
     words = [traits.rack, traits.host, *(word for pair in traits.labels for word in pair)]
     for word in words:

@@ -1,11 +1,11 @@
-"""Running an assignor without having to trust it: every wrong turn becomes one ``PluginError`` line.
+"""Run an untrusted assignor: every failure becomes one ``PluginError`` with a one-line message.
 
-``run_assignor`` is for the worker and the coordinator alike. It calls ``assign`` and judges the answer: right
-type, known members, every unit known and given exactly once, versions within range. Sorted, so that the same
-wrong answer gives the same line everywhere. A call that never returns is the caller's business: run it in a
-thread with a time limit. ``os._exit`` in a plug-in cannot be held back by anything in this process.
+Both the worker and the coordinator use ``run_assignor``. It calls ``assign`` and validates the result: the type, known
+members, every unit known and assigned exactly once, versions within range. Violations are sorted, so the same invalid
+result gives the same message everywhere. A call that never returns is the caller's responsibility: run it in a thread
+with a time limit. Nothing in this process can prevent ``os._exit`` in a plug-in.
 
-``first_offence`` is the judge alone; the coordinator's check of an installed assignment asks it too.
+``first_offence`` validates an assignment only; the coordinator also uses it to check an installed assignment.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ ResultT = TypeVar("ResultT")
 
 
 def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) -> AssignmentT:
-    """Put the question, judge the answer.
+    """Run the assignor and validate its result.
 
     Args:
-        assignor: any plug-in; nothing is assumed of it.
-        group: the question.
+        assignor: any plug-in; nothing is assumed about it.
+        group: the input.
 
     Returns:
-        A legal answer, or one with the assignor's own ``error`` set, whose members are not looked at.
+        A valid result, or one with the assignor's own ``error`` set, whose members are not checked.
 
     Raises:
-        PluginError: the assignor raised (``SystemExit`` included) or its answer is not legal; the first
-            offence, sorted, on one line.
+        PluginError: the assignor raised (``SystemExit`` included), or its result is invalid; the first
+            violation, sorted, on one line.
     """
 
     def ask() -> tuple[AssignmentT, str | None]:
@@ -73,7 +73,7 @@ def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) ->
 
 
 def introduce(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
-    """Tell the assignor which worker it is on.
+    """Pass the traits of its worker to the assignor.
 
     Raises:
         PluginError: ``about_worker`` raised.
@@ -82,16 +82,16 @@ def introduce(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
 
 
 def tell_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignment) -> None:
-    """Tell the assignor its member's share.
+    """Pass the member's target assignment to the assignor.
 
     Raises:
-        PluginError: ``on_assignment`` raised. The share stands all the same.
+        PluginError: ``on_assignment`` raised. The assignment stays in effect.
     """
     _guarded(assignor, "on_assignment", lambda: assignor.on_assignment(share))
 
 
 def declaration_offence(assignor: Assignor[Any, Any, Any]) -> str | None:
-    """What is wrong with an assignor's name or versions; None if nothing.
+    """Return the violation in an assignor's name or versions; None if there is none.
 
     Source: "Connect on the new protocol", request validation of the heartbeat.
     """
@@ -107,7 +107,7 @@ def declaration_offence(assignor: Assignor[Any, Any, Any]) -> str | None:
 
 
 def who(assignor: object) -> str:
-    """A plug-in's name and class, for a line that has something to say of it."""
+    """A plug-in's name and class, for messages about it."""
     name = getattr(assignor, "name", "")
     kind = assignor if isinstance(assignor, type) else type(assignor)
     return f"assignor {printable(name)!r} ({printable(f'{kind.__module__}.{kind.__qualname__}')})"
@@ -118,15 +118,16 @@ def _guarded(assignor: object, method: str, call: Callable[[], ResultT]) -> Resu
         return call()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # the operator's; in any other thread it can only be the plug-in's
+            raise  # sent by the operator; in any other thread only the plug-in can have raised it
         message = f"{who(assignor)}: {method} raised {describe(error)}"
         raise PluginError(message, location=location_of(error, assignor)) from error
 
 
 def location_of(error: BaseException, plugin: object) -> str:
-    """``file:line`` of the innermost frame of a plug-in's own code that an exception passed through, else empty.
+    """``file:line`` of the innermost frame of the plug-in's own code in a traceback, else empty.
 
-    Its own code is all of its top-level package: what it calls of other packages says less of where to look.
+    Its own code is all of its top-level package: frames of packages that it calls are less useful for locating the
+    fault.
     """
     kind = plugin if isinstance(plugin, type) else type(plugin)
     package = kind.__module__.partition(".")[0]
@@ -139,7 +140,7 @@ def location_of(error: BaseException, plugin: object) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception on one line, even one that cannot describe itself: ``ValueError: what it said``."""
+    """Format an exception on one line, even if its ``__str__`` raises: ``ValueError: message``."""
     try:
         text = str(error)
     except Exception:
@@ -176,7 +177,7 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
         if answer.by_column is not None:
             return _partition_column_offence(group, *answer.by_column, withheld=answer.withheld)
     if not isinstance(answer.members, Sequence):
-        # A generator would be empty once it has been looked at.
+        # A generator would be exhausted after the first pass.
         return f"members: got {_type(answer.members)}; allowed: a list or tuple of {share.__name__}"
     members: list[Any] = list(answer.members)
     for member in members:
@@ -207,7 +208,7 @@ def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None
     things = member.units if kind is Unit else member.partitions
     if not isinstance(things, (frozenset, set)):
         return f"its share is {_type(things)}; allowed: a frozenset of {kind.__name__}"
-    # Looked at by type before anything is compared: odd things do not sort.
+    # Check the types before anything is compared: objects of other types may not be sortable.
     odd = sorted(printable(repr(thing)) for thing in things if not _is_thing(thing, kind))
     if odd:
         return f"its share holds {odd[0]}; allowed: {kind.__name__}"
@@ -223,7 +224,7 @@ def _all_things(things: object, kind: type[Any]) -> bool:
 
 
 def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
-    """Metadata to or from an assignor: its version within range, its bytes bytes, and not too many."""
+    """Validate metadata to or from an assignor: version within range, metadata of type bytes and within the limit."""
     if not isinstance(said, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
         return f"metadata returned {_type(said)}; allowed: Metadata"
     field = "reason" if isinstance(said, Metadata) else "error"
@@ -236,7 +237,7 @@ def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | Non
 
 
 def _number_offence(field: str, number: object) -> str | None:
-    """An assignor's own number, an error or a reason: one byte on the wire."""
+    """Validate an assignor's own number, an error or a reason: one byte on the wire."""
     if not _is_integer(number) or not -128 <= number <= 127:
         return f"{field}: got {printable(repr(number))}; allowed: -128 .. 127"
     return None
@@ -281,14 +282,14 @@ def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integer
     if columns.member_ids and left_out.any():
         more = f" (and {int(left_out.sum()) - 1} more)" if left_out.sum() > 1 else ""
         return f"{printable(columns.unit(int(left_out.argmax())))} is given to nobody{more}"
-    # The version needs no look: each member is answered in its own.
+    # The version needs no check: each member's metadata has the version that the member sent.
     return None
 
 
 def _partition_column_offence(
     group: PartitionGroup, columns: PartitionColumns, owner: Integers, *, withheld: Partitions
 ) -> str | None:
-    """As ``_column_offence``; and an array may give a partition to one who is not subscribed to it."""
+    """As ``_column_offence``; in addition, an array may assign a partition to a member that is not subscribed to it."""
     import numpy as np
 
     name = columns.partition
@@ -310,7 +311,7 @@ def _array_offence(
     size: int,
     name: Callable[[int], object],
 ) -> str | None:
-    """An answer as an array cannot give a thing twice; it can be the wrong array, leave out, or point nowhere."""
+    """Validate an array result. It cannot assign a unit twice; its columns, type, shape or indices can be invalid."""
     import numpy as np
 
     if columns is not expected:

@@ -1,8 +1,8 @@
-"""An assignor's question and answer as integer arrays, and both to and from the wire's shape.
+"""The input and the result of a connect assignor as integer arrays, and conversion to and from wire messages.
 
-One entry a unit, units in sorted order (a connector, then its tasks), members by their index in sorted order:
-so two equal questions are equal arrays, and an assignor that never looks at a string is fast (a hundred
-thousand tasks in milliseconds). This module is imported only by those who want arrays; it imports numpy.
+The arrays have one entry per unit, in sorted order (a connector, then its tasks); members are indices in sorted order.
+Equal inputs are therefore equal arrays, and an assignor that reads no strings is fast (a hundred thousand tasks in
+milliseconds). This module imports numpy; only callers that need arrays import it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ..api import ConnectGroup, ConnectMember, ConnectMemberAssignment, Connecto
 from ..placement import NO_PLACEMENT, Labels, Placement, WorkerTraits, placement_of
 
 MOST_UNITS = 10_000_000
-"""No question has more; a coordinator takes 200,000 unless it is told otherwise."""
+"""Upper bound on the units of an input; a coordinator accepts 200,000 unless configured otherwise."""
 
 Integers = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConnectColumns:
-    """A ``ConnectGroup`` as arrays, all read-only, ``U`` units long; index ``i`` is ``ConnectGroup.units[i]``.
+    """A ``ConnectGroup`` as read-only arrays of ``U`` units; index ``i`` is ``ConnectGroup.units[i]``.
 
     Attributes:
         member_ids: sorted.
-        member_versions: the version each member's metadata has, in that order.
+        member_versions: the version of each member's metadata, in the order of ``member_ids``.
         member_metadata: that metadata.
-        member_told: what the answer before said to each (``ConnectMember.told``).
-        member_traits: labels, rack, capacity and host of each.
+        member_told: assignor user data of the previous result, per member (``ConnectMember.told``).
+        member_traits: labels, rack, capacity and host of each member.
         connector_names: sorted.
         unit_connector: int32[U], index into ``connector_names``; ascending.
         unit_task: int32[U], task number, -1 for the connector itself.
-        unit_weight: int64[U], its load.
-        unit_owner: int32[U], index into ``member_ids`` of the member that holds it, -1 for none. Of two
-            members that claim one unit, the first one, sorted, holds it.
-        unit_claims: int32[U], how many members claim it; more than one where something went wrong before.
+        unit_weight: int64[U], the unit's load.
+        unit_owner: int32[U], index into ``member_ids`` of the member that owns the unit, -1 for none. If two
+            members claim one unit, the first of them, sorted, owns it.
+        unit_claims: int32[U], number of members that claim the unit; more than one after an earlier error.
     """
 
     member_ids: tuple[str, ...]
@@ -72,7 +72,7 @@ class ConnectColumns:
         return frozenset(Unit(names[connector], task) for connector, task in pairs)
 
     def indices(self, units: Units) -> Integers:
-        """Where those of ``units`` stand that there are, ascending."""
+        """The indices of ``units``, ascending; units that do not exist are omitted."""
         first = dict(zip(self.connector_names, np.flatnonzero(self.unit_task == CONNECTOR).tolist(), strict=True))
         count = np.bincount(self.unit_connector, minlength=len(first)).tolist()
         size = dict(zip(self.connector_names, count, strict=True))
@@ -81,9 +81,9 @@ class ConnectColumns:
 
 
 def columns_of(group: ConnectGroup) -> ConnectColumns:
-    """The columns of a group; one that came over the wire is read in the wire's shape, which is quicker."""
+    """Return the columns of a group. A group received over the wire is read from its message, which is faster."""
     members, connectors = group.members, group.connectors
-    # Places count through the connectors they came with: of a copy with others the friendly view is read.
+        # Unit indices refer to the connectors of their own message: for a copy with other connectors, read the objects.
     if isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:
         response: PrepareResponse = members.origin
         place = _Places([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
@@ -100,15 +100,15 @@ def columns_of(group: ConnectGroup) -> ConnectColumns:
 
 
 def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
-    """The question as the coordinator put it. Friendly objects and columns are each made when first read.
+    """Return the assignor's input from the coordinator's message. Objects and columns are each created on first access.
 
     Raises:
-        PluginError: this member cannot answer for a group whose settings it does not understand, or whose connectors
-            cannot be counted.
+        PluginError: this member cannot compute an assignment for a group whose settings it does not support, or whose
+            connectors are invalid.
     """
     sizes = [entry.num_tasks for entry in response.connectors]
     if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MOST_UNITS:
-        # A few bytes can name so many that no process could hold them.
+        # A message of a few bytes can declare more units than fit into any process's memory.
         raise PluginError(
             f"num_tasks: got {min(sizes)} to {max(sizes)}; allowed: 0 or more, {MOST_UNITS:,} units in all"
         )
@@ -179,7 +179,7 @@ def _traits(member: PreparedMember) -> WorkerTraits:
 
 
 def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> list[ConnectMemberAssignment]:
-    """An array's answer as friendly objects: every member once, sorted, those with nothing too."""
+    """Convert an array result to objects: every member once, sorted, including members without units."""
     units: list[list[Unit]] = [[] for _ in columns.member_ids]
     names = columns.connector_names
     whose = zip(owner.tolist(), columns.unit_connector.tolist(), columns.unit_task.tolist(), strict=True)
@@ -193,7 +193,7 @@ def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> li
 
 
 def wire_shares_of(columns: ConnectColumns, owner: Integers) -> list[tuple[ConnectorTasks, ...]]:
-    """An array's answer in the wire's shape, one entry a member, without making a ``Unit``."""
+    """Convert an array result to wire messages, one entry per member, without creating ``Unit`` objects."""
     order = np.argsort(owner, kind="stable")
     order = order[np.searchsorted(owner[order], 0) :]
     members, connectors = owner[order], columns.unit_connector[order]
@@ -217,10 +217,10 @@ def wire_shares_of(columns: ConnectColumns, owner: Integers) -> list[tuple[Conne
 
 
 class _Places:
-    """Where each unit stands in the columns."""
+    """The index of each unit in the columns."""
 
     def __init__(self, connectors: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> None:
-        """Of each connector, in any order: its name, how many tasks it has, its own weight, and its tasks'."""
+        """``connectors``, in any order: name, number of tasks, weight of the connector, weights of its tasks."""
         order = sorted(range(len(connectors)), key=connectors.__getitem__)
         self.names = tuple([connectors[index][0] for index in order])
         self.weights = [connectors[index][2] for index in order]
@@ -229,18 +229,18 @@ class _Places:
         self.counts = given[order]
         self.first = np.cumsum(self.counts + 1) - self.counts
         self.total = int(self.counts.sum()) + len(self.counts)
-        # Where each connector begins as it was given, and how far it is from there to its place in order.
+        # The first unit index of each connector in the given order, and its offset to the index in sorted order.
         self.given_starts = np.cumsum(given + 1) - (given + 1)
         self.shifts = np.empty_like(given)
         self.shifts[order] = self.first - 1 - self.given_starts[order]
 
     @cached_property
     def start(self) -> dict[str, tuple[int, int]]:
-        """By name of a connector: the place of its task 0, and how many tasks it has."""
+        """By connector name: the index of its task 0, and its number of tasks."""
         return dict(zip(self.names, zip(self.first.tolist(), self.counts.tolist(), strict=True), strict=True))
 
     def of_units(self, held: Sequence[Units]) -> tuple[Integers, Integers]:
-        """Each member's units, as the places of those that there are and whose they are."""
+        """Return the indices of all members' units that exist, and the index of the owning member for each."""
         places, whose = [], []
         for index, units in enumerate(held):
             for connector, task in units:
@@ -251,7 +251,7 @@ class _Places:
         return np.array(places, dtype=np.int64), np.array(whose, dtype=np.int64)
 
     def of_places(self, held: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-        """The same from the wire's shape: places among the connectors as given. One that cannot be is nobody's."""
+        """The same from the wire message: unit indices in the order given there. Indices out of range are dropped."""
         sizes = np.array([len(its) for its in held], dtype=np.int64)
         places = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(sizes.sum()))
         whose = np.repeat(np.arange(len(held)), sizes)
@@ -259,7 +259,7 @@ class _Places:
         places, whose = places[there], whose[there]
         if self.shifts.any():
             places += self.shifts[np.searchsorted(self.given_starts, places, side="right") - 1]
-        # Nobody claims anything twice; they come ascending, so there is nearly never anything to be sorted out.
+        # No member claims a unit twice, and indices arrive in ascending order, so this sort is rarely needed.
         claims = whose * self.total + places
         if (np.diff(claims) <= 0).any():
             whose, places = np.divmod(np.unique(claims), self.total)
@@ -268,12 +268,12 @@ class _Places:
     def columns(
         self, members: Sequence[tuple[str, int, bytes, bytes, WorkerTraits]], places: Integers, whose: Integers
     ) -> ConnectColumns:
-        """All columns.
+        """Return all columns.
 
         Args:
-            members: id, version, metadata, told and traits of each.
-            places: int64, the places of all units that are held.
-            whose: int64, who holds each, an index into ``members``.
+            members: id, version, metadata, assignor user data and traits of each member.
+            places: int64, the indices of all units that are owned.
+            whose: int64, the owner of each, an index into ``members``.
         """
         first = self.first
         connector = np.repeat(np.arange(len(self.names), dtype=np.int32), self.counts + 1)
@@ -286,7 +286,7 @@ class _Places:
         owner = np.full(self.total, -1, dtype=np.int32)
         claims = np.bincount(places, minlength=self.total).astype(np.int32)
         if claims.max(initial=0) > 1:
-            backwards = np.argsort(-whose, kind="stable")  # so that of two claims the first one stands
+            backwards = np.argsort(-whose, kind="stable")  # the first of two claims must be written last
             places, whose = places[backwards], whose[backwards]
         owner[places] = whose
         for array in (connector, task, weight, owner, claims):

@@ -1,8 +1,8 @@
-"""A question about topic partitions as integer arrays, and an array's answer as friendly objects.
+"""The input of a partition assignor as integer arrays, and conversion of an array result to objects.
 
-What ``assignor_columns`` is to connectors and tasks, this is to partitions: one entry a partition, partitions in
-sorted order, members by their index in sorted order. Only what somebody is subscribed to has an entry. Members with
-equal subscriptions share one row of ``subscribed``, so that a thousand alike cost no more than one.
+The counterpart of ``columns.connect`` for partitions: one entry per partition, in sorted order; members are indices in
+sorted order. Only partitions of subscribed topics have an entry. Members with equal subscriptions share one row of
+``subscribed``, so a thousand members with the same subscription cost no more than one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ SEVERAL = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartitionColumns:
-    """A ``PartitionGroup`` as read-only arrays: M members, K kinds of subscription, T topics, P partitions.
+    """A ``PartitionGroup`` as read-only arrays: M members, K distinct subscriptions, T topics, P partitions.
 
     Attributes:
         member_ids: sorted.
-        member_versions: the version each member's metadata has, in that order.
-        member_owned: what each says it owns, in that order.
+        member_versions: the version of each member's metadata, in the order of ``member_ids``.
+        member_owned: the partitions that each member reports as owned, in that order.
         member_kind: int32[M], row of ``subscribed``.
-        member_order: int32[M], the members' indices in order of their names: ``partitions.by_name``.
-        topic_names: sorted; those that exist and that somebody is subscribed to.
+        member_order: int32[M], the members' indices in the order of ``ownership.by_name``.
+        topic_names: sorted; topics that exist and have at least one subscriber.
         subscribed: bool[K, T]; the rows are distinct.
-        topic_begin: int64[T + 1], where each topic's partitions begin, and where the last one's end.
+        topic_begin: int64[T + 1], index of each topic's first partition; the last entry is the end of the last topic.
         partition_topic: int32[P], index into ``topic_names``; ascending.
         partition_number: int32[P].
         partition_claim: int32[P], index into ``member_ids`` of the member that owns it by the latest generation,
-            -1 for none, -2 where several claim it in that generation (KIP-792).
-        partition_owner: int32[P], the same where that member is still subscribed, else -1: whom it may stay with.
+            -1 for none, -2 if several members claim it in that generation (KIP-792).
+        partition_owner: int32[P], the same if that member is still subscribed, else -1: the member that may keep it.
     """
 
     member_ids: tuple[str, ...]
@@ -65,7 +65,7 @@ class PartitionColumns:
 
 
 def columns_of(group: PartitionGroup) -> PartitionColumns:
-    """The columns of a group."""
+    """Return the columns of a group."""
     members = sorted(group.members, key=lambda member: member.member_id)
     wanted: set[str] = set().union(*{member.subscribed for member in members})
     specs = sorted((spec for spec in group.topics if spec.name in wanted), key=lambda spec: spec.name)
@@ -100,7 +100,7 @@ def columns_of(group: PartitionGroup) -> PartitionColumns:
 def _kinds(
     members: Sequence[PartitionMember], specs: Sequence[TopicSpec]
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """``member_kind`` and ``subscribed``: subscriptions that differ in topics that do not exist are one kind."""
+    """``member_kind`` and ``subscribed``: subscriptions that differ only in topics that do not exist share one row."""
     rows: dict[bytes, int] = {}
     number: dict[frozenset[str], int] = {}
     for names in dict.fromkeys(member.subscribed for member in members):
@@ -113,7 +113,7 @@ def _kinds(
 def _claims(
     members: Sequence[PartitionMember], specs: Sequence[TopicSpec], begin: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Who owns each partition by the latest generation: the rule of ``partitions.claimants``, for all at once."""
+    """The owner of each partition by the latest generation: the rule of ``ownership.claimants``, vectorized."""
     owned = [*chain.from_iterable(member.owned for member in members)]
     sizes = np.array([len(member.owned) for member in members], dtype=np.int64)
     index = {spec.name: place for place, spec in enumerate(specs)}
@@ -135,9 +135,9 @@ def _claims(
 
 
 def shares_of(columns: PartitionColumns, owner: Integers) -> list[PartitionMemberAssignment]:
-    """An array's answer as friendly objects: every member once, sorted, those with nothing too.
+    """Convert an array result to objects: every member once, sorted, including members without partitions.
 
-    A member that keeps just what it owns is given the very same set: at a million partitions most do.
+    A member that keeps exactly its owned partitions is assigned the same set object: at a million partitions, most do.
     """
     members = len(columns.member_ids)
     order = order_of(owner)
@@ -161,7 +161,7 @@ def shares_of(columns: PartitionColumns, owner: Integers) -> list[PartitionMembe
 
 
 def order_of(numbers: Integers) -> NDArray[np.int64]:
-    """A stable order of small integers, many times quicker where 16 bits are enough (numpy sorts those by counting)."""
+    """A stable order of small integers, many times faster if 16 bits suffice (numpy uses a radix sort for those)."""
     small = np.iinfo(np.int16)
     narrow = len(numbers) > 0 and small.min <= numbers.min() and numbers.max() <= small.max
     return np.argsort(numbers.astype(np.int16) if narrow else numbers, kind="stable")
@@ -169,10 +169,10 @@ def order_of(numbers: Integers) -> NDArray[np.int64]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No search for garbage meanwhile: for making very many objects that live on, of which it would visit each.
+    """Disable the garbage collector while creating many long-lived objects, each of which it would visit.
 
-    A million partitions are made in a third of the time. The switch is the whole process's, so this is for a few
-    hundred milliseconds; two threads that meet here at worst let the collector run a little early.
+    Creating a million partitions takes a third of the time. The switch is process-wide, so use it only for a few
+    hundred milliseconds; if two threads overlap, the worst case is that the collector is enabled a little early.
     """
     was_on = gc.isenabled()
     gc.disable()
