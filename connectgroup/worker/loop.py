@@ -1,13 +1,13 @@
-"""The worker loop: heartbeats go out whatever else happens; what the answers ask for is done beside them.
+"""The worker loop: heartbeats continue whatever else happens; the resulting actions run concurrently.
 
 Three activities share one ``Member``:
 
-- *beat*: one heartbeat at a time, parked at the coordinator. Before anything else it looks at the lease, so a worker
-  that wakes from a pause finds out that it has lost everything before it says a word.
-- *perform*: does what the member decided on, one thing after the other (``perform.Performer``). Stopping may take
-  long; heartbeats go on meanwhile.
-- *compute*: when this member is chosen: Prepare, run the assignor in a thread, Install; on a connection of its own,
-  because answers on one connection come in order and a parked heartbeat would hold them up.
+- *beat*: sends one heartbeat at a time; the coordinator parks it. Each heartbeat starts with a check of the lease, so
+  that a worker that resumes from a pause detects an expired lease before it sends a request.
+- *perform*: performs the member's actions one at a time (``perform.Performer``). A stop may take long; heartbeats
+  continue meanwhile.
+- *compute*: runs when this member is chosen: Prepare, run the assignor in a thread, Install. It uses a connection of
+  its own: responses on one connection arrive in order, and a parked heartbeat would block them.
 
 No user code runs on the event loop except a listener's ``async`` callbacks.
 """
@@ -62,16 +62,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Times of a worker, in seconds.
+    """Timeouts and back-offs of a worker, in seconds.
 
     Attributes:
-        call_timeout_s: how long an answer may take, beside the time a heartbeat is parked.
-        assignor_timeout_s: how long an assignor may compute; then the group asks another member.
-        retry_first_s: the wait after a first failed call; grows with each failure in a row, with jitter.
-        retry_most_s: the longest such wait.
-        status_wait_s: statuses wait this long for company before they are sent.
-        lose_timeout_s: how long lost units may take to stop before the worker joins again; what is left of them can
-            no longer write, since its token is out of date. ``None``: the rebalance timeout.
+        call_timeout_s: request timeout, in addition to the time a heartbeat is parked.
+        assignor_timeout_s: how long an assignor may compute; after that the coordinator chooses another member.
+        retry_first_s: back-off after the first failed call; grows with each consecutive failure, with jitter.
+        retry_most_s: maximum back-off.
+        status_wait_s: batching delay for task statuses.
+        lose_timeout_s: how long lost units may take to stop before the worker rejoins. Units that still run after it
+            can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
     """
 
     call_timeout_s: float = 5.0
@@ -83,29 +83,29 @@ class WorkerSettings:
 
 
 FIRST_INTERVAL_MS = 3_000
-"""Between two looks at assignors' metadata, until the coordinator has said how often to speak."""
+"""Interval between two checks of the assignors' metadata, until the coordinator has sent a heartbeat interval."""
 
 LEAST_PATIENCE_S = 0.2
-"""An answer is given at least this long, however little is left of the lease."""
+"""Minimum request timeout of a heartbeat, however short the remaining lease is."""
 
 
 STOP_SHARE = 0.875
-"""The part of the rebalance timeout that stops and callbacks may take when a worker ends. The rest is for the leave."""
+"""Fraction of the rebalance timeout that stops and callbacks may take when a worker ends; the leave takes the rest."""
 
 
 class _TryAgain(Exception):
-    """The coordinator did not answer, or could not; the same may be asked again."""
+    """The coordinator did not respond or returned a retriable error; the same request may be retried."""
 
 
 class Worker:
-    """A member of a worker group, for as long as ``run`` runs.
+    """A member of a worker group while ``run`` runs.
 
-    Embed it like this: ``await Worker(...).run()`` in a task of your own, ``worker.stop()`` to leave. A Worker runs
-    once; to join again, make a new one.
+    To embed a worker, run ``await Worker(...).run()`` in an asyncio task, and call ``worker.stop()`` to leave the
+    group. A ``Worker`` runs once; to rejoin, create a new one.
 
-    Whatever runner, listeners and assignors do, ``run`` returns within the rebalance timeout
-    (``MemberSettings.rebalance_timeout_ms``) of ``stop``, of a cancellation, or of an answer that ends the worker.
-    Units that have not stopped by then are named in an error line: they may still run, fenced by their owner epoch.
+    Whatever the runner, listeners and assignors do, ``run`` returns within the rebalance timeout
+    (``MemberSettings.rebalance_timeout_ms``) of ``stop``, of a cancellation, or of a response that ends the worker.
+    An error message names the units that have not stopped by then: they may still run, fenced by their owner epoch.
     """
 
     def __init__(
@@ -120,15 +120,15 @@ class Worker:
         times: WorkerSettings | None = None,
         first_sequence: int | None = None,
     ) -> None:
-        """A worker that has not joined yet.
+        """Create a worker that has not joined yet.
 
         Args:
-            heartbeats: a connection to the coordinator for heartbeats alone.
-            control: another one for everything else.
-            assignors: in order of preference; empty leaves assigning to the coordinator.
-            listeners: told in this order.
-            runner: runs the work; set later by ``set_runner`` where it needs this worker first.
-            first_sequence: see ``Member``; by default taken from the wall clock.
+            heartbeats: connection to the coordinator for heartbeats only.
+            control: connection to the coordinator for all other requests.
+            assignors: in order of preference; if empty, the coordinator assigns.
+            listeners: called in this order.
+            runner: runs the units; ``set_runner`` sets a runner that itself needs this worker.
+            first_sequence: see ``Member``; the default is taken from the wall clock.
         """
         self._heartbeats, self._control = heartbeats, control
         self._assignors = {assignor.name: assignor for assignor in assignors}
@@ -161,38 +161,38 @@ class Worker:
 
     @property
     def member_id(self) -> str:
-        """This worker's name in the group."""
+        """This worker's member id in the group."""
         return self.member.settings.member_id
 
     @property
     def restarts(self) -> bool:
-        """Whether this worker stops in order to be started again under the same name: ``restart`` was called, or an
-        operator has requested it (``connectgroup workers restart``). Once ``run`` has returned, the caller starts a new
-        ``Worker`` of the same member id within the scheduled rebalance delay.
+        """Whether this worker stops in order to be started again with the same member id: ``restart`` was called, or an
+        operator has requested a restart (``connectgroup workers restart``). After ``run`` has returned, the caller
+        starts a new ``Worker`` with the same member id within the scheduled rebalance delay.
         """
         return self._restarts
 
     @property
     def lost(self) -> int:
-        """How often it has lost everything: fenced, or cut off for the length of its lease."""
+        """How often this worker has lost all its units: it was fenced, or its lease expired."""
         return self._performer.lost
 
     def set_runner(self, runner: Runner) -> None:
-        """Give the worker what runs its work; before ``run``."""
+        """Set the runner of this worker's units. Call this before ``run``."""
         self._performer.runner = runner
 
     # ----------------------------------------------------------------------------------------------
     # Life
 
     async def run(self) -> None:
-        """Join, work, and return once ``stop`` has been called and all units have stopped.
+        """Join the group, run the assigned units, and return after ``stop`` when all units have stopped.
 
-        After ``stop``, and when cancelled: revoke the units, leave the group, return. After a ``stop`` before ``run``:
-        return at once, without a request. Cancelled a second time: return without waiting for anything.
+        After ``stop``, and when cancelled: revoke the units, leave the group, return. If ``stop`` was called before
+        ``run``: return immediately, without a request. When cancelled a second time: return without waiting.
 
         Raises:
             WorkerAlreadyRun: ``run`` has been called before; the earlier call is not affected.
-            GroupError: the coordinator will not have this worker, and says why; everything has been stopped.
+            GroupError: the coordinator rejected this worker, for the reason given; all units have been stopped.
         """
         if self._ran:
             raise WorkerAlreadyRun(f"worker {self.member_id} has been run already; a Worker runs once, make a new one")
@@ -216,8 +216,8 @@ class Worker:
             if self._performer.fatal is not None:
                 raise self._performer.fatal
         finally:
-            # Not always the orderly way out: still, nothing should go on writing once this has returned, and the group
-            # should not have to wait for the session timeout (KAFKA-16985).
+            # Also reached after an error or a cancellation: no unit may still write after ``run`` has returned, and
+            # the group should not have to wait for the session timeout (KAFKA-16985).
             performer.cancel()
             self.member.retire()
             await self._stop_all(frozenset(self.member.owned))
@@ -232,20 +232,20 @@ class Worker:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self, *, for_good: bool = False) -> None:
-        """Ask ``run`` to stop everything, leave the group and return.
+        """Request that ``run`` stops all units, leaves the group and returns.
 
         Args:
-            for_good: a static member leaves for a while unless this is said: its work waits for it until its session
-                would be over.
+            for_good: leave permanently. Otherwise a static member leaves temporarily: its units are kept for it until
+                the session timeout.
         """
         self._for_good, self._restarts = self._for_good or for_good, False
         self._stopping.set()
 
     def restart(self) -> None:
-        """Ask ``run`` to stop everything, leave with the announcement that this worker returns, and return.
+        """Request that ``run`` stops all units, leaves the group announcing a rejoin (``returns``), and returns.
 
-        ``restarts`` is true from then on. The units are delayed for the member id, so none moves if the worker is back
-        in time. A later ``stop`` takes precedence; a worker that is stopping or draining does not restart.
+        ``restarts`` is true from then on. The units are delayed for the member id, so no unit moves if the worker
+        rejoins in time. A later ``stop`` takes precedence; a worker that is stopping or draining does not restart.
         """
         if self.member.draining:
             logger.warning("not restarted: this worker is draining and leaves for good")
@@ -255,12 +255,15 @@ class Worker:
             self._stopping.set()
 
     def drain(self) -> None:
-        """Ask the group to take this worker's work over, then stop. What runs goes on until somebody takes it."""
+        """Request that the group moves this worker's units to other members, then stop.
+
+        A unit keeps running until it is assigned to another member.
+        """
         self.member.drain()
         self._on_change()
 
     async def wait_stopped(self) -> None:
-        """Until ``stop`` has been called."""
+        """Wait until ``stop`` has been called."""
         await self._stopping.wait()
 
     def _lose_timeout_s(self) -> float:
@@ -268,21 +271,21 @@ class Worker:
         return rebalance_s if own_s is None else own_s
 
     def _end_s(self, share: float) -> float:
-        """Seconds until this share of the rebalance timeout has passed since the worker began to end."""
+        """Seconds until this fraction of the rebalance timeout has elapsed since the worker began to end."""
         now, timeout_s = self._loop.time(), self.member.settings.rebalance_timeout_ms / 1000
         if self._ends_at is None:
             self._ends_at = now + timeout_s
         return max(0.0, self._ends_at - (1 - share) * timeout_s - now)
 
     async def _let_go(self) -> None:
-        """Stop what runs, by the same road as any revocation: heartbeats go on meanwhile."""
+        """Revoke all units through the ordinary revocation path; heartbeats continue meanwhile."""
         self._emptied.clear()
         self._do(self.member.retire())
         if not self.member.owned:
             return
         emptied = asyncio.create_task(self._emptied.wait())
         idle = asyncio.create_task(self._performer.idle.wait())
-        # Idle with units left: a stop or a listener failed. Not idle after half the time: a start or a callback hangs.
+        # Idle with units left: a stop or a listener failed. Not idle after half the timeout: a start or callback hangs.
         await asyncio.wait({emptied, idle}, timeout=self._end_s(0.5), return_when=asyncio.FIRST_COMPLETED)
         if self.member.owned:
             left = asyncio.create_task(self._stop_all(frozenset(self.member.owned)))
@@ -296,7 +299,7 @@ class Worker:
             task.cancel()
 
     async def _stop_all(self, units: Units) -> None:
-        """Stop units without callbacks, as long as the end of the worker allows."""
+        """Stop units without callbacks, within ``STOP_SHARE`` of the rebalance timeout."""
         if not units:
             return
         try:
@@ -305,7 +308,7 @@ class Worker:
             logger.error("%s may still be running: %s", show(units), describe(error))
 
     async def _leave(self) -> None:
-        """Say that we go, once, without waiting long: the session timeout tells the group otherwise."""
+        """Send one leave heartbeat with a short timeout. If it is lost, the session timeout removes the member."""
         comes_back = not self._for_good and self._performer.fatal is None
         self.member.close(comes_back=comes_back, returns=comes_back and self._restarts)
         request = self.member.next_request(self._now_ms())
@@ -329,7 +332,7 @@ class Worker:
                 await self._rest(backoff_s(failures, times.retry_first_s, times.retry_most_s))
 
     async def _beat(self) -> None:
-        """One heartbeat, or a wait for the next."""
+        """Send one heartbeat, or wait until one is due."""
         self._check_lease()
         sent_ms = self._now_ms()
         request = self.member.next_request(sent_ms)
@@ -337,7 +340,7 @@ class Worker:
             await self._rest(None)
             return
         try:
-            # Given up where the lease ends, and where something has to be said that it does not say (``_speak_up``).
+            # Abandoned when the lease expires, and when the member has news that this request lacks (``_speak_up``).
             async with asyncio.timeout(self._lease_s()) as given_up:
                 self._unanswered = given_up
                 response = await self._heartbeats.call(request, timeout_s=self._patience_s(request))
@@ -351,7 +354,7 @@ class Worker:
         finally:
             self._unanswered = None
         assert isinstance(response, HeartbeatResponse)
-        # This process may have stood still since the answer came: then it means nothing any more.
+        # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()
         actions = self.member.on_response(request, response)
         self._do(actions)
@@ -363,24 +366,24 @@ class Worker:
         if actions or response.member_epoch != request.member_epoch or self.member.has_something_to_say:
             return
         if request.max_wait_ms or not self.member.settings.max_wait_ms:
-            # Nothing new: the next one is due an interval after this one was sent, or when this one has been parked as
-            # long as it asked for. One that could not be parked is followed at once by one that can.
+            # Nothing changed: the next heartbeat is due one interval after this one was sent, or when the max wait of
+            # this one has elapsed. A heartbeat that could not be parked is followed immediately by one that can.
             wait_ms = min(self.member.heartbeat_interval_ms, request.max_wait_ms or self.member.heartbeat_interval_ms)
             left_ms = sent_ms + wait_ms - self._now_ms()
             if left_ms > 0:
                 await self._rest(left_ms / 1000)
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
-        """However often the same is answered, it must not be asked for at full speed (KAFKA-20253)."""
+        """Back off on repeated identical errors instead of retrying at full speed (KAFKA-20253)."""
         if isinstance(refused, ComputeAssignment) and actions:
-            # The coordinator says so until our Prepare has arrived; ``_compute`` wakes us when it has.
+            # The coordinator returns this error until the Prepare has arrived; ``_compute`` then wakes this loop up.
             await self._rest(self.member.heartbeat_interval_ms / 1000)
         elif not actions:
             raise _TryAgain(str(refused)) from refused
 
     def _patience_s(self, request: HeartbeatRequest) -> float:
-        """How long to wait for an answer: half of what is left of the lease is kept for asking again."""
-        # The coordinator parks no longer than a third of the session, whatever it is asked for.
+        """Return the timeout of a heartbeat; half of the remaining lease is reserved for a retry."""
+        # The coordinator parks a request for at most a third of the session timeout, whatever its max wait is.
         parked_ms = min(request.max_wait_ms, (self.member.session_timeout_ms or request.max_wait_ms * 3) // 3)
         parked_s, lease_s = parked_ms / 1000, self._lease_s()
         slack_s = self._times.call_timeout_s
@@ -389,14 +392,14 @@ class Worker:
         return parked_s + slack_s
 
     def _speak_up(self) -> None:
-        """Something has changed: wake who rests, and give up a parked heartbeat for what it does not say."""
+        """The member changed: wake up the beat loop, and abandon a parked heartbeat if there is more to report."""
         self._wake.ring()
         if self._unanswered is not None and self.member.has_something_to_say:
             self._unanswered.reschedule(0)
             self._unanswered = None
 
     async def _rest(self, seconds: float | None) -> None:
-        """Sleep, but not past the end of the lease, nor when there is something new to say. ``None``: until woken."""
+        """Sleep until notified, at most until the lease expires. ``None``: no other limit."""
         lease_s = self._lease_s()
         if seconds is None or (lease_s is not None and lease_s < seconds):
             seconds = lease_s
@@ -415,11 +418,11 @@ class Worker:
             self._do(actions)
 
     def _now_ms(self) -> int:
-        """The event loop's clock: it never goes back, and a simulated loop simulates it."""
+        """The event loop's clock: it is monotonic, and a simulated event loop simulates it."""
         return int(self._loop.time() * 1000)
 
     def report(self, status: TaskStatus) -> None:
-        """Have a unit's status sent soon; on the event loop."""
+        """Queue a unit's status; it is sent after the batching delay. Call this on the event loop."""
         self.member.report(status)
         if self._speak_at is None:
             loop = asyncio.get_running_loop()
@@ -434,10 +437,10 @@ class Worker:
     # Perform
 
     def _do(self, actions: Sequence[Action]) -> None:
-        """Have it done, in order; computing goes on beside the rest."""
+        """Queue the actions in order. A Compute action runs concurrently with the others."""
         for action in actions:
             if isinstance(action, Fail):
-                self._end_s(1)  # the worker ends: its time begins
+                self._end_s(1)  # the worker ends: this starts its rebalance timeout
             if isinstance(action, Restart):
                 self.restart()
             elif not isinstance(action, Compute):
@@ -446,12 +449,12 @@ class Worker:
                 self._computing = asyncio.create_task(self._compute(action), name="compute")
 
     def _on_change(self) -> None:
-        """Something has ended: the group should hear of it at once."""
+        """Units have ended, or the worker is draining: notify the coordinator immediately."""
         self._speak_up()
         if not self.member.owned:
             self._emptied.set()
             if self.member.draining and self._drained is None:
-                # Not at once: what it runs may only be on its way to it again, reconfigured.
+                # Not immediately: a unit may only have been revoked to be assigned again with a new configuration.
                 wait_s = (self.member.heartbeat_interval_ms or FIRST_INTERVAL_MS) / 1000
                 self._drained = asyncio.get_running_loop().call_later(wait_s, self._end_drained)
 
@@ -461,7 +464,7 @@ class Worker:
             self.stop(for_good=True)
 
     async def _watch_assignors(self) -> None:
-        """Ask assignors that have metadata of their own for it, and tell the group of changes (a ``reason``, CN-10)."""
+        """Poll the assignors that override ``metadata``, and report changes to the group (a ``reason``, CN-10)."""
         watched = [
             assignor for assignor in self._assignors.values() if type(assignor).metadata is not ConnectAssignor.metadata
         ]
@@ -480,7 +483,7 @@ class Worker:
     # Compute
 
     async def _compute(self, action: Compute) -> None:
-        """Prepare, assign, Install. What goes wrong on the way is told to the group, or will be asked for again."""
+        """Prepare, run the assignor, Install. A failure is reported to the group, or the coordinator retries."""
         group_id = self.member.settings.group_id
         try:
             prepared = await self._ask(
@@ -500,13 +503,15 @@ class Worker:
             self._turned_down = 0
             self._speak_up()
         except StaleGroupEpoch as error:
-            # The group changed meanwhile and wants another one; this member could not be asked so far.
+            # The group epoch advanced during the computation, so a new assignment is needed. The coordinator could
+            # not request it from this member while this one was under way.
             logger.info("assignment not installed: %s", error)
             self._speak_up()
         except GroupError as error:
-            # Fenced, or replaced by another member meanwhile: what is wanted of us now we have not been told yet, and
-            # an interval is long to wait with tasks to start. Sooner, then, but ever later if it is the same again.
-            # Not legal: the fault of the assignor, whose author wants to see which rule it broke.
+            # This member was fenced, or replaced by another member, and has not received its new state yet. A
+            # heartbeat interval is a long time to wait with tasks to start: send a heartbeat sooner, with a back-off
+            # that doubles on each consecutive rejection. An invalid assignment is the assignor's fault: log an error,
+            # because its author needs the rule that was violated.
             level = logging.ERROR if isinstance(error, InvalidAssignment) else logging.INFO
             logger.log(level, "assignment not installed: %s", error)
             await asyncio.sleep(min(self._times.retry_first_s * 2**self._turned_down, self._times.retry_most_s))
@@ -515,7 +520,7 @@ class Worker:
         except TransportError as error:
             logger.info("assignment not installed: %s", error)
         except Exception:
-            # Nobody awaits this task: without a word here it would be a word nowhere, and the group waits for us.
+            # No code awaits this task: without this message the error would be lost while the group waits for Install.
             logger.exception("assignment not installed; the group asks another member after the rebalance timeout")
 
     async def _assign(self, prepared: PrepareResponse, install: InstallRequest) -> InstallRequest:
@@ -527,11 +532,11 @@ class Worker:
                 raise PluginError(f"assignor {printable(name)!r} is not one of {sorted(self._assignors)}")
             assignor, earlier = self._assignors[name], self._asked.get(name)
             if earlier is not None and not earlier.done():
-                # Never two calls at a time, and no use in waiting for a second one that hangs.
+                # Never run two calls at a time; waiting for a second call that hangs would not help.
                 raise PluginError(f"{who(assignor)}: has not answered an earlier question yet")
             asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
             self._asked[name] = call = asyncio.ensure_future(asked)
-            # However it ends later: nobody waits for it then.
+            # After the timeout no code awaits this call: retrieve its error.
             call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await asyncio.wait({call}, timeout=timeout_s)
             if not call.done():
@@ -560,11 +565,12 @@ class Worker:
         )
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
-        """Hand the task list of a connector this worker owns to the group.
+        """Send the task list of a connector that this worker owns to the group.
 
         Raises:
-            StaleMemberEpoch: it is not, or no longer, the owner under that grant.
-            GroupError, TransportError: refused, or not answered for long.
+            StaleMemberEpoch: this worker does not own the connector at that owner epoch, or no longer owns it.
+            GroupError: the coordinator rejected the request.
+            TransportError: no successful response within ``assignor_timeout_s``.
         """
         change = ConnectorChange(
             connector=connector,
@@ -577,7 +583,7 @@ class Worker:
         assert isinstance(answer, UpdateConnectorsResponse)
 
     async def _ask(self, request: Request) -> Response:
-        """A call other than a heartbeat, repeated while nobody answers; an error code becomes its exception."""
+        """Send a request other than a heartbeat; retry retriable errors and lost connections, raise other errors."""
         loop, times, failures = asyncio.get_running_loop(), self._times, 0
         gives_up_at = loop.time() + times.assignor_timeout_s
 

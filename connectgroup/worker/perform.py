@@ -1,9 +1,9 @@
-"""Doing what the member decided on, one thing after the other: stop, tell the listeners, acknowledge; tell, start.
+"""Performs the member's actions one at a time. Revoke: stop, call the listeners, acknowledge. Assign: call, start.
 
-A loss does not wait for its turn. The tasks are stopped as soon as it is decided, because somebody else may be
-given them soon (KAFKA-9184), even while a listener blocks; what was queued before it is void; what is being done
-goes no further than its next step (KAFKA-16375) and is waited for only so long, so that a call that never comes
-back does not keep the worker out of its group. Only then is ``on_lost`` told: callbacks never overlap.
+A loss does not wait in the queue. The performer stops the tasks as soon as the loss is decided, even while a listener
+blocks, because another member may soon own them (KAFKA-9184). Actions queued before the loss are discarded. The action
+under way does not proceed past its current step (KAFKA-16375), and the wait for it is bounded, so that a call that
+never returns does not keep the worker out of its group. Only then is ``on_lost`` called: callbacks never overlap.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Work = Revoke | Assign | TellAssignor | Lose | Fail
 Argument = TypeVar("Argument")
 
 FAIL_SHARE = 0.6
-"""The part of the rebalance timeout that stops may take when the coordinator refuses the worker."""
+"""Fraction of the rebalance timeout that stops may take when the coordinator rejects the worker."""
 
 
 class Performer:
-    """Performs a member's actions. ``run`` is its one activity; ``do`` may be called at any time.
+    """Performs a member's actions. ``run`` performs them; ``do`` queues one and may be called at any time.
 
     Attributes:
-        runner: runs the work; ``None`` where there is nothing to run.
-        fatal: why the group will not have this worker, once everything has been stopped for it.
-        lost: how often everything was lost.
+        runner: runs the units; ``None`` if there is nothing to run.
+        fatal: the error with which the coordinator rejected this worker; set after all units have been stopped.
+        lost: how often all units were lost.
         idle: set while nothing is queued or being performed.
     """
 
@@ -59,13 +59,13 @@ class Performer:
         report: Callable[[TaskStatus], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Nothing is performed before ``run``.
+        """Create a performer. It performs no action before ``run``.
 
         Args:
-            lose_timeout_s: how long to wait, once everything is lost, for the tasks to stop. The action under way gets
-                half of it, the listeners a quarter more.
-            report: takes the status of a unit whose start failed.
-            on_change: called when units have ended, so that the group may hear of it.
+            lose_timeout_s: after a loss, how long to wait for the tasks to stop. The action under way gets half of
+                it; the listeners get an additional quarter.
+            report: receives the status of a unit whose start failed.
+            on_change: called when units have ended, so that the worker can notify the coordinator.
         """
         self.runner = runner
         self.fatal: GroupError | None = None
@@ -86,29 +86,30 @@ class Performer:
         self._begun: dict[Revoke, asyncio.Task[None]] = {}
 
     def do(self, action: Work) -> None:
-        """Queue an action; a loss makes what was queued before it void, and stops everything at once.
+        """Queue an action. A loss discards the actions queued before it and stops all units immediately.
 
-        A revocation that comes while another one is under way begins to stop its units at once (CA-19): the group
-        counts its rebalance timeout from now, whatever the earlier units take. Its listeners are told in its turn.
+        A revocation that arrives while another one is under way starts to stop its units immediately (CA-19): the
+        coordinator measures its rebalance timeout from now, however long the earlier units take. Its listeners are
+        called in queue order.
         """
         self.idle.clear()
         if isinstance(action, Lose | Fail):
             self._queue.clear()
             self._lost_at, self._limit_s = asyncio.get_running_loop().time(), self._lose_timeout_s
             if isinstance(action, Fail):
-                # The callbacks get a quarter more, and the leave has to fit into the rebalance timeout as well.
+                # Callbacks get an additional quarter, and the leave must also fit into the rebalance timeout.
                 self._limit_s = min(self._limit_s, FAIL_SHARE * self._member.settings.rebalance_timeout_ms / 1000)
             self._losing.set()
             self._stopping = asyncio.create_task(self.stop(frozenset(self._member.owned)), name="stop lost work")
         elif isinstance(action, Revoke) and all(isinstance(work, Revoke) for work in (self._current, *self._queue)):
             self._begun[action] = stopping = asyncio.create_task(self.stop(action.units), name="stop revoked units")
-            # Its error is for ``_revoke``; after a loss nothing asks for it.
+            # ``_revoke`` handles the error; after a loss no code retrieves it.
             stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._queue.append(action)
         self._has_work.set()
 
     async def run(self) -> None:
-        """Perform what is queued; returns when there is a ``fatal``."""
+        """Perform queued actions; return when ``fatal`` is set."""
         try:
             while self.fatal is None:
                 await self._has_work.wait()
@@ -129,7 +130,7 @@ class Performer:
                     stopping.cancel()
 
     async def _stopped(self, units: Units) -> None:
-        """Everything lost has stopped, or has failed to: then its writes are for the sink to refuse."""
+        """Wait until all lost units have stopped. If a stop failed, the sink must reject the writes of that unit."""
         assert self._stopping is not None
         for stopping in (self._stopping, asyncio.create_task(self.stop(units))):
             try:
@@ -138,7 +139,7 @@ class Performer:
                 logger.error("a stop failed: %s", describe(error))
 
     async def stop(self, units: Units) -> None:
-        """End these, without a callback.
+        """Stop these units, without a callback.
 
         Raises:
             Exception: one of them failed to stop.
@@ -164,7 +165,7 @@ class Performer:
                 self.fatal = error
 
     async def _unless_lost(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it; once everything is lost, wait for it only so long."""
+        """Perform an action. After a loss, wait for it until at most half of the time limit for the loss."""
         doing = asyncio.create_task(work)
         losing = asyncio.create_task(self._losing.wait())
         try:
@@ -181,12 +182,12 @@ class Performer:
 
     async def _revoke(self, action: Revoke) -> None:
         logger.info("epoch %d: stopping %s", action.epoch, show(action.units))
-        # Stop first: a listener that commits offsets must see the last one written.
+        # Stop first: a listener that commits offsets must see the last offset written.
         stopping = self._begun.pop(action, None)
         try:
             await (self.stop(action.units) if stopping is None else stopping)
         except Exception as error:
-            # It may still be writing: the group must not hear that it is not (reliability X6, F18).
+            # The unit may still be writing, so the revocation must not be acknowledged (reliability X6, F18).
             logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), describe(error))
             return
         if self._losing.is_set():
@@ -223,12 +224,13 @@ class Performer:
             await asyncio.sleep(0)
 
     def _left_s(self, share: float) -> float:
-        """Seconds until this share of the time for a loss has passed since the loss was decided."""
+        """Seconds until this fraction of the time limit for a loss has elapsed since the loss was decided."""
         return max(0.0, self._lost_at + share * self._limit_s - asyncio.get_running_loop().time())
 
     async def _lose(self, epoch: int, why: str) -> None:
         self.lost += 1
-        # Not what was held when it was decided: a revocation under way then has told the listeners of its units.
+        # Not the units owned when the loss was decided: a revocation that was under way then may have completed, and
+        # the listeners have already been called for its units.
         units = frozenset(self._member.owned)
         if units:
             logger.warning("epoch %d: lost %s: %s", epoch, show(units), why)
@@ -240,7 +242,7 @@ class Performer:
             logger.error("%s did not stop in time; its writes are refused from now on", show(units))
         else:
             with contextlib.suppress(TimeoutError):
-                # Also what was started while the first stop was under way.
+                # Includes units that were started while the first stop was under way.
                 await asyncio.wait_for(self._stopped(units), self._left_s(1))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._left_s(1.25)):
@@ -252,11 +254,11 @@ class Performer:
 
 
 async def _isolated(name: str, function: Callable[[Argument], Awaitable[None]], argument: Argument) -> None:
-    """Await a runner's method in a task of its own, so that it can neither cancel its caller nor outlast it.
+    """Await a runner's method in a separate asyncio task: it cannot cancel its caller, and it is cancelled with it.
 
     Raises:
-        PluginError: it was cancelled by something else than this call, or raised no ``Exception``.
-        Exception: what it raised.
+        PluginError: the method was cancelled by other code than this call, or raised no ``Exception``.
+        Exception: the exception that the method raised.
     """
 
     async def call() -> None:
@@ -265,7 +267,7 @@ async def _isolated(name: str, function: Callable[[Argument], Awaitable[None]], 
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # ``SystemExit`` on the event loop would end the loop, and every worker in it.
+            # ``SystemExit`` on the event loop would end the loop and every worker in it.
             raise PluginError(f"runner: {name} raised {describe(error)}") from error
 
     task = asyncio.create_task(call(), name=f"runner {name}")
