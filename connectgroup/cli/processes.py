@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import resource
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,19 +63,24 @@ async def up(options: argparse.Namespace) -> int:
     said, last, rows = 0, "", 0
     async with supervisor:
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
+        pause_s = 1.0
         while not stopping.is_set():
+            began = time.monotonic()
             group = await supervisor.describe()
+            described_s = time.monotonic() - began
             for rebalance in group.rebalances:
                 if rebalance.epoch > said and rebalance.finished_ms >= 0:
                     said = rebalance.epoch
                     print(f"rebalance | {explain(rebalance)}", flush=True)
-            line = f"{summary(group)} | {supervisor.rows - rows} rows/s"
+            line = f"{summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
+            # Describing 100,000 tasks takes most of a second, in which the coordinator answers nobody.
+            pause_s = max(1.0, 20 * described_s)
             if line != last:
                 print(line, flush=True)
                 last = line
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), 1.0)
+                await asyncio.wait_for(stopping.wait(), pause_s)
         print("stopping the workers ...", flush=True)
     return 0
 
