@@ -342,7 +342,9 @@ class Worker:
         try:
             # Abandoned when the lease expires, and when the member has news that this request lacks (``_speak_up``).
             async with asyncio.timeout(self._lease_s()) as given_up:
-                self._unanswered = given_up
+                # One that cannot be parked is being answered already: giving it up for each new status would keep the
+                # worker from ever being answered while 10,000 tasks start.
+                self._unanswered = given_up if request.max_wait_ms else None
                 response = await self._heartbeats.call(request, timeout_s=self._patience_s(request))
         except TimeoutError:
             if given_up.expired():
@@ -395,7 +397,8 @@ class Worker:
         """The member changed: wake up the beat loop, and abandon a parked heartbeat if there is more to report."""
         self._wake.ring()
         if self._unanswered is not None and self.member.has_something_to_say:
-            self._unanswered.reschedule(0)
+            if not self._unanswered.expired():
+                self._unanswered.reschedule(0)
             self._unanswered = None
 
     async def _rest(self, seconds: float | None) -> None:

@@ -11,7 +11,7 @@ from connectgroup.errors import GroupError, InvalidRequest, StaleMemberEpoch, Tr
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from connectgroup.protocol.records.connect import WantedState
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
@@ -227,6 +227,33 @@ async def test_a_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> 
         assert a.worker.lost == 0
         await world.want("c", WantedState.PAUSED)
         await world.until(lambda: world.count("a stop c-0"), within=1)
+
+
+async def test_a_stream_of_statuses_does_not_keep_heartbeats_from_being_answered(tmp_path: Path) -> None:
+    """10,000 tasks that start one after the other, and a coordinator that takes a while to answer: no lease is lost."""
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        a = world.start("a")
+        await world.settled("a")
+
+        async def late(request: Request) -> Response | None:
+            await asyncio.sleep(0.3)
+            return None
+
+        a.heartbeats.instead = late
+        for number in range(500):
+            unit = Unit("c", number % 3)
+            status = TaskStatus(
+                connector=unit.connector,
+                task=unit.task,
+                owner_epoch=a.worker.member.owned[unit],
+                state=2,
+                message=str(number),
+            )
+            a.worker.report(status)
+            await asyncio.sleep(0.04)
+        assert a.worker.lost == 0
+        assert a.heartbeats.heartbeats < 150
 
 
 async def test_an_idle_worker_beats_no_more_than_twice_an_interval(tmp_path: Path) -> None:
