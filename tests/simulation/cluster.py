@@ -45,12 +45,15 @@ SERVER_ASSIGNORS = server_assignors(["balanced"])
 class WorkerNode(Node):
     """A worker process."""
 
-    def __init__(self, cluster: Cluster, place: str, life: int, *, lists_assignors: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, place: str, life: int, *, lists_assignors: bool, member_id: str | None = None
+    ) -> None:
         super().__init__(f"{place}.{life}", cluster.seed_text, drift=cluster.setting.drift)
         self.cluster, self.place, self.member_id = cluster, place, place
         self.instance_id = f"i-{place}" if cluster.setting.statics else None
         if cluster.setting.statics and self.random.random() < 0.7:
             self.member_id = f"{place}-{life}"
+        self.member_id = member_id or self.member_id
         self.running: dict[tuple[Unit, int], SimulatedTask] = {}
         self.told: Units = frozenset()
         self.stop_asked_s: float | None = None
@@ -314,14 +317,18 @@ class Cluster:
                         0.001 + self.random.random() * 0.1, client.reset, "the coordinator died", context=NOWHERE
                     )
 
-    def start_worker(self, place: str) -> WorkerNode:
-        """A new worker process in a place where none lives, with its predecessor's member id or instance id."""
+    def start_worker(self, place: str, member_id: str | None = None) -> WorkerNode:
+        """A new worker process in a place where none lives, with its predecessor's member id or instance id.
+
+        Args:
+            member_id: its member id; ``None`` draws it.
+        """
         self._lives += 1
         self.watch.happened += 1
         lists = self.lists_assignors == "all" or (self.lists_assignors == "some" and self.random.random() < 0.7)
         before = self.workers.get(place)
         assert before is None or before.dead
-        node = WorkerNode(self, place, self._lives, lists_assignors=lists)
+        node = WorkerNode(self, place, self._lives, lists_assignors=lists, member_id=member_id)
         self.workers[place] = node
         self.say("worker starts", node.name)
         if node.member_id in self.durable.members:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 
 from . import stalls
@@ -452,6 +453,10 @@ def _spoil(fault: str) -> Kind:
     return Kind(lambda storm: {}, lambda storm: spoil(storm, fault), all_workers=True)
 
 
+def _outlast(kind: TimerKind) -> Kind:
+    return Kind(stalls.draw, lambda storm, **said: stalls.outlast(storm, kind, **said), all_workers=True)
+
+
 KINDS: dict[str, Kind] = {
     "worker crashes": Kind(lambda s: somebody(s, back_s=s.random.random() * 60), crash),
     "worker power-cycles": Kind(lambda s: somebody(s, back_s=s.random.random() * s.random.choice([0.5, 5, 20])), crash),
@@ -485,7 +490,7 @@ KINDS: dict[str, Kind] = {
         slow_disk,
         all_workers=True,
     ),
-    "append outlasts a timer": Kind(stalls.draw, stalls.outlast, all_workers=True),
+    **{f"append outlasts a {kind} timer": _outlast(kind) for kind in stalls.KINDS},
     "wall clock jumps": Kind(lambda s: {"milliseconds": s.random.randint(-3_600_000, 3_600_000)}, jump),
     "compaction": Kind(lambda s: {}, compact),
     "task fails": Kind(lambda s: somebody(s, which=s.random.random()), fail_task),

@@ -13,73 +13,76 @@ from typing import TYPE_CHECKING, Any
 
 from connectgroup.group.kernel.timers import TimerKind
 
-from .invariants import place_of
-
 if TYPE_CHECKING:
+    from .cluster import WorkerNode
     from .storm import Storm
 
+KINDS = (TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.COMPUTE)
 MOST_WORKERS = 12
-SETTLE_S = 1.5
-"""After that the provoked timer is armed, unless something else went wrong."""
+POLL_S = 0.5
+POLLS = 10
+"""How often to look for the provoked timer: the members have to hear of the change first."""
 LEAD_S = 0.6
-"""The log stalls so long before the message is sent: time for a status report, whose append is the slow one."""
+"""The log stalls so long before the message is sent: time for the operator's change, whose append is the slow one."""
 HOLD_S = 0.3
 """The stall ends so long after the deadline."""
 
 
 def draw(storm: Storm) -> Mapping[str, Any]:
-    """Which timer, of which member, and after which part of its time the message that ends it is sent."""
-    random = storm.random
-    kind = random.choice([TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.COMPUTE])
-    return {"timer": str(kind), "which": random.random(), "part": random.uniform(0.6, 0.95)}
+    """Which member, and after which part of the timer's time the message that ends the timer is sent."""
+    return {"which": storm.random.random(), "part": storm.random.uniform(0.6, 0.95)}
 
 
-def outlast(storm: Storm, timer: str, which: float, part: float) -> bool:
+def outlast(storm: Storm, kind: TimerKind, which: float, part: float) -> bool:
     """Provoke a timer of that kind; its message will be sent when that part of its time has passed."""
-    cluster, kind = storm.cluster, TimerKind(timer)
+    cluster = storm.cluster
     nodes = [node for node in cluster.living() if not node.stopped and not node.leaving]
     if len(nodes) < 2 or cluster.paces or cluster.disk.stalled is not None:
         return False
+    if kind is TimerKind.COMPUTE and cluster.lists_assignors != "all":
+        return False
     victim = nodes[int(which * len(nodes))]
+    message_s = part * cluster.rebalance_s
     if kind is TimerKind.SESSION:
+        message_s = part * cluster.session_s
         cluster.kill_worker(victim)
     elif kind is TimerKind.REBALANCE:
-        cluster.paces["stop"] = part * cluster.rebalance_s
+        cluster.paces["stop"] = message_s
         _join(storm)
     else:
         # An assignor that takes longer is given up by its worker.
-        cluster.paces["assignor"] = part * min(cluster.rebalance_s, 5.8)
+        cluster.paces["assignor"] = message_s = min(message_s, 5.0)
         _join(storm)
-    storm.later(SETTLE_S, lambda: _plan(storm, kind, victim.place, part), ends=False)
+    storm.later(POLL_S, lambda: _plan(storm, kind, victim, message_s, POLLS), ends=False)
     return True
 
 
-def _plan(storm: Storm, kind: TimerKind, victim: str, part: float) -> None:
-    """The timer is armed by now: plan the stall, and the messages that come during it."""
+def _plan(storm: Storm, kind: TimerKind, victim: WorkerNode, message_s: float, polls: int) -> None:
+    """Once the timer is armed: plan the stall, and the messages that come during it."""
     cluster, now_s = storm.cluster, storm.cluster.loop.now
-    sent_s = now_s - SETTLE_S + cluster.paces.get("stop", cluster.paces.get("assignor", 0.0))
-    cluster.paces.clear()
-    due_s = _due_s(storm, kind, victim)
-    if due_s is None:
-        storm.again(victim)
+    timer = _timer(storm, kind, victim)
+    if timer is None and polls:
+        storm.later(POLL_S, lambda: _plan(storm, kind, victim, message_s, polls - 1), ends=False)
         return
-    if kind is TimerKind.SESSION:
-        sent_s = due_s - (1 - part) * cluster.session_s
-    begins_s = max(now_s, sent_s - LEAD_S)
+    cluster.paces.clear()
+    if timer is None:
+        _again(storm, victim)
+        return
+    due_s, whole_s = timer
+    begins_s = max(now_s, due_s - whole_s + message_s - LEAD_S)
     if kind is TimerKind.REBALANCE:
         # A newer target takes more units from the member, so its acknowledgement begins another revocation (CA-08).
         _join(storm)
 
     def begin() -> None:
         cluster.disk.stall()
-        # A status is a record that raises no epoch: the append of one is the append that takes so long.
-        for node in [node for node in cluster.living() if node.running and not node.stopped][:3]:
-            task = node.running[min(node.running)]
-            cluster.loop.call_soon(task.fail, OSError("the source went away"), context=node.context)
+        # Its append is the one that takes so long. It takes no unit from any member.
+        name = min(cluster.parts)
+        cluster.desk.order_connector(name, cluster.parts_of(name) + 1)
 
     def follow() -> None:
         if kind is TimerKind.SESSION:
-            storm.again(victim)
+            _again(storm, victim)
         elif kind is TimerKind.COMPUTE:
             _join(storm)  # the group epoch rises behind the Install
 
@@ -88,18 +91,26 @@ def _plan(storm: Storm, kind: TimerKind, victim: str, part: float) -> None:
     storm.later(max(due_s, begins_s) - now_s + HOLD_S, cluster.disk.resume)
 
 
-def _due_s(storm: Storm, kind: TimerKind, victim: str) -> float | None:
-    """When the provoked timer expires, or ``None`` where there is none."""
+def _timer(storm: Storm, kind: TimerKind, victim: WorkerNode) -> tuple[float, float] | None:
+    """When the provoked timer expires and how long it runs, in seconds; ``None`` where there is none."""
     node = storm.cluster.serving
     if node is None or node.coordinator is None:
         return None
     rate = node.rate if storm.cluster.loop.drifts else 1.0
-    due = [
-        armed.due_s / rate
+    armed = [
+        (armed.due_s / rate, armed.timer.after_ms / 1000)
         for key, armed in node.coordinator._timers.items()
-        if key.kind is kind and (kind is not TimerKind.SESSION or place_of(key.member_id) == victim)
+        if key.kind is kind and (kind is not TimerKind.SESSION or key.member_id == victim.member_id)
     ]
-    return min(due, default=None)
+    # The newest: an earlier one is not of this fault's making.
+    return max(armed, default=None)
+
+
+def _again(storm: Storm, victim: WorkerNode) -> None:
+    """The victim's next process, with its member id, unless there is a process in its place."""
+    cluster = storm.cluster
+    if victim.place not in cluster.workers or cluster.workers[victim.place].dead:
+        cluster.start_worker(victim.place, victim.member_id)
 
 
 def _join(storm: Storm) -> None:

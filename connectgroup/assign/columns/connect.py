@@ -83,7 +83,7 @@ class ConnectColumns:
 def columns_of(group: ConnectGroup) -> ConnectColumns:
     """Return the columns of a group. A group received over the wire is read from its message, which is faster."""
     members, connectors = group.members, group.connectors
-        # Unit indices refer to the connectors of their own message: for a copy with other connectors, read the objects.
+    # Unit indices refer to the connectors of their own message: for a copy with other connectors, read the objects.
     if isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:
         response: PrepareResponse = members.origin
         place = _Places([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
