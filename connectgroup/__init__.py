@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "assignor": (
+    "assign.api": (
         "Assignor",
         "ConnectAssignment",
         "ConnectAssignor",
@@ -70,21 +70,22 @@ _HOME = {
         "PartitionMember",
         "PartitionMemberAssignment",
         "RebalanceProtocol",
-        "TopicPartition",
         "TopicSpec",
     ),
-    "config": ("ConnectorFile", "CoordinatorConfig", "WorkerConfig"),
+    "config.connector_file": ("ConnectorFile",),
+    "config.coordinator": ("CoordinatorConfig",),
+    "config.worker": ("WorkerConfig",),
     "connector": ("Connector", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
     "errors": ("ConnectGroupError", "PluginError", "WorkerAlreadyRun"),
-    "group.settings": ("GroupSettings",),
+    "group.connect.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),
     "log.memory": ("MemoryLog",),
-    "log.sqlite": ("SqliteLog",),
+    "log.sqlite.log": ("SqliteLog",),
     "member.actions": ("Grant",),
-    "member.machine": ("MemberSettings",),
-    "names": ("Unit",),
+    "member.state_machine": ("MemberSettings",),
+    "protocol.units": ("TopicPartition", "Unit"),
     "supervisor": ("Supervisor",),
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),
