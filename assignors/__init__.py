@@ -1,7 +1,7 @@
 """The built-in assignors, one file each, found by the entry points ``connectgroup.assignors`` (connectors and tasks)
 and ``connectgroup.partition_assignors`` (topic partitions).
 
-The package is ``connectgroup.assignors``; this folder is only where its files are.
+The package is ``connectgroup.assignors``; this folder only holds its files.
 """
 
 if __name__ != "connectgroup.assignors":

@@ -1,19 +1,18 @@
-"""Even counts with the fewest moves, and a connector's tasks spread over the members.
+"""Balanced counts with the fewest moves, and each connector's tasks spread over the members.
 
-Three wishes, each kept only as far as it costs nothing of those before it:
+There are three goals. Each is met only as far as it costs nothing of the goals before it:
 
-1. *Even*: tasks within one of each other over the members, and connectors within one of each other. The two
-   are counted apart: a connector mostly watches (its weight is 0 by default) while a task works, so a
-   worker with one connector more must not get one task less.
-2. *Few moves*: no more units change hands than even counts ask for. An assignment that is even already comes
-   back as it is (KAFKA-18688).
-3. *Spread*: each connector's tasks are laid as evenly over the members as the first two leave room for, so
-   that the death of a worker takes little from each connector (KAFKA-17049). From nothing, or for new
-   connectors on evenly filled workers, that is within one of each other. Units are never moved for it alone.
+1. *Balance*: task counts of the members differ by at most one, and so do connector counts. The two are balanced
+   separately: a connector mostly monitors (its weight is 0 by default) while a task does the work, so a worker with one
+   connector more must not get one task less.
+2. *Few moves*: no more units move than balance requires. A balanced assignment is returned unchanged (KAFKA-18688).
+3. *Spread*: each connector's tasks are distributed over the members as evenly as the first two goals permit, so that
+   the loss of a worker affects few tasks of each connector (KAFKA-17049). For an empty group, or for new connectors on
+   evenly loaded workers, the counts per connector differ by at most one. Units are never moved for spread alone.
 
-The first two are exact. The third is found greedily, one connector after another, because the best there is
-would need a min-cost flow: against one it is the best in nine of ten small cases, and a task or two off in the
-rest. A hundred thousand tasks on a thousand workers take about 10 ms of one core.
+The first two goals are met exactly. The third is met greedily, one connector after another, because the optimum needs a
+min-cost flow: compared with one, the result is optimal in nine of ten small cases, and a task or two off in the rest. A
+hundred thousand tasks on a thousand workers take about 10 ms of one core.
 """
 
 from __future__ import annotations
@@ -32,21 +31,20 @@ FULL = np.iinfo(np.int64).max
 
 
 class BalancedAssignor(ConnectAssignor):
-    """Even counts, fewest moves, connectors spread; a function of the question alone."""
+    """Balanced counts, fewest moves, connectors spread; a pure function of the input."""
 
     name = "balanced"
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        """Share connectors and tasks out.
+        """Assign all connectors and tasks.
 
-        A unit that two members claim stays with the first of them, sorted. What members hold of units that do
-        not exist is not looked at.
+        If two members claim a unit, the first of them, sorted, keeps it. Owned units that do not exist are ignored.
         """
         columns = group.columns()
         owner = columns.unit_owner.astype(np.int64)
         is_task = columns.unit_task >= 0
         if columns.member_ids:
-            # Connectors are all of one kind: there is nothing to spread but their number, and one kind is quick.
+            # All connectors are passed as one kind: only their count is balanced, and a single kind is fast.
             connectors = np.flatnonzero(~is_task)
             owner[connectors] = share_out(owner[connectors], np.zeros_like(connectors), len(columns.member_ids))
             tasks = np.flatnonzero(is_task)
@@ -56,15 +54,15 @@ class BalancedAssignor(ConnectAssignor):
 
 
 def share_out(home: Integers, kind: Integers, members: int) -> Integers:
-    """New holders for one class of units.
+    """Compute the new owners for one class of units.
 
     Args:
-        home: int64[U], who holds each unit now, -1 for nobody.
+        home: int64[U], current owner of each unit, -1 for none.
         kind: int64[U], ascending: units of one kind are to be spread.
-        members: how many there are, at least one.
+        members: number of members, at least one.
 
     Returns:
-        int64[U]: who shall hold each unit.
+        int64[U]: new owner of each unit.
     """
     owner = home.copy()
     owner[to_let_go(home, kind, limits(home, members))] = NOBODY
@@ -73,9 +71,9 @@ def share_out(home: Integers, kind: Integers, members: int) -> Integers:
 
 
 def limits(home: Integers, members: int) -> Integers:
-    """int64[members], how many of these units each may keep: an equal share, or one more.
+    """int64[members], the maximum number of these units each member may keep: an equal count, or one more.
 
-    A place for one unit more is used up first by those who have one more: that saves a move each.
+    The members that already own one more than the equal count get the higher limit first: this saves one move each.
     """
     share, extra = divmod(len(home), members)
     held = np.bincount(home[home >= 0], minlength=members)
@@ -85,11 +83,11 @@ def limits(home: Integers, members: int) -> Integers:
 
 
 def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
-    """Which units the members above their limit give up: those that stand highest here and lowest there.
+    """The units that members above their limit revoke: the highest in the member's pile, of kinds the receivers lack.
 
-    A pile is what one member holds of one kind. Giving up the top unit of a pile of height ``h`` evens the kind
-    out by ``h`` less what the takers have of it on average, what was given up before it included: without that
-    last part all would give up the same kind, and a newcomer would get one tall pile of it.
+    A pile is the units of one kind that one member owns. Revoking the top unit of a pile of height ``h`` improves the
+    spread of the kind by ``h`` less the average pile of the receivers, including the units revoked before. Without that
+    last part all members would revoke the same kind, and a new member would get one tall pile of it.
     """
     members = len(limit)
     held = np.bincount(home[home >= 0], minlength=members)
@@ -104,12 +102,12 @@ def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
     units = units[np.argsort(home[units], kind="stable")]  # by member, then kind, then task
     whose, what = home[units], kind[units]
     height, pile = _rank_and_run(whose * len(theirs) + what)
-    here = height * takers + height + 1 - pile  # times takers, and less what of its pile goes before it
+    here = height * takers + height + 1 - pile  # times takers, less the units of its pile revoked before it
     let_go = []
     bounds = [*_starts(whose).tolist(), len(units)]
     for (begin, end), given_up in zip(pairwise(bounds), surplus[whose[bounds[:-1]]].tolist(), strict=True):
         gain = here[begin:end] - theirs[what[begin:end]]
-        if given_up == 1:  # the usual change is of one member, and costs the others one unit each
+        if given_up == 1:  # common case: one member joins, and every other member revokes one unit
             top = begin + int(gain.argmax())
             theirs[what[top]] += 1
             let_go.append(units[top : top + 1])
@@ -121,13 +119,13 @@ def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
 
 
 def _place(owner: Integers, kind: Integers, members: int) -> None:
-    """Give every unit of nobody's a holder, in place, so that all end up with an equal share or one more."""
+    """Assign every unassigned unit, in place, so that every member ends up with the equal count or one more."""
     share, extra = divmod(len(owner), members)
     held = np.bincount(owner[owner >= 0], minlength=members)
     spare = extra - int(np.count_nonzero(held > share))
     homeless = owner < 0
     takers = np.flatnonzero(held < share)
-    if not spare and len(takers) == 1:  # a newcomer among members that are full: there is nothing to choose
+    if not spare and len(takers) == 1:  # one new member and all others full: only one choice
         owner[homeless] = takers[0]
         return
     begin = _starts(kind)
@@ -152,39 +150,39 @@ def _place(owner: Integers, kind: Integers, members: int) -> None:
             held[:] += gain
             spare = extra - int(np.count_nonzero(held > share))
 
-    # Kinds that somebody keeps a pile of are laid around those piles first; the others fit in anywhere.
+    # First the kinds of which some member keeps a pile, around those piles; the other kinds fit in anywhere.
     lay(np.flatnonzero((wanted > 0) & (wanted < size)))
     fresh = np.flatnonzero((wanted > 0) & (wanted == size))
     room = share - held
     if int(room.max()) - int(room.min()) > 1:
         lay(fresh)
-    else:  # even places can be dealt out like cards, which is the same answer at once
+    else:  # with equal room, dealing round robin gives the same result faster
         left = np.flatnonzero(owner < 0)
         owner[left] = np.argsort(-room, kind="stable")[np.arange(len(left)) % members]
 
 
 def _drop(pile: Integers, depth: Integers, above: int) -> int:
-    """Who takes the one unit that ``_pour`` would lay: after a change of one member that is what most kinds miss.
+    """The member that takes the single unit that ``_pour`` would lay: after one member changes, most kinds lack one.
 
-    The lowest pile of those with room, and of equal piles the one with most room.
+    The member with the lowest pile among those with room; of equal piles, the member with most room.
 
     Args:
-        depth: int64[members], how many units of any kind it may still take.
-        above: more than any depth.
+        depth: int64[members], number of units of any kind that each may still take.
+        above: greater than any depth.
     """
     return int(np.where(depth > 0, pile * above - depth, FULL).argmin())
 
 
 def _pour(amount: int, pile: Integers, room: Integers, spare: int) -> Integers:
-    """Lay ``amount`` units of one kind on the members' piles of it like water: the lowest first.
+    """Distribute ``amount`` units of one kind over the members' piles of it like water: the lowest pile first.
 
     Args:
-        pile: int64[members], what each holds of this kind.
-        room: int64[members], how many units of any kind it may still take, -1 if it has one more already.
-        spare: how many members may take one unit more than ``room``.
+        pile: int64[members], number of units of this kind that each owns.
+        room: int64[members], number of units of any kind that each may still take, -1 if it owns one more already.
+        spare: number of members that may take one unit more than ``room``.
 
     Returns:
-        int64[members]: how many each takes; they add up to ``amount``.
+        int64[members]: number of units that each takes; the sum is ``amount``.
     """
     gain = _fill(amount, pile, np.maximum(room + (1 if spare else 0), 0))
     over = np.flatnonzero((gain > room) & (gain > 0))
@@ -196,7 +194,7 @@ def _pour(amount: int, pile: Integers, room: Integers, spare: int) -> Integers:
 
 
 def _fill(amount: int, pile: Integers, room: Integers) -> Integers:
-    """Water over ``pile``, at most ``room`` deep anywhere; the last drops go where most room is left."""
+    """Fill ``pile`` like water, at most ``room`` deep anywhere; the remainder goes to the members with most room."""
 
     def below(level: int) -> Integers:
         return np.clip(level - pile, 0, room)
@@ -221,12 +219,12 @@ def _fill(amount: int, pile: Integers, room: Integers) -> Integers:
 
 
 def _starts(ascending: NDArray[Any]) -> Integers:
-    """Where each run of equal entries of a sorted array begins."""
+    """The index at which each run of equal entries of a sorted array begins."""
     return np.flatnonzero(np.diff(ascending, prepend=-1))
 
 
 def _rank_and_run(ascending: NDArray[Any]) -> tuple[Integers, Integers]:
-    """For each entry of a sorted array, how many equal ones stand before it, and how many there are."""
+    """For each entry of a sorted array, the number of equal entries before it, and the length of its run."""
     starts = _starts(ascending)
     runs = np.diff(starts, append=len(ascending))
     return np.arange(len(ascending)) - np.repeat(starts, runs), np.repeat(runs, runs)

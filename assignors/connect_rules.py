@@ -1,12 +1,12 @@
-"""The rules ``weighted`` places by: which workers a unit may be given to, and who is refused by what.
+"""The constraints of the ``weighted`` assignor: which workers may run a unit, and which constraint excludes which.
 
-A rule is never broken: a unit that no worker may have is left out. In the order in which they are looked at, and told:
-labels, capacity, and for tasks the limits of their connector on one worker and in one rack, things of a host that a
-task needs for itself, and connectors that must not share a worker.
+A constraint is never violated: a unit that no worker may run is left unassigned. Constraints are checked and reported
+in this order: labels, capacity, and for tasks: the limits of their connector per worker and per rack, resources of a
+host that a task needs for itself, and connectors that must not share a worker.
 
-What a worker has is what it was given so far (``owner``), so the same rules serve to keep, to place and to move. A
-target assignment is reached one worker at a time, so a task that needs a thing of a host must not start there while the
-task that had it is being stopped: ``blocked`` has those that wait for that.
+The assignment of a worker is the one computed so far (``owner``), so the same constraints serve to keep, to place and
+to move units. A target assignment is reached one worker at a time, so a task that needs a resource of a host must not
+start there while the task that used it is being stopped: ``blocked`` returns the tasks that must wait for that.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOBODY = -1
 
 
 class Rules:
-    """Who may have what, given what everybody has; all masks are bool[workers].
+    """Which workers may run which units, given the assignment so far; all masks are bool[workers].
 
     Attributes:
-        owner: int64[U], who has each unit so far, -1 for nobody. The caller changes it.
-        load: int64[workers], the weight of what each has so far. The caller keeps it in step.
-        limit: float64[workers], the most each can carry; infinite where it does not say.
-        part: float64[workers], what part of the load each is to have, in proportion to the others'.
+        owner: int64[U], the worker of each unit so far, -1 for none. The caller modifies it.
+        load: int64[workers], the weight assigned to each worker so far. The caller keeps it consistent.
+        limit: float64[workers], the capacity of each worker; infinite if not configured.
+        part: float64[workers], the relative part of the load that each worker is to have.
         rack: int64[workers], equal for workers in one rack.
     """
 
@@ -68,23 +68,23 @@ class Rules:
                 self._apart.setdefault(other, set()).add(index)
 
     def rules_of(self, connector: int) -> bool:
-        """Whether anything but capacity can refuse its units."""
+        """Whether any constraint other than capacity can exclude workers for its units."""
         placement = self.placements[connector]
         return connector in self._apart or bool(
             placement.labels or placement.most_per_worker or placement.most_per_rack or placement.exclusive
         )
 
     def tasks(self, connector: int) -> slice:
-        """Where its tasks stand in the columns."""
+        """The indices of its tasks in the columns."""
         return slice(int(self._first[connector]) + 1, int(self._end[connector]))
 
     def pile(self, connector: int) -> Integers:
-        """int64[workers]: how many of its tasks each has so far."""
+        """int64[workers]: number of its tasks on each worker so far."""
         owner = self.owner[self.tasks(connector)]
         return np.bincount(owner[owner >= 0], minlength=self.count)
 
     def beside(self, connector: int) -> Mask:
-        """Who has tasks of the connectors it likes to be beside."""
+        """The workers that run tasks of the connectors in its ``assignment.beside``."""
         names = self.columns.connector_names
         near = np.zeros(self.count, dtype=bool)
         for name in self.placements[connector].beside:
@@ -94,14 +94,14 @@ class Rules:
         return near
 
     def allowed(self, unit: int) -> Mask:
-        """Who may be given the unit, which nobody has."""
+        """The workers that may run the unit, which must be unassigned."""
         allowed = np.ones(self.count, dtype=bool)
         for _, _, mask in self.each(unit):
             allowed &= mask
         return allowed
 
     def each(self, unit: int) -> Iterator[tuple[str, str, Mask]]:
-        """Every rule that concerns a unit: what it asks for, what those who fulfil it do, and who they are."""
+        """Every constraint on a unit: its requirement, the phrase for workers that satisfy it, and those workers."""
         connector = int(self.columns.unit_connector[unit])
         placement, weight = self.placements[connector], int(self.weight[unit])
         for name, value in placement.labels:
@@ -126,7 +126,7 @@ class Rules:
             yield f"must be apart from {names[other]}", "have none of it", self.pile(other) == 0
 
     def taken(self, thing: str) -> Mask:
-        """On whose host a thing is taken."""
+        """The workers on whose host a resource is in use."""
         taken = np.zeros(self.count, dtype=bool)
         for connector in self._users.get(thing, ()):
             its = self.owner[self.tasks(connector)]
@@ -134,7 +134,7 @@ class Rules:
         return np.bincount(self._host, weights=taken)[self._host] > 0
 
     def blocked(self) -> list[int]:
-        """Tasks given a thing of a host that another task still has there until it has stopped, ascending."""
+        """Tasks assigned a resource of a host that another task uses there until it has stopped, ascending."""
         found = set()
         for users in self._users.values():
             rows = np.concatenate([np.arange(self.tasks(user).start, self.tasks(user).stop) for user in users])
@@ -144,7 +144,7 @@ class Rules:
                 leaving.setdefault(host, set()).add(unit)
             starting = rows[(self.owner[rows] >= 0) & (self.owner[rows] != self.before[rows])]
             for unit, host in zip(starting.tolist(), self._host[self.owner[starting]].tolist(), strict=True):
-                # One that moves between two workers of a host waits for itself alone, which the coordinator sees to.
+                # A task that moves between two workers of one host waits only for itself; the coordinator ensures that.
                 if leaving.get(host, set()) - {unit}:
                     found.add(unit)
         return sorted(found)
@@ -157,7 +157,9 @@ class Rules:
         return found
 
     def why_not(self, unit: int) -> str:
-        """What refuses a unit, rule after rule: how many of those that are left fulfil each that refuses any."""
+        """What excludes a unit, constraint by constraint: how many of the remaining workers satisfy each that excludes
+        any.
+        """
         told = []
         left = np.ones(self.count, dtype=bool)
         for need, do, mask in self.each(unit):
@@ -168,7 +170,7 @@ class Rules:
         return "; ".join(told)
 
     def let_go(self) -> None:
-        """Take from everybody what breaks a rule; of those that cannot stay together the first, sorted, stay."""
+        """Unassign every unit that violates a constraint; of units that exclude each other the first, sorted, stay."""
         for connector in filter(self.rules_of, range(len(self.placements))):
             rows = np.arange(self._first[connector], self._end[connector])
             rows = rows[self.owner[rows] >= 0]
@@ -178,13 +180,13 @@ class Rules:
             self.owner[rows[~having[self.owner[rows]]]] = NOBODY
             tasks = rows[(self.owner[rows] >= 0) & (self.columns.unit_task[rows] >= 0)]
             homes = self.owner[tasks].tolist()
-            self.owner[tasks] = NOBODY  # and back again, one after the other
+            self.owner[tasks] = NOBODY  # reassigned one by one below
             self._keep(connector, tasks.tolist(), homes)
 
     def _keep(self, connector: int, tasks: Sequence[int], homes: Sequence[int]) -> None:
-        """Give tasks back to their holders, as far as the rules among tasks let them."""
+        """Reassign tasks to their workers, as far as the constraints among tasks permit."""
         placement = self.placements[connector]
-        # A connector further down has not been looked at, so it gives way to this one and not this one to it.
+        # Later connectors have not been checked yet, so they yield to this one, not this one to them.
         earlier = [other for other in self._apart.get(connector, ()) if other < connector]
         apart = np.zeros(self.count, dtype=bool)
         for other in earlier:
@@ -215,5 +217,5 @@ class Rules:
 
 
 def _numbered(words: Sequence[str]) -> Integers:
-    """Equal words as equal numbers."""
+    """Equal strings as equal numbers."""
     return np.unique(np.array(words, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)

@@ -1,11 +1,12 @@
-"""What ``sticky`` does, for groups in which work goes on during a rebalance (KIP-429).
+"""The ``sticky`` assignor for groups whose members keep running during a rebalance (KIP-429).
 
-Nobody gives anything up before it is asked to, so a partition that another member still owns is given to nobody in this
-round: it is left out and listed as withheld. Its owner sees that it is gone from its share, lets go, and the
-next round finds it free. When that is, the caller decides.
+A member revokes nothing before the coordinator's assignment requires it. A partition that moves while another member
+still owns it is therefore assigned to no member in this round: it is omitted and listed as withheld. Its owner sees
+that the partition is no longer in its assignment and revokes it, and the next round finds it free. The caller decides
+when the next round runs.
 
-The members' own word counts for who owns what, whether or not they are still subscribed to it, in the latest
-generation (KIP-792). Of a partition that two claim in one generation both must let go.
+Ownership is what the members report in the latest generation (KIP-792), whether or not they are still subscribed. If
+two members claim a partition in one generation, both must revoke it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ UNKNOWN = -1
 
 
 class CooperativeStickyAssignor(PartitionAssignor):
-    """Even counts, fewest moves, and nothing given to one while another has it."""
+    """Balanced counts, fewest moves, and no partition assigned while another member owns it."""
 
     name = "cooperative-sticky"
     rebalance_protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """Share out what need not be given up first. A topic that does not exist is nothing."""
+        """Assign all partitions that need not be revoked first. A topic that does not exist is ignored."""
         members = [with_generation(member) for member in group.members]
         told = any(member is not before for member, before in zip(members, group.members, strict=True))
         columns = (replace(group, members=members) if told else group).columns()
@@ -44,15 +45,15 @@ class CooperativeStickyAssignor(PartitionAssignor):
         owner[still_owned] = NOBODY
         withheld = frozenset(map(columns.partition, np.flatnonzero(still_owned).tolist()))
         answer = PartitionAssignment.from_columns(columns, owner, withheld=withheld)
-        # Columns of another question than was put are not to be answered with.
+        # A result must not refer to columns of another input than the caller's.
         return replace(answer, members=tuple(answer.members)) if told else answer
 
 
 def with_generation(member: PartitionMember) -> PartitionMember:
-    """The member with the generation it told the assignor, where its subscription is too old to have one.
+    """The member with the generation from its assignor user data, if its subscription version is too old to carry one.
 
-    Clients before KIP-792 (subscription version 1) put it into this assignor's own bytes: one big-endian int32. What
-    they own stands in the subscription all the same.
+    Clients before KIP-792 (subscription version 1) send it in this assignor's user data: one big-endian int32. Their
+    owned partitions are in the subscription all the same.
     """
     if member.generation != UNKNOWN or len(member.metadata) != 4:
         return member

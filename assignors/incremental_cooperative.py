@@ -1,31 +1,32 @@
-"""Kafka Connect's rebalances, round for round: revoke first, give out what was revoked in the next round.
+"""The rebalances of Kafka Connect, round by round: revoke first, assign the revoked units in the next round.
 
-What KIP-415 and its successors ask of one round:
+KIP-415 and its successors require of one round:
 
-- *Deleted* units are no longer in the question, so they stop and are given to nobody.
-- *Claimed twice*: both copies stop; the unit is given out in the next round.
-- *New* units, and those whose lost worker did not come back in time, go to the workers that have least.
-- *Lost* work waits for its worker. While anything waits nothing is revoked, but new units are given out.
-- *Load*: workers that hold more than an even share (connectors and tasks apart) give up what is over, and not a unit
-  more; what they give up is given out in the next round.
-- *Back-off*: where the round before revoked too, revoking waits ``min(40**n ms, scheduled.rebalance.max.delay.ms)``, n
-  counting such rounds in a row, so that workers that join one by one do not stop tasks again and again (KAFKA-12495). A
-  round in which nothing has to be revoked starts the count anew. The setting is the group's; 0 is no delay
-  (KAFKA-15693).
+- *Deleted* units are no longer in the input, so they stop and are assigned to no worker.
+- *Claimed twice*: both copies stop; the unit is assigned in the next round.
+- *New* units, and those whose lost worker did not return in time, go to the workers with the fewest units.
+- *Lost* units are delayed until their worker returns. While any unit is delayed nothing is revoked, but new units are
+  assigned.
+- *Load*: workers that own more than the balanced count (connectors and tasks separately) revoke the excess, and not a
+  unit more; revoked units are assigned in the next round.
+- *Back-off*: if the previous round revoked as well, the revocation is delayed by
+  ``min(40**n ms, scheduled.rebalance.max.delay.ms)``, where n counts such rounds in a row, so that workers that join
+  one by one do not stop tasks again and again (KAFKA-12495). A round that needs no revocation resets the count. The
+  setting belongs to the group; 0 is no delay (KAFKA-15693).
 
-Kafka's leader keeps what it needs of earlier rounds in its memory, and forgets it when it goes. Here it is all in the
-question, so any member may compute any round:
+Kafka's leader keeps the state of earlier rounds in memory and loses it when it leaves. Here the input contains all of
+it, so any member can compute any round:
 
-- who held what: ``owned``, the share of the target in force; what waits for a lost worker, and how much longer, is
-  the group's to know (``held_back``). So is that a worker came back: it is given its own again before anybody is
-  asked.
-- that the round before revoked: the answer held the revoked units back, so they are in ``held_back``. The group asks
-  again as soon as all members have reached the target, which is when those units have stopped; a worker that does not
-  stop is waited for no longer than the delay.
-- n: a note in the answer (``told``), which the group shows to whoever is asked next.
+- current owners: ``owned``, the member's units in the current target assignment. The group keeps the delayed units of a
+  lost worker and their remaining delay (``held_back``). The group also detects that a worker returned: it reassigns the
+  worker its units before it runs an assignor.
+- that the previous round revoked: its result listed the revoked units as held back, so they are in ``held_back``. The
+  group runs the assignor again as soon as all members have reached the target, that is, when those units have stopped;
+  it waits no longer than the delay for a worker that does not stop.
+- n: assignor user data in the result (``told``), which the group passes to the next member that computes.
 
-``balanced`` needs one round where this needs two, because the group itself waits for a unit to stop before it starts
-elsewhere. This one is for those who want what they know.
+``balanced`` needs one round where this assignor needs two, because the group itself waits for a unit to stop before it
+starts elsewhere. This assignor is for users who want the behavior they know from Kafka Connect.
 
 Source: KIP-415; KAFKA-12495, KAFKA-12283; Kafka's ``IncrementalCooperativeAssignorTest``.
 """
@@ -43,16 +44,16 @@ from .balanced import NOBODY, Integers, limits, to_let_go
 
 BACK_OFF_BASE = 40
 MOST_ROUNDS = 200
-"""Where the count stops; the wait is at its longest long before."""
+"""Upper bound on the count; the delay reaches its maximum long before."""
 
 
 class IncrementalCooperativeAssignor(ConnectAssignor):
-    """KIP-415's rounds; a function of the question alone."""
+    """The rounds of KIP-415; a pure function of the input."""
 
     name = "incremental-cooperative"
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        """One round: what stays, what stops, what starts."""
+        """Compute one round: which units stay, stop and start."""
         columns = group.columns()
         owner = columns.unit_owner.astype(np.int64)
         if not columns.member_ids:
@@ -67,7 +68,7 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
         over = _over(columns, owner)
         revokes, rounds, delay_ms = True, 0, 0
         if left_ms:
-            # What has been begun is waited for: no second delay on top, no revocation under it.
+            # A delay is already running: do not start a second one, and do not revoke during it.
             revokes, rounds = False, _rounds(columns)
             delay_ms = 0 if len(lost) else left_ms
         elif len(over) and any(work.units and not work.member_id for work in group.held_back):
@@ -91,24 +92,24 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
 
 
 def _rounds(columns: ConnectColumns) -> int:
-    """How many rounds in a row have put revoking off, by the note of the answer before; 0 where it cannot be read."""
+    """Number of consecutive rounds that delayed revocations, from the previous result's user data; 0 if unreadable."""
     notes = [told for told in set(columns.member_told) if told.isdigit() and len(told) <= 3]
     return max((int(note) for note in notes), default=0)
 
 
 def _over(columns: ConnectColumns, owner: Integers) -> Integers:
-    """What workers hold above an even share, connectors and tasks apart."""
+    """The units that workers own above the balanced count, connectors and tasks separately."""
     members = len(columns.member_ids)
     found = [np.empty(0, dtype=np.int64)]
     for rows in _classes(columns):
-        # Tasks of one connector are given up by whom they are stacked on; connectors are all alike.
+        # Tasks of one connector are revoked where they are stacked; connectors all count as one kind.
         kinds = np.where(columns.unit_task[rows] >= 0, columns.unit_connector[rows], 0).astype(np.int64)
         found.append(rows[to_let_go(owner[rows], kinds, limits(owner[rows], members))])
     return np.concatenate(found)
 
 
 def _deal(columns: ConnectColumns, owner: Integers, to_place: NDArray[np.bool_]) -> None:
-    """Give units out, in place, each to whoever has least of its class by then, of those the first."""
+    """Assign units, in place, each to the worker with the fewest of its class so far, of equal ones the first."""
     members = len(columns.member_ids)
     for rows in _classes(columns):
         given = rows[to_place[rows]]
@@ -120,16 +121,16 @@ def _deal(columns: ConnectColumns, owner: Integers, to_place: NDArray[np.bool_])
 
 
 def _takers(load: Integers, amount: int) -> Integers:
-    """int64[amount]: who takes the first, the second ..., as if each went to whoever has least by then."""
+    """int64[amount]: the worker of each unit, as if each unit in turn went to the worker with the fewest so far."""
     order = np.argsort(load, kind="stable")
     rising = load[order]
-    # How much fits below each worker's level: those before it are filled up to it.
+    # Capacity below each worker's level if all workers before it are filled up to that level.
     below = rising * np.arange(len(load)) - (np.cumsum(rising) - rising)
     sharing = int(np.searchsorted(below, amount, side="left"))
     level, rest = divmod(amount + int(rising[:sharing].sum()), sharing)
     need = np.zeros(len(load), dtype=np.int64)
     need[order[:sharing]] = level - rising[:sharing]
-    # The last ones, above the level, go to the first workers by name among those who share.
+    # The remainder above the level goes to the first workers by name among those that take part.
     need[np.sort(order[:sharing])[:rest]] += 1
     takers = np.repeat(np.arange(len(load)), need)
     start = np.repeat(np.cumsum(need) - need, need)
@@ -138,6 +139,6 @@ def _takers(load: Integers, amount: int) -> Integers:
 
 
 def _classes(columns: ConnectColumns) -> list[Integers]:
-    """The rows of connectors, and those of tasks; neither is empty."""
+    """The indices of connectors and those of tasks; empty classes are omitted."""
     is_task = columns.unit_task >= 0
     return [rows for rows in (np.flatnonzero(~is_task), np.flatnonzero(is_task)) if len(rows)]

@@ -1,18 +1,18 @@
-"""Each topic cut into ranges, the first members getting the first partitions: equal numbers lie together.
+"""Each topic is cut into contiguous ranges; the first members get the first partitions.
 
-Topics with as many partitions and the same subscribers are cut alike, so that whoever has partition 3 of one has it of
-all (*co-partitioning*, what a join of topics needs). That is worth more here than even counts: each topic's
-remainder goes to the same first members. It does not look at who holds what; order, static members first
-by their instance ids, is what keeps a range where it is.
+Topics with the same partition count and the same subscribers are cut identically, so that the member with partition 3
+of one topic has partition 3 of all (*co-partitioning*, which a join of topics requires). Co-partitioning has priority
+over balanced counts: each topic's remainder goes to the same first members. The current owners are ignored; the order
+of the members, static members first by group instance id, keeps a range where it is.
 
-Where members and replicas say what rack they are in, a member is first given partitions with a replica in its rack, as
-many as its range has room for, and the rest is cut as ever; topics that are cut alike still are, so that a
-partition number counts as near only if it is near in each of them (KIP-881). Whoever does not say is near to all.
-All answers are those of Kafka's own client, so that it does not matter which of the two leads a group.
+If members and replicas have racks, a member is first assigned partitions with a replica in its rack, as many as its
+range has room for, and the rest is cut as usual. Topics that are cut identically stay so: a partition number counts as
+near only if it is near in each of them (KIP-881). A member without a rack is near to every partition. All results equal
+those of Kafka's own client, so either of the two can lead a group.
 
-The rules of the range assignor on Kafka's brokers come to the same answers: there too co-partitioning goes before
-stickiness, and order does the rest. It differs in one thing only, so that it is a class of its own here:
-it refuses subscriptions to topics that do not exist.
+The rules of the range assignor on Kafka's brokers give the same results: there, too, co-partitioning has priority over
+stickiness, and the order of the members does the rest. It differs in one respect only, and is therefore a separate
+class here: it rejects subscriptions to topics that do not exist.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Racks = frozenset[str]
 
 
 class RangeAssignor(PartitionAssignor):
-    """Ranges of every topic over its subscribers, near ones first."""
+    """Ranges of every topic over its subscribers, partitions in the same rack first."""
 
     name = "range"
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """Share partitions out. A topic that does not exist is nothing."""
+        """Assign all partitions. A topic that does not exist is ignored."""
         columns = group.columns()
         order = columns.member_order
         rack_of = {member.member_id: member.rack for member in group.members}
@@ -56,7 +56,7 @@ class RangeAssignor(PartitionAssignor):
         owner = np.full(len(columns.partition_topic), NOBODY, dtype=np.int64)
         racks_matter = any(cut.racks_matter for cut in cuts)
         for cut in cuts:
-            # Topics cut alike are matched if racks matter to any topic at all, a topic by itself if they do to it.
+            # Topics cut identically are matched by rack if racks matter to any topic, a single topic if to that topic.
             whose = cut.takers[cut.ranges(near_first=racks_matter and (len(cut.topics) > 1 or cut.racks_matter))]
             for begin in columns.topic_begin[cut.topics].tolist():
                 owner[begin : begin + cut.count] = whose
@@ -69,7 +69,7 @@ class ServerRangeAssignor(RangeAssignor):
     name = "server-range"
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """Share partitions out.
+        """Assign all partitions.
 
         Raises:
             ValueError: a member is subscribed to a topic that does not exist.
@@ -80,13 +80,13 @@ class ServerRangeAssignor(RangeAssignor):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cut:
-    """Topics that are cut alike, as indices.
+    """Topics that are cut identically, as indices.
 
     Attributes:
-        count: how many partitions each has.
+        count: number of partitions of each topic.
         topics: at least one.
-        takers: int32[N], the members subscribed to them, in order of their names; at least one.
-        racks: each taker's, None if it does not say.
+        takers: int32[N], the members subscribed to them, in the order of ``member_order``; at least one.
+        racks: the rack of each taker, None if it has none.
         replicas: for each topic the racks of each partition's replicas; empty if unknown.
     """
 
@@ -98,7 +98,7 @@ class Cut:
 
     @property
     def racks_matter(self) -> bool:
-        """Whether it makes a difference who reads what: some replica is near somebody, and not all are everywhere."""
+        """Whether racks affect the result: some replica is in a member's rack, and not all replicas are everywhere."""
         ours = {*self.racks} - {None}
         return any(
             not ours.isdisjoint(everywhere := Racks().union(*each)) and {*_filled(each, self.count)} != {everywhere}
@@ -127,7 +127,7 @@ class Cut:
 
 @dataclass(slots=True, kw_only=True)
 class Given:
-    """What has been given so far; ``extra`` takers may still get one more than ``share``."""
+    """The partitions assigned so far; ``extra`` takers may still get one more than ``share``."""
 
     share: int
     extra: int
@@ -135,19 +135,19 @@ class Given:
     taken: list[int]
 
     def has_room(self, taker: int) -> bool:
-        """Whether the taker may have one more. Once it may not, it never will."""
+        """Whether the taker may get one more partition. Once false, it stays false."""
         return self.taken[taker] < self.share + (self.extra > 0)
 
     def give(self, number: int, taker: int) -> None:
-        """One partition to one taker."""
+        """Assign one partition to one taker."""
         self.owner[number] = taker
         self.taken[taker] += 1
         self.extra -= self.taken[taker] > self.share
 
 
 def _match_by_taker(given: Given, racks: Sequence[str | None], near: Sequence[Racks]) -> None:
-    """One taker after the other gets the first partitions that are near it."""
-    # One walk over the partitions a rack: its members go on where the one before them stopped.
+    """Taker by taker, assign the first partitions that are near it."""
+    # One iterator per rack: each member of the rack continues where the previous one stopped.
     walks = {rack: iter([n for n in range(len(near)) if rack is None or rack in near[n]]) for rack in {*racks}}
     for taker, rack in enumerate(racks):
         while given.has_room(taker):
@@ -158,7 +158,7 @@ def _match_by_taker(given: Given, racks: Sequence[str | None], near: Sequence[Ra
 
 
 def _match_by_partition(given: Given, racks: Sequence[str | None], near: Sequence[Racks]) -> None:
-    """One partition after the other goes to the first taker that is near it and has room."""
+    """Partition by partition, select the first taker that is near it and has room."""
     waiting: defaultdict[str | None, deque[int]] = defaultdict(deque)
     for taker, rack in enumerate(racks):
         waiting[rack].append(taker)
@@ -174,5 +174,5 @@ def _match_by_partition(given: Given, racks: Sequence[str | None], near: Sequenc
 
 
 def _filled(racks: tuple[Racks, ...], count: int) -> list[Racks]:
-    """As many as there are partitions: those that are missing are in no rack."""
+    """Pad to the number of partitions: missing ones are in no rack."""
     return [*racks[:count], *[Racks()] * (count - len(racks))]

@@ -1,8 +1,8 @@
-"""Partitions dealt out like cards: topic after topic, each partition to the next member that is subscribed to it.
+"""Partitions assigned round robin: topic by topic, each partition to the next member subscribed to the topic.
 
-Even to within one where all are subscribed to the same topics, and not otherwise. It does not look at who holds what,
-so a member that comes or goes moves nearly everything; static members keep their place in the circle. For
-groups that want few moves there are ``sticky`` and ``uniform``.
+Counts differ by at most one if all members subscribe to the same topics, and not otherwise. The current owners are
+ignored, so a member that joins or leaves moves nearly everything; static members keep their position in the order. For
+groups that need few moves, use ``sticky`` or ``uniform``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from connectgroup.assign.columns.partition import NOBODY
 
 
 class RoundRobinAssignor(PartitionAssignor):
-    """Round the members in order of their names, over all partitions in order of theirs."""
+    """Iterates over the members in ``member_order``, over all partitions in sorted order."""
 
     name = "roundrobin"
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """Share partitions out. A topic that does not exist is nothing."""
+        """Assign all partitions. A topic that does not exist is ignored."""
         columns = group.columns()
         circle = columns.member_order
         wants = columns.subscribed.T
         begin = columns.topic_begin.tolist()
         owner = np.full(len(columns.partition_topic), NOBODY, dtype=np.int64)
         turn = 0
-        # Topics in a row that the same members want are dealt like one.
+        # Consecutive topics with the same subscribers are dealt as one.
         for _, run in groupby(range(len(wants)), key=lambda topic: wants[topic].tobytes()):
             topics = [*run]
             first, end = begin[topics[0]], begin[topics[-1] + 1]

@@ -1,13 +1,13 @@
-"""Even counts with few moves, whoever is subscribed to what: what ``sticky`` and ``uniform`` have in common.
+"""Balanced counts with few moves for any subscriptions: the common part of ``sticky`` and ``uniform``.
 
-Topics with the same subscribers are one *class*: any member that may have a partition of one may have one of all. So
-the question has two halves. How many of each class a member shall have (``quotas``) is decided on counts, a row a
-member and a column a class, and hardly grows with the number of partitions. Which those are (``keep``, ``deal``)
-is a matter of taste, on which the two assignors differ.
+Topics with the same subscribers form one *class*: a member that may own a partition of one may own partitions of all.
+The problem therefore has two parts. How many partitions of each class a member gets (``quotas``) is computed on counts,
+with one row per member and one column per class, and its cost hardly grows with the number of partitions. Which
+partitions those are (``keep``, ``deal``) is a convention, in which the two assignors differ.
 
-The first half is exact, whatever the subscriptions: counts have the least sum of squares there is (where all are
-subscribed to the same: they are within one of each other), and of the answers that have it this is one with the fewest
-partitions given away. So an answer that is balanced already comes back as it is.
+The first part is exact for any subscriptions: the counts have the minimum sum of squares (if all subscriptions are
+equal, they differ by at most one), and among the results with that sum this one moves the fewest partitions. A
+balanced assignment is therefore returned unchanged.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from connectgroup.assign.columns.partition import NOBODY, PartitionColumns, orde
 
 Integers = NDArray[np.int64]
 Stays = Callable[[PartitionColumns, Integers], Integers]
-"""Which partitions of a member stay, if some must go: those with the least number, else the first, sorted."""
+"""Which partitions of a member stay if some must be revoked: those with the lowest number, else the first, sorted."""
 Deal = Callable[[Integers, Integers, Integers], Integers]
-"""In which order members take partitions, sorted, of one class: from what each needs, what it has, and its rank."""
+"""In which order members take the sorted partitions of one class: from each one's need, load and rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Classes:
-    """The question in counts; ``M`` members, ``C`` classes, those with the fewest subscribers first.
+    """The problem in counts; ``M`` members, ``C`` classes, those with the fewest subscribers first.
 
     Attributes:
-        of_partition: int64[P], each partition's class.
-        size: int64[C], partitions in each.
-        allowed: bool[M, C], who is subscribed.
-        held: int64[M, C], how many each member has now and may keep.
+        of_partition: int64[P], class of each partition.
+        size: int64[C], number of partitions in each class.
+        allowed: bool[M, C], whether the member is subscribed.
+        held: int64[M, C], number of partitions that each member owns now and may keep.
     """
 
     of_partition: Integers
@@ -45,20 +45,20 @@ class Classes:
 
 
 def share_out(columns: PartitionColumns, *, stays: Stays, deal: Deal, last_first: bool = False) -> Integers:
-    """New owners for all partitions.
+    """Compute the new owners of all partitions.
 
     Args:
-        columns: the question.
-        stays: which partitions stay where some must go.
-        deal: in which order members take those that nobody has.
-        last_first: whether of equal members the last one gets a partition more, or the first.
+        columns: the input.
+        stays: which partitions stay where some must be revoked.
+        deal: in which order members take the unowned partitions.
+        last_first: whether the last or the first of equal members gets the extra partition.
 
     Returns:
         int64[P]: index of each partition's member.
     """
     classes = classes_of(columns)
     members = len(columns.member_ids)
-    # Of equally loaded members the one with fewer topics to choose from goes first: others find something later.
+    # Of equally loaded members, the one with fewer eligible partitions goes first: the others can be served later.
     options = classes.allowed @ classes.size
     rank = np.empty(members, dtype=np.int64)
     rank[np.lexsort((np.arange(members) * (-1 if last_first else 1), options))] = np.arange(members)
@@ -78,10 +78,10 @@ def share_out(columns: PartitionColumns, *, stays: Stays, deal: Deal, last_first
 
 
 def classes_of(columns: PartitionColumns) -> Classes:
-    """Group topics by who is subscribed to them."""
+    """Group topics by their subscribers."""
     members = np.bincount(columns.member_kind, minlength=len(columns.subscribed))
     number: dict[bytes, int] = {}
-    # Sorted by subscribers, so that a class is numbered when its first topic comes by.
+    # Sorted by number of subscribers: a class gets its number at its first topic.
     order = np.argsort(members @ columns.subscribed, kind="stable").tolist()
     firsts: list[int] = []
     of_topic = np.zeros(len(order), dtype=np.int64)
@@ -106,12 +106,12 @@ def classes_of(columns: PartitionColumns) -> Classes:
 
 
 def quotas(classes: Classes, rank: Integers) -> Integers:
-    """How many of each class every member shall have: least sum of squared counts, then fewest given away.
+    """How many partitions of each class every member gets: minimum sum of squared counts, then fewest moves.
 
-    What nobody has is poured over the members like water, the class with the fewest takers first. Then each class is
-    taken up and poured anew, over what its takers have of the others, until that changes nothing. That gets nearly
-    everything right at once, and all of it if there is one class; exchanges between classes do the rest. Each
-    step lowers the cost (see ``_exchange``), so it ends.
+    Unowned partitions are distributed over the members like water, the class with the fewest subscribers first. Then
+    each class is removed and distributed again over its subscribers' counts of the other classes, until that changes
+    nothing. This is nearly optimal at once, and optimal if there is one class; exchanges between classes do the rest.
+    Each step lowers the cost (see ``_exchange``), so the loop terminates.
 
     Returns:
         int64[M, C].
@@ -146,18 +146,19 @@ def quotas(classes: Classes, rank: Integers) -> Integers:
 
 
 def _pour(amount: int, base: Integers, rank: Integers, *, home: Integers, now: Integers) -> Integers:
-    """Lay ``amount`` partitions on the counts in ``base`` like water: the lowest first.
+    """Distribute ``amount`` partitions over the counts in ``base`` like water: the lowest count first.
 
-    The last drops, where not all members at the surface can have one, go to those whom they save a move, else to those
-    who have them by now, else by ``rank``. Of those whom they save a move the last ones keep it.
+    If the remainder does not suffice for all members at the surface, it goes to members for which it saves a move, else
+    to those that have the partitions at present, else by ``rank``. Of members for which it saves a move, the last ones
+    keep theirs.
 
     Returns:
-        How many each gets; they add up to ``amount``.
+        The number that each member gets; the sum is ``amount``.
     """
     ascending = np.sort(base)
     filled = np.arange(1, len(base) + 1)
     below = np.cumsum(ascending)
-    # As many members get wet as have less than the surface would be with them in the water.
+    # A member takes part if its count is below the surface that results when it takes part.
     wet = int(np.count_nonzero(filled * ascending - below <= amount))
     level, drops = divmod(amount + int(below[wet - 1]), wet)
     gain = np.maximum(level - base, 0)
@@ -170,23 +171,23 @@ def _pour(amount: int, base: Integers, rank: Integers, *, home: Integers, now: I
 
 
 def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[int, int, int, int]]:
-    """Handovers that together make the whole better, ``(giver, class, taker, how many)``; empty if there are none.
+    """Transfers that together lower the cost, ``(giver, class, taker, how many)``; empty if there are none.
 
-    They are chains, from one member to another or in a circle, of which no two have a member in common.
+    The transfers form chains, from one member to another or in a cycle; no two chains have a member in common.
 
-    The cost of a share-out is its sum of squared counts, and after that the number given away. A chain lowers it just
-    if it is a negative cycle of this graph: a member hands to a class at 1 if what it hands was its own, a class
-    hands to a member at -1 if that had it once, and both ends of a chain together cost what the sum of squares
-    changes by. Costs grow with each unit more, so where no such cycle is left nothing better exists. Found as
-    Bellman and Ford do, all members and classes in one step.
+    The cost of an assignment is its sum of squared counts, and after that the number of moves. A chain lowers the cost
+    exactly if it is a negative cycle of this graph: an edge from a member to a class costs 1 if the member gives a
+    partition it owned, an edge from a class to a member costs -1 if the member owned it before, and the two ends of a
+    chain together cost the change of the sum of squares. Costs grow with each further unit, so if no such cycle is
+    left, no better assignment exists. The search is Bellman-Ford, all members and classes in one step.
     """
     members, far = len(load), np.iinfo(np.int64).max // 4
-    square = int(load.sum()) + 1  # more than all moves together
+    square = int(load.sum()) + 1  # greater than the number of all moves
     give = np.where(quota > 0, (quota <= classes.held).astype(np.int64), far)
     take = np.where(classes.allowed, -(quota < classes.held).astype(np.int64), far)
     to_end = square * (2 * load + 1)
     cost = -square * (2 * load - 1)
-    from_class = np.full(members, NOBODY)  # how each member is reached; NOBODY: a chain begins there
+    from_class = np.full(members, NOBODY)  # the class through which each member is reached; NOBODY: start of a chain
     class_cost = np.full(len(classes.size), far)
     from_member = np.zeros(len(classes.size), dtype=np.int64)
     everybody = np.arange(members)
@@ -218,9 +219,9 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
         for end in ends.tolist():
             chain = _chain(end, from_class, before)
             who = {end, *(giver for giver, _, _ in chain)}
-            if busy.isdisjoint(who):  # so that what one changes does not count for another
+            if busy.isdisjoint(who):  # otherwise the change of one chain would invalidate the cost of the other
                 busy |= who
-                # A circle leaves all loads as they are, so it can be gone round until a price changes.
+                # A cycle leaves all loads unchanged, so it can be repeated until the cost of an edge changes.
                 count = _at_one_price(chain, classes.held, quota) if chain[-1][0] == end else 1
                 steps += [(*step, count) for step in chain]
         if steps:
@@ -228,7 +229,7 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
 
 
 def _chain(end: int, from_class: Integers, before: Integers) -> list[tuple[int, int, int]]:
-    """The handovers that lead to ``end``, from wherever they begin; once round, if they go in a circle."""
+    """The transfers that lead to ``end``, from the start of the chain; one pass if they form a cycle."""
     steps: list[tuple[int, int, int]] = []
     taker = end
     while from_class[taker] != NOBODY and (not steps or taker != end):
@@ -238,7 +239,7 @@ def _chain(end: int, from_class: Integers, before: Integers) -> list[tuple[int, 
 
 
 def _at_one_price(chain: list[tuple[int, int, int]], held: Integers, quota: Integers) -> int:
-    """How many times a chain can be repeated before a handover in it costs more than it does now."""
+    """How many times a chain can be repeated before a transfer in it costs more than it does now."""
     above = quota - held
     givers = [above[giver, number] if above[giver, number] > 0 else quota[giver, number] for giver, number, _ in chain]
     takers = [-above[taker, number] for _, number, taker in chain if above[taker, number] < 0]
@@ -246,7 +247,7 @@ def _at_one_price(chain: list[tuple[int, int, int]], held: Integers, quota: Inte
 
 
 def keep(columns: PartitionColumns, classes: Classes, quota: Integers, stays: Stays) -> Integers:
-    """Who keeps what: everything, where a member has no more of a class than it shall have.
+    """The partitions that members keep: all, where a member owns no more of a class than its quota.
 
     Returns:
         int64[P]: index of the member, -1 where the partition is to be dealt.
@@ -264,7 +265,7 @@ def keep(columns: PartitionColumns, classes: Classes, quota: Integers, stays: St
 
 
 def lowest_of_each_topic(columns: PartitionColumns, rows: Integers) -> Integers:
-    """``Stays``: what lies low in the member's pile of its topic, so that each topic gives up of its tallest piles."""
+    """``Stays``: keep the bottom of a member's pile of a topic, so that each topic is taken from its tallest piles."""
     pile = columns.partition_owner[rows].astype(np.int64) * len(columns.topic_names) + columns.partition_topic[rows]
     order = np.argsort(pile, kind="stable")
     height = np.empty(len(rows), dtype=np.int64)
@@ -273,16 +274,16 @@ def lowest_of_each_topic(columns: PartitionColumns, rows: Integers) -> Integers:
 
 
 def emptiest_first(need: Integers, load: Integers, rank: Integers) -> Integers:
-    """``Deal``: each partition to the member that has the fewest by then."""
+    """``Deal``: each partition to the member that has the fewest at that moment."""
     by_rank = np.argsort(rank)
     needed = need[by_rank]
     takers = np.repeat(by_rank, needed)
-    # What a taker will have had before each of those it takes: one more each time.
+    # The taker's count before each of the partitions it takes: one more each time.
     level = np.arange(len(takers)) + np.repeat(load[by_rank] - (np.cumsum(needed) - needed), needed)
     return takers[order_of(level)]
 
 
 def _place_in_run(ascending: Integers) -> Integers:
-    """For each entry of a sorted array, how many equal ones stand before it."""
+    """For each entry of a sorted array, the number of equal entries before it."""
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
     return np.arange(len(ascending)) - np.repeat(starts, np.diff(starts, append=len(ascending)))

@@ -1,11 +1,12 @@
-"""Even counts with the fewest moves, decided on the coordinator (KIP-848's default assignor).
+"""Balanced counts with the fewest moves, computed by the coordinator (KIP-848's default assignor).
 
-What ``sticky`` does, with the habits of the one on Kafka's brokers: where all are subscribed to the same, partitions
-that nobody has go out in blocks, not one by one, and whoever comes last gets the one more; where they are not, a member
-that must give something up begins with its first topics. And it refuses subscriptions to topics that do not exist.
+The rules of ``sticky``, with the conventions of the assignor on Kafka's brokers. If all members have the same
+subscription, unowned partitions are assigned in blocks instead of one by one, and the last members get the extra
+partition; otherwise, a member that must revoke partitions begins with its first topics. A subscription to a topic that
+does not exist is rejected.
 
-A million partitions on ten thousand members take about 0.03 s of one core; to read who owns them takes 0.3 s before,
-and to make a million objects of the answer 0.5 s after (``benchmarks.partition_assignors``).
+A million partitions on ten thousand members take about 0.03 s of one core; in addition, reading the current owners
+takes 0.3 s and creating a million objects for the result 0.5 s (``benchmarks.partition_assignors``).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Integers = NDArray[np.int64]
 
 
 class UniformAssignor(PartitionAssignor):
-    """Even counts, fewest moves, blocks."""
+    """Balanced counts, fewest moves, blocks."""
 
     name = "uniform"
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """Share partitions out.
+        """Assign all partitions.
 
         Raises:
             ValueError: a member is subscribed to a topic that does not exist.
@@ -43,12 +44,12 @@ class UniformAssignor(PartitionAssignor):
 
 
 def in_blocks(need: Integers, load: Integers, rank: Integers) -> Integers:
-    """``Deal``: first one each to those who get one more than others, then the rest in blocks, from the last member."""
+    """``Deal``: first one for each member above the equal count, then the rest in blocks, from the last member."""
     one_more = (need > 0) & (load + need > (load + need).min())
     backwards = np.arange(len(need))[::-1]
     return np.concatenate((np.flatnonzero(one_more), np.repeat(backwards, (need - one_more)[backwards])))
 
 
 def later_topics(columns: PartitionColumns, rows: Integers) -> Integers:
-    """``Stays``: what is of a later topic."""
+    """``Stays``: keep partitions of later topics."""
     return -columns.partition_topic[rows].astype(np.int64)

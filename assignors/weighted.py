@@ -1,20 +1,21 @@
-"""Load in proportion to capacity, under rules that are never broken: labels, limits, hosts, and who keeps apart.
+"""Load in proportion to capacity, under constraints that are never violated: labels, limits, hosts, anti-affinity.
 
-Workers offer capacity, labels, rack and host (``ConnectMember``); the configuration of a connector says what it needs
-(``assignment.*``, see ``connectgroup.assign.placement``). Each goal is met as far as it costs nothing of the goals
-before it:
+Workers offer capacity, labels, rack and host (``ConnectMember``); the configuration of a connector declares its
+constraints (``assignment.*``, see ``connectgroup.assign.placement``). Each goal is met as far as it costs nothing of
+the goals before it:
 
-1. *Rules* (``connect_rules``). A unit that no worker may have is left out, and the answer's message says what refuses
-   which workers; it is tried again when the group changes, and every few minutes.
-2. *Load*: where a unit has to be placed, it goes where it leaves the lowest level, weight over capacity, heaviest
-   first; among those equal, to the rack and then to the worker that has fewest of its connector. Units without weight,
-   connectors mostly, are counted instead. Connectors are beside those they like to be beside as long as that puts
-   nobody above the average.
-3. *Few moves*: what breaks no rule stays, unless a move makes the fullest worker emptier without making another as
-   full. At most a tenth of all units move in one answer; the rest is asked for again.
+1. *Constraints* (``connect_rules``). An unschedulable unit is omitted, and the message of the result names the
+   constraints that exclude the workers; the assignment is retried when the group changes, and every few minutes.
+2. *Load*: a unit that must be placed goes to the worker with the lowest resulting level, weight over capacity, heaviest
+   units first; among equal levels, to the rack and then to the worker with the fewest units of its connector. Units
+   without weight, mostly connectors, are counted instead. A preference of a connector (``assignment.beside``) is
+   honored as long as it puts no worker above the average.
+3. *Few moves*: a unit that violates no constraint stays, unless a move lowers the level of the fullest worker without
+   raising another worker to the same level. At most a tenth of all units move in one result; the rest is moved in the
+   following ones.
 
-A function of the question alone, greedy, and good rather than the best: with weights, evenness is bin packing. Its own
-answer comes back unchanged.
+A pure function of the input, greedy, and good rather than optimal: with weights, balance is bin packing. Its own result
+is returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,36 +28,36 @@ from connectgroup.protocol.units import NO_UNITS, Unit, show
 from .connect_rules import NOBODY, Floats, Integers, Mask, Rules
 
 FEWEST_MOVES = 100
-"""So many may move in one answer, however small the group."""
+"""Minimum limit on moves in one result, however small the group."""
 SOON_MS = 1_000
-"""What is in the way is being stopped, or there is more to move."""
+"""Delay while conflicting tasks are being stopped, or if there are more units to move."""
 LATER_MS = 300_000
-"""A unit that has no place gets one when the group changes; this is for what no group can see."""
+"""An unschedulable unit is retried when the group changes; this delay is for causes that the group cannot see."""
 MOST_TOLD = 3
 MAX_PASSES = 20
-"""Two or three are the rule; this bounds the time of one answer."""
+"""Two or three passes are usual; this bounds the time of one computation."""
 
 
 class WeightedAssignor(ConnectAssignor):
-    """Weights against capacity, labels, racks, hosts; a function of the question alone."""
+    """Weights against capacity, labels, racks, hosts; a pure function of the input."""
 
     name = "weighted"
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        """Assign every connector and task that some worker may run; the message says what refuses the others."""
+        """Assign every connector and task that some worker may run; the message names what excludes the others."""
         columns = group.columns()
         if not columns.member_ids:
             return ConnectAssignment.from_columns(columns, np.full(len(columns.unit_owner), NOBODY))
         rules = Rules(columns, group.connectors)
         waiting = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
-        # Units without weight are a class of their own, each counting one, and no capacity is used up by them.
+        # Units without weight are a class of their own, each counting as one; they use no capacity.
         classes = {
             heavy: np.setdiff1d(np.flatnonzero((columns.unit_weight > 0) == heavy), waiting) for heavy in (True, False)
         }
         moves = dict.fromkeys(classes, max(FEWEST_MOVES, len(columns.unit_owner) // 10))
         left: list[int] = []
-        # What one pass moves may make room for what it looked at before. The answer is one that a further pass leaves
-        # as it is, so it also comes back unchanged when it is asked about.
+        # Moves in one pass may make room for units examined earlier in it. Repeat until a pass changes nothing, so that
+        # the result is also returned unchanged when it is the next input.
         for _ in range(MAX_PASSES):
             before = rules.owner.copy()
             rules.let_go()
@@ -95,7 +96,7 @@ def _answer(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignm
 
 
 class _Share:
-    """One class of units, shared out: those with weight, or those without."""
+    """The assignment of one class of units: those with weight, or those without."""
 
     def __init__(self, rules: Rules, members: Integers, *, heavy: bool, moves: int) -> None:
         """``members``: int64, the units of the class, ascending."""
@@ -104,14 +105,14 @@ class _Share:
         mine = members[rules.owner[members] >= 0]
         self.load = np.bincount(rules.owner[mine], weights=self.size[mine], minlength=rules.count).astype(np.int64)
         if heavy:
-            rules.load = self.load  # one array: what is added here counts against capacity there
+            rules.load = self.load  # shared array: additions here count against capacity there
         self.fair = float(self.size[members].sum() / rules.part.sum())
 
     def settle(self) -> list[int]:
-        """Place what nobody has, even out, and again if that has made room.
+        """Place the unassigned units, balance, and repeat if that has made room.
 
         Returns:
-            What has no place.
+            The unschedulable units.
         """
         if self.heavy:
             self._unburden()
@@ -122,7 +123,7 @@ class _Share:
         return []
 
     def _unburden(self) -> None:
-        """Take the heaviest units from those that hold more than they can carry, until they can."""
+        """Unassign the heaviest units of workers above their capacity, until the rest fits."""
         rules = self.rules
         for worker in np.flatnonzero(self.load > rules.limit).tolist():
             its = self.members[rules.owner[self.members] == worker]
@@ -132,7 +133,7 @@ class _Share:
                 self._give(unit, NOBODY)
 
     def _place(self) -> list[int]:
-        """Give every unit of nobody's to somebody, the pickiest and heaviest first; returns those without a place."""
+        """Assign every unassigned unit, the most constrained and heaviest first; return the unschedulable ones."""
         rules = self.rules
         homeless = self.members[rules.owner[self.members] < 0]
         picky = np.array([rules.rules_of(index) for index in range(len(rules.placements))], dtype=bool)
@@ -148,7 +149,7 @@ class _Share:
         return left
 
     def _pick(self, unit: int, allowed: Mask) -> int:
-        """Whom to give a unit: the lowest level, then the rack and the worker with fewest of its connector."""
+        """Select the worker for a unit: the lowest level, then the rack and the worker with fewest of its connector."""
         if not allowed.any():
             return NOBODY
         rules = self.rules
@@ -165,14 +166,14 @@ class _Share:
         return int(lowest[0])
 
     def _even_out(self) -> int:
-        """Move units off the fullest workers while that makes the fuller of the two emptier; returns how many."""
+        """Move units off the fullest workers while that lowers the higher of the two levels; return the move count."""
         moved = 0
         stuck = np.zeros(self.rules.count, dtype=bool)
         while self.moves and not stuck.all():
             level = self.load / self.rules.part
             fullest = int(np.where(stuck, -1.0, level).argmax())
             if level.min() + 1 / self.rules.part.max() >= level[fullest] * (1 - 1e-9):
-                break  # nor can any that is less full
+                break  # no less full worker can be relieved either
             if self._relieve(fullest, level):
                 moved += 1
                 self.moves -= 1
@@ -182,7 +183,7 @@ class _Share:
         return moved
 
     def _relieve(self, worker: int, level: Floats) -> bool:
-        """Move one unit off a worker to one that is less full with it than this one is without."""
+        """Move one unit to a worker whose level including the unit is below this worker's present level."""
         rules = self.rules
         its = self.members[rules.owner[self.members] == worker]
         for size in sorted(set(self.size[its].tolist()), reverse=True):
@@ -196,7 +197,7 @@ class _Share:
                 connector = int(rules.columns.unit_connector[unit])
                 if connector in tried:
                     continue
-                tried.add(connector)  # its units of one size are alike
+                tried.add(connector)  # its units of one size are interchangeable
                 self._give(unit, NOBODY)
                 target = self._pick(unit, rules.allowed(unit) & (after < level[worker] * (1 - 1e-9)))
                 if target not in (NOBODY, worker):
