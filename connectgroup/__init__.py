@@ -1,6 +1,7 @@
-"""Worker groups: processes that share out connectors and tasks under epochs, each run by exactly one of them.
+"""Worker groups: connectors and tasks are distributed over worker processes, and exactly one worker runs each of them.
 
-The public names, loaded when they are first used: ``import connectgroup`` itself imports nothing else.
+Membership and assignments are versioned by epochs. Public names are loaded on first use: ``import connectgroup`` itself
+imports nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every error this package raises on purpose.
+"""All exceptions that this package raises deliberately.
 
     ConnectGroupError
-    ├── GroupError               a request turned down: has a wire code, costs no record
+    ├── GroupError               a rejected request: has an error code on the wire, writes no record
     │   ├── InvalidRequest 42             ├── UnknownMemberId 25
     │   ├── FencedInstanceId 82           ├── FencedMemberEpoch 110
     │   ├── GroupIdNotFound 69            ├── StaleMemberEpoch 113
@@ -14,15 +14,15 @@
     │   ├── InvalidGroupId 24
     │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
-    ├── TransportError           no answer: the caller may ask again
-    ├── WireError                bytes that are not a message of ours
-    ├── Fenced                   a write refused: a later grant of the same work has been seen
-    ├── ConfigError              a setting: field, value, what is allowed
-    ├── PluginError              an assignor, listener or connector that misbehaved: which, and how
+    ├── TransportError           no response: the caller may retry
+    ├── WireError                bytes that are not a message of this protocol
+    ├── Fenced                   a rejected write: a later owner epoch of the same unit has been seen
+    ├── ConfigError              an invalid setting: field, value, allowed values
+    ├── PluginError              a faulty assignor, listener or connector: its name and the violation
     └── WorkerAlreadyRun         a second ``Worker.run``: a Worker runs once
 
-A bug in this package is an ``AssertionError``: it is logged with its trace where it must not take others down, and
-never handled as one of these.
+A bug in this package is an ``AssertionError``. It is logged with its traceback where it must not affect other groups or
+connections, and is never handled as one of these errors.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from .masking import masked_value
 from .protocol.units import printable
 
 NO_VALUE: Final = "nothing"
-"""Shown in place of the value of a setting that is not there."""
+"""Shown instead of the value of a missing setting."""
 
 UNKNOWN_SETTING: Final = "an unknown setting"
-"""Shown in place of the value of a setting that is not known."""
+"""Shown instead of the value of an unknown setting."""
 
 MAX_SHOWN: Final = 1_000
-"""Characters of a value that are looked at; fewer are shown."""
+"""Characters of a value that are examined; fewer are shown."""
 
 
 class ConnectGroupError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all exceptions that this package raises deliberately."""
 
 
 class GroupError(ConnectGroupError):
-    """A request turned down by the coordinator.
+    """A request rejected by the coordinator.
 
-    ``code`` is the wire's number; ``retriable`` says whether the same request may be sent again.
+    ``code`` is the error code on the wire; ``retriable`` says whether the same request may be retried.
     """
 
     code: ClassVar[int] = -1
@@ -57,103 +57,103 @@ class GroupError(ConnectGroupError):
 
 
 class UnknownServerError(GroupError):
-    """The coordinator failed in a way it has no word for."""
+    """The coordinator failed in a way that has no error code of its own."""
 
     code = -1
 
 
 class CoordinatorLoadInProgress(GroupError):
-    """The group is being read from the log. Ask again shortly."""
+    """The group is being loaded from the log. Retry after a short back-off."""
 
     code = 14
     retriable = True
 
 
 class CoordinatorNotAvailable(GroupError):
-    """The coordinator cannot make anything durable just now. Ask again shortly."""
+    """The coordinator cannot make records durable at the moment. Retry after a short back-off."""
 
     code = 15
     retriable = True
 
 
 class NotCoordinator(GroupError):
-    """This process does not coordinate the group (any more). Find the coordinator and ask there."""
+    """This process does not, or no longer, coordinate the group. Find the coordinator and retry there."""
 
     code = 16
     retriable = True
 
 
 class InvalidGroupId(GroupError):
-    """The group id is not one that a group can have; the message says what is allowed."""
+    """The group id is invalid; the message gives the rule."""
 
     code = 24
 
 
 class UnknownMemberId(GroupError):
-    """The group has no such member. The worker must stop everything and join at epoch 0."""
+    """The group has no such member. The worker must stop all units and join at epoch 0."""
 
     code = 25
 
 
 class UnsupportedVersion(GroupError):
-    """The API, or this version of it, is not served here."""
+    """This server does not support the API, or this version of it."""
 
     code = 35
 
 
 class InvalidRequest(GroupError):
-    """A field of the request breaks a rule; the message names field, value and what is allowed."""
+    """A field of the request is invalid; the message gives field, value and allowed values."""
 
     code = 42
 
 
 class GroupIdNotFound(GroupError):
-    """There is no such group; only a join at epoch 0 makes one."""
+    """The group does not exist; only a join at epoch 0 creates one."""
 
     code = 69
 
 
 class GroupMaxSizeReached(GroupError):
-    """The group has as many members as it may have; those it has may join again."""
+    """The group has reached its maximum number of members; existing members may rejoin."""
 
     code = 81
 
 
 class FencedMemberEpoch(GroupError):
-    """The worker speaks from an epoch that is not the one the group last gave it.
+    """The member epoch in the request does not match the epoch that the group has for the member.
 
-    What the worker must do: stop everything it runs, then join again at epoch 0.
+    The worker must stop all units and rejoin at epoch 0.
     """
 
     code = 110
 
 
 class UnsupportedAssignor(GroupError):
-    """No assignor (or version of one) is left that the whole group could use."""
+    """No assignor, or no version of one, remains that all members of the group support."""
 
     code = 112
 
 
 class StaleMemberEpoch(GroupError):
-    """What was sent belongs to an earlier grant or an earlier request; it changes nothing."""
+    """The request is stale: it belongs to an earlier owner epoch or precedes a later request. It changes nothing."""
 
     code = 113
 
 
 class ComputeAssignment(GroupError):
-    """Not a failure: the member has been chosen to compute the group's next target."""
+    """Not a failure: the member has been chosen to compute the group's next target assignment."""
 
     code = 20480
 
 
 class InvalidAssignment(GroupError):
-    """The installed assignment is not legal; the message names the first offence. Nothing was stored."""
+    """The installed assignment is invalid; the message gives the first violation. Nothing was stored."""
 
     code = 20481
 
 
 class StaleGroupEpoch(GroupError):
-    """The assignment was computed for a group epoch that has passed. Nothing was stored."""
+    """The assignment was computed for an outdated group epoch. Nothing was stored."""
 
     code = 20482
 
@@ -163,13 +163,13 @@ def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
 
 
 class FencedInstanceId(GroupError):
-    """Another process has taken over this static member's name. The worker must stop everything and end."""
+    """Another process uses this static member's group.instance.id now. The worker must stop all units and exit."""
 
     code = 82
 
 
 class UnreleasedInstanceId(GroupError):
-    """The static member's name is in use by a member that has not left. Ask again: it may be dead already."""
+    """The group.instance.id is in use by a member that has not left. Retry: the member may be dead already."""
 
     code = 111
     retriable = True
@@ -182,59 +182,59 @@ class NonEmptyGroup(GroupError):
 
 
 class PolicyViolation(GroupError):
-    """A limit that the operator has set."""
+    """The request exceeds a limit set by the operator."""
 
     code = 44
 
 
 def from_code(code: int, message: str | None) -> GroupError:
-    """The error a response carries, as an exception; an unknown code becomes ``UnknownServerError``."""
+    """The exception for the error in a response; an unknown code becomes ``UnknownServerError``."""
     by_code = {cls.code: cls for cls in _subclasses(GroupError)}
     cls = by_code.get(code, UnknownServerError)
     return cls(message or f"error {code}")
 
 
 class LogError(ConnectGroupError):
-    """The log could not be read or written, or holds what it should not. Names the place."""
+    """The log cannot be read or written, or has invalid content. The message gives the position."""
 
 
 class TransportError(ConnectGroupError):
-    """No answer came: not connected, connection lost, or timed out. The request may have been carried out."""
+    """No response: not connected, connection lost, or timed out. The request may have been processed."""
 
 
 class WireError(ConnectGroupError):
-    """Bytes that are not a message of ours, or a value that a message cannot hold."""
+    """Bytes that are not a message of this protocol, or a value that a message field cannot hold."""
 
 
 class Fenced(ConnectGroupError):
-    """A sink has seen a later grant of the same work: whoever writes with this one is out of date and must end.
+    """A sink has seen a later owner epoch of the same unit: the writer is a zombie and must stop.
 
-    Not to be tried again: the work is in newer hands.
+    Do not retry: another member owns the unit.
     """
 
 
 class ConfigError(ConnectGroupError):
     """A setting that cannot be used.
 
-    Reads ``field: got value; allowed: what`` on one line. The value of a setting whose name looks like a credential's
-    is not shown, and not kept. For a setting that is not known at all give ``UNKNOWN_SETTING`` as the value: what was
-    written there may be anything.
+    The message is ``field: got value; allowed: what`` on one line. The value of a setting whose name looks like that of
+    a credential is neither shown nor kept. For an unknown setting pass ``UNKNOWN_SETTING`` as the value: the value in
+    the configuration may be anything.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         key = field.rpartition(": ")[2]
         if value not in (NO_VALUE, UNKNOWN_SETTING) and "/" not in key:
-            # Cut first: a value of megabytes must not be searched.
+            # Truncate first: a value of megabytes must not be searched.
             value = masked_value(key, value[:MAX_SHOWN] if isinstance(value, str) else value)
         super().__init__(f"{field}: got {printable(value)!r}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
 
 class PluginError(ConnectGroupError):
-    """A plug-in misbehaved; the message names it and the offence on one line.
+    """A plug-in misbehaved; the message names it and the violation on one line.
 
-    ``location`` is ``file:line`` of the innermost frame of the plug-in's own code that an exception passed
-    through; empty if there is none. It is for logs: the message goes to other machines, where the file says nothing.
+    ``location`` is ``file:line`` of the innermost frame of the plug-in's own code in the traceback; empty if there is
+    none. It is for logs only: the message is sent to other machines, where the file means nothing.
     """
 
     def __init__(self, message: str, *, location: str = "") -> None:
@@ -242,9 +242,9 @@ class PluginError(ConnectGroupError):
         self.location = location
 
     def with_location(self) -> str:
-        """The message, and the location if there is one."""
+        """The message, followed by the location if there is one."""
         return f"{self} (at {self.location})" if self.location else str(self)
 
 
 class WorkerAlreadyRun(ConnectGroupError, RuntimeError):
-    """``Worker.run`` has been called before: a Worker runs once, a new membership needs a new one."""
+    """``Worker.run`` was called before: a Worker runs once, and a new membership needs a new Worker."""

@@ -1,8 +1,8 @@
-"""Rare things that the product may always do, done often: for the simulator, which sets ``hook``.
+"""Fault injection points: rare but valid behaviour, triggered more often by the simulator, which sets ``hook``.
 
-Each point is a choice that is correct either way (refuse with a retriable error, say everything again, load a group
-again), so a run with them on must keep every promise. Without a hook a point costs a global look-up and a comparison.
-There is no chance in here: whoever sets the hook decides, point by point.
+Each point is a choice that is correct either way (reject with a retriable error, send a full heartbeat, reload a
+group), so a run with fault injection must keep every guarantee. Without a hook a point costs a global look-up and a
+comparison. There is no randomness here: the owner of the hook decides at each point.
 
 Source: FoundationDB's BUGGIFY.
 """
@@ -21,11 +21,11 @@ POINTS: Final[Mapping[str, float]] = {
     "a request is sent again though it was answered": 0.2,
     "a task list is published again": 0.1,
 }
-"""Every point, and how often at most a run should take it."""
+"""Every point, with the maximum probability at which a run should take it."""
 
 hook: Callable[[str], bool] | None = None
 
 
 def buggify(point: str) -> bool:
-    """Whether to take the rare way here; never where nobody simulates."""
+    """Whether to take the rare branch; always false outside a simulation."""
     return hook is not None and hook(point)

@@ -1,10 +1,10 @@
-"""Configuration values that may be secrets, and what is shown in place of them.
+"""Masking of configuration values that may be secrets.
 
 Kafka marks each setting of type PASSWORD in the class that defines it. Connector configurations are free text here, so
-a setting is taken for a credential by its name. Nothing that is meant for people (an error, a log line, a description
-of a group, a ``repr``) shows the value of such a setting; the workers that run the connector are sent it as it is.
+a setting is recognized as a credential by its name. No output for people (an error, a log line, a description of a
+group, a ``repr``) shows the value of such a setting; the workers that run the connector receive the value unchanged.
 
-Source: Kafka's ``Password.HIDDEN``; KAFKA-5117, KAFKA-15377, CVE-2019-12399 (secrets in logs and answers of Connect).
+Source: Kafka's ``Password.HIDDEN``; KAFKA-5117, KAFKA-15377, CVE-2019-12399 (secrets in logs and responses of Connect).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Final
 
 HIDDEN: Final = "[hidden]"
-"""Shown in place of a value."""
+"""Shown instead of a masked value."""
 
 _LEAST: Final = 4
-"""Characters of the shortest value that is looked for in a text: a shorter one stands in too many words."""
+"""Minimum length of a value to search for in a text, in characters: a shorter value occurs in too many words."""
 
 _CREDENTIAL: Final = re.compile(
     r"passw|passphrase|secret|token|credential|jaas|apikey|accesskey|privatekey"
@@ -33,22 +33,22 @@ _PAIR: Final = re.compile(
 
 
 def is_credential(key: str) -> bool:
-    """Whether the name is a credential's: ``jdbc.password``, ``sasl.jaas.config``, ``api.key``."""
+    """Whether the name is that of a credential: ``jdbc.password``, ``sasl.jaas.config``, ``api.key``."""
     return _CREDENTIAL.search(key) is not None
 
 
 def masked_text(text: str) -> str:
-    """A text without the user and password of URLs, and without what follows ``password=`` and the like."""
+    """The text without user and password in URLs, and without the values that follow ``password=`` and the like."""
     return _PAIR.sub(rf"\g<key>\g<is>{HIDDEN}", _USER_INFO.sub(HIDDEN, text))
 
 
 def masked_value(key: str, value: object) -> str:
-    """The value of a setting as it may be shown."""
+    """The value of a setting, masked if it is a credential."""
     return HIDDEN if is_credential(key) else masked_text(str(value))
 
 
 def without_secrets(text: str, *configs: Mapping[str, str]) -> str:
-    """A text without the values that credentials have in these configurations, and masked as ``masked_text`` does."""
+    """The text without the values of credentials in these configurations, and masked as by ``masked_text``."""
     secrets = {value for config in configs for key, value in config.items() if is_credential(key)}
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _LEAST:

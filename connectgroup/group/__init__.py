@@ -1,5 +1,4 @@
-"""The coordinator's rules: pure functions from a group and an input to an answer, records and timers.
+"""Coordinator logic: pure functions from a group and an input to a response, records and timers.
 
-No clock, no randomness, no input or output. Start at ``handle.step``; the rule that everything serves is
-``reconcile.reconcile``.
+No clock, no randomness, no I/O. Start at ``handle.step``; the central function is ``reconcile.reconcile``.
 """

@@ -1,15 +1,16 @@
-"""How many bytes a group's connectors take in the largest messages and log batches, and the most they may take.
+"""The size of a group's connectors in the largest messages and log batches, and its limit.
 
-Any member may come to own everything: when it is the last one, one heartbeat response grants it all connectors and
-tasks with their configurations. So the bound is on the group, is checked where connectors and task lists are written,
-and a group that was accepted always fits. Counted is an upper bound of what one unit takes in each of:
+Any member may come to own every unit: when it is the last one, one heartbeat response assigns it all connectors and
+tasks with their configurations. So the limit applies to the group and is checked when connectors and task lists are
+written; a group that was accepted always fits. The size is an upper bound of what one unit takes in each of:
 
 - the grants of a heartbeat response: connector name, task number, owner epoch, configuration;
 - the ``ConnectorRecord`` and the request that publishes the task list: configuration;
-- the batch that deletes or reconfigures a connector: the key of each task's status and its place in a target.
+- the batch that deletes or reconfigures a connector: the key of each task's status and its entry in a target
+assignment.
 
-A Prepare response has no task configurations, and a Describe response may be as long as ``TcpClient`` accepts answers
-(64 MiB): both are shorter than their limits for any group that is within this one.
+A Prepare response has no task configurations, and a Describe response may be as long as the responses that
+``TcpClient`` accepts (64 MiB): both are within their limits for any group that is within this one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from ..protocol.records.connect import ConnectorRecord
 from ..protocol.units import printable
 
 MAX_GROUP_BYTES: Final = 7_500_000
-"""Of all connectors and tasks of a group, as ``connector_bytes`` counts them. Frames and log batches are 8 MiB; the
-rest is for headers, a member's metadata and the names of members."""
+"""Upper bound for all connectors and tasks of a group, as ``connector_bytes`` counts them. Frames and log batches are
+8 MiB; the rest is for headers, a member's metadata and the names of members."""
 
 _UNIT: Final = 20
-"""Bytes of a unit beside names and configuration: numbers, lengths, tags."""
+"""Bytes of a unit besides names and configuration: numbers, lengths, tags."""
 
 
 def connector_bytes(connector: ConnectorRecord) -> int:
-    """The most bytes that a connector and its tasks take in one message or one batch."""
+    """Upper bound on the bytes of a connector and its tasks in one message or one batch."""
     name = _bytes(connector.connector)
     least = _bytes(connector.group_id) + name
     tasks = sum([max(_config_bytes(task.config), least) for task in connector.tasks])
@@ -40,15 +41,15 @@ def connector_bytes(connector: ConnectorRecord) -> int:
 
 
 def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | None, after: ConnectorRecord) -> None:
-    """Refuse a change with which the group would no longer fit its messages.
+    """Reject a change after which the group would exceed its message limits.
 
     Args:
         sizes: ``connector_bytes`` of the other connectors, by name.
-        before: the connector that is changed; null for a new one. What does not grow is never refused.
-        after: the connector as it would be.
+        before: the connector before the change; ``None`` for a new one. A change that does not grow is never rejected.
+        after: the connector after the change.
 
     Raises:
-        InvalidRequest: names ``TaskConfigs`` or ``tasks.max``, what came and what is allowed.
+        InvalidRequest: with ``TaskConfigs`` or ``tasks.max``, the value and the limit.
     """
     left = MAX_GROUP_BYTES - sum(sizes.values())
     of_all = f"of the {MAX_GROUP_BYTES} bytes for all connectors and tasks of a group"
@@ -63,7 +64,7 @@ def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | Non
     wanted = _tasks_max(after)
     if before is not None and wanted <= _tasks_max(before):
         return
-    # The configurations of the tasks are not known yet: what tasks without any would take.
+    # The configurations of the tasks are not known yet: assume tasks with empty configurations.
     name = _bytes(after.connector)
     each = 2 * name + _bytes(group_id) + _UNIT
     fixed = 2 * _UNIT + name + _bytes(group_id) + _config_bytes(after.config)
@@ -75,7 +76,7 @@ def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | Non
 
 
 def _tasks_max(connector: ConnectorRecord) -> int:
-    """``tasks.max``; 0 where other software has stored what cannot be read."""
+    """``tasks.max``; 0 if other software stored an unreadable value."""
     try:
         return most_tasks(config_of(connector.config))
     except ConfigError:
@@ -83,7 +84,7 @@ def _tasks_max(connector: ConnectorRecord) -> int:
 
 
 def _config_bytes(config: Iterable[ConfigEntry]) -> int:
-    """Of a configuration as it travels: two lengths and the tags beside each name and value."""
+    """Size of an encoded configuration: two lengths and the tags besides each name and value."""
     return sum([_bytes(entry.name) + _bytes(entry.value) + (3 if len(entry.value) < 42 else 6) for entry in config])
 
 

@@ -1,1 +1,1 @@
-"""The rules of groups of type ``connect``."""
+"""Coordinator logic of groups of type ``connect``."""

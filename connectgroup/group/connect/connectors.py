@@ -1,10 +1,10 @@
-"""Connectors live in the group: their configurations, task lists and wanted states are records of its log.
+"""Updates of connectors: configurations, task lists and wanted states are records in the group's log.
 
-Every change carries the version it was made against (compare and set), so two operators cannot overwrite each
-other unseen, and a task list carries the grant under which its author owns the connector, so a former owner, or one
-that still runs a former configuration, cannot write one. A unit whose configuration changes keeps its name, but its
-grants must be newer than the change (``since_epoch``): it is stopped where it runs and given out anew, and what did
-not change is left alone.
+Every change carries the version it is based on (compare and set), so that two operators cannot overwrite each other
+unnoticed. A task list carries the owner epoch under which the sender owns the connector, so that neither a former owner
+nor an owner that still runs a former configuration can write one. A unit whose configuration changes keeps its name,
+but its owner epoch must be newer than the change (``since_epoch``): it is revoked where it runs and assigned again.
+Units that did not change keep running.
 
 Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
 """
@@ -36,7 +36,7 @@ from .state import Group, runnable_units
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A connector before and after, and the words for it; ``after`` is ``None`` when it is removed."""
+    """A connector before and after a change, and the rebalance cause; ``after`` is ``None`` if it is deleted."""
 
     before: ConnectorRecord | None
     after: ConnectorRecord | None
@@ -46,13 +46,13 @@ class _Change:
 def update_connectors(
     group: Group, request: UpdateConnectorsRequest, now_ms: int, settings: GroupSettings
 ) -> Outcome[UpdateConnectorsResponse]:
-    """Make all of the changes or none.
+    """Apply all changes or none.
 
     Returns:
-        The versions now. Where a change is refused, the response carries its error at the top and in its own row.
+        The new versions. If a change is rejected, the response has its error at the top level and in its own result.
 
     Raises:
-        InvalidRequest: the request breaks a rule that needs nothing but the request.
+        InvalidRequest: the request violates a rule that depends on the request alone.
     """
     validate.update_connectors(request)
     draft = Draft(group, now_ms)
@@ -63,7 +63,7 @@ def update_connectors(
             changes.append(_change(group, request.member_id, wanted, epoch))
         except GroupError as error:
             return _refused(group, request, wanted, error)
-    # Paused and stopped ones count too: they may be resumed.
+    # Paused and stopped connectors count too: they may be resumed.
     units = sum(map(_size, group.connectors.values()))
     units += sum(_size(change.after) - _size(change.before) for change in changes)
     if units > settings.most_units:
@@ -90,7 +90,7 @@ def update_connectors(
             draft.write(change.after)
         elif change.before is not None:
             draft.forget(Kind.CONNECTOR, change.before.connector)
-        # By records of their own: in a compacted log nothing else would tell that they are gone.
+        # Explicit tombstones: in a compacted log no other record shows that these units were deleted.
         for unit in sorted(_runnable(change.before) - _runnable(change.after)):
             if unit in group.statuses:
                 draft.write(Tombstone(group.statuses[unit].key))
@@ -98,7 +98,7 @@ def update_connectors(
         ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
         for wanted, change in zip(request.changes, changes, strict=True)
     )
-    # ``request_computation`` follows once these records are applied: an assignor must see the new units.
+    # ``request_computation`` runs after these records are applied: the input of an assignor must include the new units.
     return Outcome(
         response=UpdateConnectorsResponse(group_epoch=draft.epoch, results=results), records=tuple(draft.records)
     )
@@ -131,7 +131,11 @@ def _refused(
 
 
 def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch: int) -> _Change:
-    """What one change makes of its connector, or why it is refused."""
+    """The result of one change of a connector.
+
+    Raises:
+        GroupError: the change is rejected.
+    """
     name = printable(wanted.connector)
     before = group.connectors.get(wanted.connector)
     version = before.version if before else 0
@@ -152,9 +156,9 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     after = before or ConnectorRecord(group_id=group.group_id, connector=wanted.connector, version=0, since_epoch=epoch)
     causes = []
     if wanted.config is not None and (before is None or wanted.config != before.config):
-        # A task belongs to the configuration its list was made for: it must not go on under another, nor move to a
-        # worker that would run it under another (KAFKA-9228). Only how many there may be, and where, says nothing
-        # about each.
+        # A task belongs to the configuration that its task list was created for: it must not keep running under another
+        # one, nor move to a worker that would run it under another one (KAFKA-9228). Settings that only limit the
+        # number of tasks, or their placement, do not affect the single task.
         tasks = after.tasks if _without_limit(wanted.config) == _without_limit(after.config) else ()
         after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
         causes.append("added" if before is None else "reconfigured")
@@ -167,8 +171,8 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
             causes.append(f"has {len(tasks)} tasks (had {len(after.tasks)})")
             after = replace(after, tasks=tasks)
     if after != before:
-        # Not a count: that would begin anew where a connector is deleted and made again, and a late copy of a request
-        # that was made against the former one would fit the new one.
+        # The version is the epoch, not a counter: a counter would restart if the connector is deleted and created
+        # again, and a late copy of a request based on the former connector would match the new one.
         after = replace(after, version=epoch)
     return _Change(before, after, f"connector {name} {', '.join(causes)}")
 
@@ -180,8 +184,9 @@ def _without_limit(config: Iterable[ConfigEntry]) -> set[ConfigEntry]:
 def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:
     """The connector in another wanted state.
 
-    What shall run again counts as new: its holder may have given it back in the meantime, and would else be given it
-    a second time under the same owner epoch where no target was computed between (reliability S6).
+    Units that are resumed count as new: their owner may have acknowledged the revocation in the meantime, and would
+    otherwise be assigned them a second time at the same owner epoch if no target assignment was computed in between
+    (reliability S6).
     """
     ran = _runnable(connector)
     connector = replace(connector, wanted_state=state)
@@ -211,7 +216,7 @@ def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange, s
 
 
 def _tasks(connector: ConnectorRecord, wanted: ConnectorChange, epoch: int) -> tuple[TaskEntry, ...]:
-    """The new task list; a task whose configuration stays the same stays the same task."""
+    """The new task list; a task whose configuration does not change keeps its ``since_epoch``."""
     old = connector.tasks
     return tuple(
         old[number]

@@ -1,9 +1,10 @@
-"""Scheduled delay: a lost worker's work is kept for it for a while, and the group remembers until when.
+"""Scheduled rebalance delay: the units of a lost worker are reserved for it until a recorded deadline.
 
-A member that is lost (silent, fenced, or too slow to stop) may be back in a moment. What it ran and was to run is
-held back until its deadline: nobody is given it, whatever an assignor says, so an assignor need not know of delays at
-all. The deadline is a record. A new coordinator goes on from it, neither beginning anew nor forgetting, as Kafka
-Connect's leader does. An assignor that wants a delay of its own asks for it with its answer.
+A lost member (session expired, fenced, or rebalance timeout expired) may return soon. The units that it owned and that
+its target assignment keeps are delayed until a deadline: they are assigned to no member, whatever an assignor returns,
+so an assignor need not know about delays. The deadline is a record. A new coordinator continues with it, and neither
+restarts the delay nor drops it, as the leader of Kafka Connect does. An assignor that needs a delay of its own requests
+it in its result.
 
 Source: "Connect on the new protocol", "Triggering Rebalances"; KIP-415, ``scheduled.rebalance.max.delay.ms``; design
 3.8; S15, CN-11, L8.
@@ -26,15 +27,16 @@ from .settings import GroupSettings
 from .state import Target
 
 LEAST_DELAY_MS = 1_000
-"""An assignor that asks for less is given this."""
+"""Lower bound on the delay an assignor requests; shorter delays are raised to it."""
 
 
 def hold_back(draft: Draft, member_id: str, settings: GroupSettings, *, returns: bool = False) -> tuple[Timer, ...]:
-    """Keep the work of a member that is about to be removed; called after the epoch has been raised for it.
+    """Delay the units of a member that is about to be removed. Call it after the group epoch has been advanced.
 
-    Only what it had and was to keep: what it was still to be given has stopped nowhere, and what it was giving up is
-    somebody else's. Not where nobody is left whom a move back and forth could be spared, nor for a member that was
-    away, which has had its time, or draining, which was going.
+    Only units that are in both the current and the target assignment are delayed: a unit that the member has not
+    started yet has no downtime, and a unit with a pending revocation goes to another member. Nothing is delayed if no
+    other member is left, since no move back and forth could be avoided, nor for a member that had temporarily left,
+    whose session timeout was its delay, nor for a draining member, which was leaving.
 
     Args:
         returns: the member announced that it joins again (a restart). Its units are delayed even if no other member is
@@ -70,9 +72,10 @@ def _said(member: MemberRecord) -> int:
 
 
 def waiting_for(draft: Draft, member: MemberRecord) -> tuple[DelayRecord, ...]:
-    """What is held back for a member that joins: for its id, or for its static name.
+    """The delays whose units are reserved for a joining member, by its member id or its group instance id.
 
-    More than one where two workers were lost and one comes back with the id of the first and the name of the second.
+    There are several if two workers were lost and one returns with the id of the first and the instance id of the
+    second.
     """
     return tuple(
         delay
@@ -83,10 +86,10 @@ def waiting_for(draft: Draft, member: MemberRecord) -> tuple[DelayRecord, ...]:
 
 
 def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[Timer, ...]:
-    """Restore a returning member's share without asking an assignor, if nothing else has happened since (L8).
+    """Restore a returning member's target assignment without an assignor, if nothing else has changed since (L8).
 
-    Otherwise its joining is one more cause to compute; the assignor is shown what is held back as its own, and the
-    delay ends with the next target.
+    Otherwise the join is one more cause to compute. The input of the assignor then shows the delayed units as the
+    member's own, and the delay ends with the next target assignment.
     """
     group = draft.group
     if delay.epoch != group.epoch or group.epoch != group.target_epoch:
@@ -98,7 +101,7 @@ def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[T
     share = Target(units=units, error=delay.error, version=delay.version, metadata=delay.metadata)
     draft.set_share(member.member_id, share)
     for other in list(draft.delays.values()):
-        # They can still be given back so: nothing but a return has happened since.
+        # These members can still be restored in the same way: only returns have happened since.
         if other.epoch == group.epoch:
             draft.write(replace(other, epoch=draft.epoch))
     draft.raise_target()
@@ -108,13 +111,13 @@ def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[T
 def after_install(
     draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int, *, epoch: int, served: Container[str] | None
 ) -> tuple[Timer, ...]:
-    """A new target ends the delays of members that are back in it, and brings the assignor's own, if it asks for one.
+    """End the delays of members that returned and are in the new target; start the delay that the assignor requests.
 
-    A deadline never moves back: an assignor that asks again for the same units keeps the one it had.
+    A deadline is never extended: an assignor that requests a delay for the same units again keeps the old deadline.
 
     Args:
         epoch: the target epoch.
-        served: the members whose return the target takes into account; ``None``: all.
+        served: the members whose return the target assignment takes into account; ``None``: all.
     """
     group_id = draft.group.group_id
     timers: list[Timer] = []
@@ -123,10 +126,10 @@ def after_install(
             draft.forget(Kind.DELAY, delay.member_id)
             timers.append(timing.cancel_delay(group_id, delay.member_id))
     before = draft.delays.get("")
-    # What waits for a lost worker waits for that.
+    # Units of a lost worker are covered by the delay of that worker.
     held = units_of(asked) - draft.lost_work(served)
     if delay_ms:
-        # One that always asks to be asked again must not keep the group busy with nothing else (L2).
+        # An assignor that always requests another computation must not keep the group busy with nothing else (L2).
         delay_ms = max(delay_ms, LEAST_DELAY_MS)
         record = DelayRecord(
             group_id=group_id,
@@ -146,10 +149,10 @@ def after_install(
 
 
 def end(draft: Draft, member_id: str) -> bool:
-    """A deadline has passed: raise the epoch, unless everything of it has its place already.
+    """End a delay whose deadline has passed: advance the group epoch unless all of its units are assigned already.
 
     Returns:
-        Whether a new target is needed.
+        Whether a new target assignment is needed.
     """
     delay = draft.delays.get(member_id)
     if delay is None:
@@ -162,7 +165,7 @@ def end(draft: Draft, member_id: str) -> bool:
     elif units and not is_back:
         draft.bump(f"{member_id} did not come back within {delay.delay_ms} ms")
     elif draft.epoch == draft.target_epoch and units - draft.placed():
-        # It is back, and nobody has been asked since where its work is to go.
+        # The member has returned, and no assignor has assigned its delayed units since.
         draft.bump(f"the work of {member_id} has no place")
     else:
         return False
@@ -170,7 +173,7 @@ def end(draft: Draft, member_id: str) -> bool:
 
 
 def shown(draft: Draft) -> tuple[HeldBack, ...]:
-    """What is held back, for assignors and people."""
+    """The delayed units, as shown to assignors and in descriptions."""
     return tuple(
         HeldBack(
             member_id=delay.member_id,

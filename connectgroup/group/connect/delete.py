@@ -1,7 +1,7 @@
-"""A group is deleted: every key of it ends, and one small record stays.
+"""Deletion of a group: a tombstone for every key but one; one small record stays.
 
-That record keeps the time at which the group was made. A group made again under the same name is a later one, so the
-tokens of its grants are above all that sinks have seen of the first.
+That record keeps the creation time of the group. A group created again under the same id has a later creation time, so
+its fencing tokens are higher than all tokens that sinks have seen of the deleted group.
 
 Source: Kafka's DeleteGroups (a group with members is not deleted); KAFKA-19163.
 """
@@ -22,12 +22,12 @@ from .state import Group
 
 
 def delete(group: Group) -> Outcome[DeleteResponse]:
-    """Forget the group with its connectors.
+    """Delete the group with its connectors.
 
     Raises:
-        InvalidGroupId: no group can have that id.
-        GroupIdNotFound: there is none.
-        NonEmptyGroup: it has members; those that left for a while count.
+        InvalidGroupId: the group id is invalid.
+        GroupIdNotFound: the group does not exist.
+        NonEmptyGroup: the group has members; members that temporarily left count.
     """
     validate.group_id(group.group_id)
     if not group.exists:
@@ -37,7 +37,7 @@ def delete(group: Group) -> Outcome[DeleteResponse]:
             f"group {printable(group.group_id)} has {len(group.members)} members; allowed: a group that all have left"
         )
     records: list[Record] = [Tombstone(key) for key in _keys(group)]
-    # Last, so that a batch read half-way would still be a group.
+    # Written last, so that a batch that is only partly read still describes a group.
     records.append(GroupRecord(group_id=group.group_id, epoch=0, created_ms=group.created_ms))
     timers = (
         CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)),
@@ -48,7 +48,7 @@ def delete(group: Group) -> Outcome[DeleteResponse]:
 
 
 def _keys(group: Group) -> Iterable[Key]:
-    """Every key of the group but its own."""
+    """Every key of the group except the group's own."""
     group_id = group.group_id
     for kind, names in (
         (Kind.CURRENT, group.currents),

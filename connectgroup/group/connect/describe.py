@@ -1,4 +1,4 @@
-"""A group put into words: members, connectors, and why it last changed."""
+"""The description of a group: members, connectors, and the causes of its rebalances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .state import Group, runnable_units
 
 
 def state_name(group: Group) -> str:
-    """Empty, Assigning (a target is being computed), Reconciling (members are on their way), or Stable (S8)."""
+    """Empty, Assigning (a target assignment is being computed), Reconciling (members are behind it), or Stable (S8)."""
     if not group.members:
         return "Empty"
     if group.epoch > group.target_epoch:
@@ -28,7 +28,7 @@ def state_name(group: Group) -> str:
 
 
 def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
-    """Everything about a group that a person may ask for; units being revoked are shown too (KAFKA-20431)."""
+    """The full description of a group; units with a pending revocation are included (KAFKA-20431)."""
     if not group.exists:
         return DescribedGroup(
             group_id=group.group_id,
@@ -73,7 +73,7 @@ def _members(group: Group) -> Iterable[DescribedMember]:
 
 
 def _member_state(member: MemberRecord, current: Current) -> str:
-    """What an operator has asked of the member comes before where it stands on its way to its target."""
+    """The member's state. An operator's request (draining, restart) takes precedence over the reconciliation state."""
     if current.away:
         return "AWAY"
     if member.draining:
@@ -82,8 +82,8 @@ def _member_state(member: MemberRecord, current: Current) -> str:
 
 
 MAX_MESSAGES: Final = 1 << 20
-"""Characters of all units' messages together; those after are left out. A response has a limit, and 100,000 tasks may
-fail for one reason."""
+"""Upper bound on the characters of the messages of all units; later messages are omitted. A response has a limit, and
+100,000 tasks may fail for one reason."""
 
 
 def _connectors(group: Group) -> Iterable[DescribedConnector]:
@@ -105,7 +105,7 @@ def _connectors(group: Group) -> Iterable[DescribedConnector]:
 
 
 def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
-    """A status counts only while its author still holds the unit under the grant it spoke of."""
+    """Describe a unit. A status counts only while its sender still owns the unit at the status's owner epoch."""
     member_id, owner_epoch = group.holders.get(unit, ("", -1))
     status = group.statuses.get(unit)
     fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)

@@ -1,8 +1,8 @@
-"""The door to the group rules: one request or one expired timer in, one outcome out.
+"""Entry point of the group logic: one request or one expired timer in, one outcome out.
 
-``step`` is what a runtime calls. It decides, applies, and decides what follows from that (a target for connectors
-that have just changed, the end of a rebalance), until nothing follows; all records of one call belong
-into one batch of the log, and nothing may be answered before that batch is durable.
+The runtime calls ``step``. It decides, applies the records, and repeats this for what follows from them (a target
+assignment for connectors that just changed, the end of a rebalance) until nothing follows. All records of one call
+belong in one batch of the log, and no response may be sent before that batch is durable.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def handle(
     client_host: str = "",
     client_id: str = "",
 ) -> Outcome[Response]:
-    """Decide one request. The group is read only; a request turned down costs no record.
+    """Decide one request. The group is only read; a rejected request writes no record.
 
-    ``request`` is about this group; a request to describe or delete is answered for this group alone.
+    ``request`` concerns this group; a request to describe or delete several groups is processed for this group alone.
     """
     try:
         match request:
@@ -85,7 +85,7 @@ def handle(
 
 
 def refusal(request: GroupRequest, error: GroupError) -> Response:
-    """The request's own response, saying no."""
+    """The response of the request's own type that carries the error."""
     code, message = error.code, str(error)
     match request:
         case HeartbeatRequest():
@@ -113,7 +113,7 @@ def refusal(request: GroupRequest, error: GroupError) -> Response:
 
 
 def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Decide one expired timer. A timer whose reason is gone, or that was armed for a former epoch, does nothing."""
+    """Process an expired timer. A stale timer does nothing: its cause no longer exists, or is not the current one."""
     if key.belongs_to != belongs_to(group, key):
         return Outcome(response=None)
     match key.kind:
@@ -136,7 +136,7 @@ def step(
     client_host: str = "",
     client_id: str = "",
 ) -> Outcome[Response | None]:
-    """Decide, apply, and follow up; the group is changed when this returns."""
+    """Decide, apply, and follow up. The group has changed when this returns."""
     outcome: Outcome[Response | None]
     if isinstance(what, TimerKey):
         outcome = expire(group, what, now_ms, settings)
@@ -150,7 +150,7 @@ def step(
         records += follow_up.records
         timers += follow_up.timers
     if not records:
-        return outcome  # the usual heartbeat: nothing has changed, so nothing follows
+        return outcome  # the usual heartbeat: no record, so no follow-up
     finish = finished(group, now_ms)
     _apply(group, finish)
     records += finish
@@ -159,7 +159,7 @@ def step(
     records += more.records
     timers += more.timers
     if more.records:
-        # A round in which nobody has anything to do is over at once.
+        # A round without any work for a member ends at once.
         finish = finished(group, now_ms)
         _apply(group, finish)
         records += finish
@@ -172,16 +172,16 @@ def _apply(group: Group, records: tuple[Record, ...]) -> None:
 
 
 def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
-    """The record that ends a rebalance, once every member has all of the newest target (design 3.12)."""
+    """The record that ends a rebalance, once every member has reached the newest target assignment (design 3.12)."""
     last = group.latest_rebalance
     if last is None or last.finished_ms >= 0 or group.behind or group.epoch > group.target_epoch:
         return ()
-    # A unit has moved if its grant is newer than the last rebalance that ended: read back from a compacted log, a grant
-    # of long ago looks as if it had landed just now.
+    # A unit has moved if its owner epoch is newer than the last finished rebalance: after a replay of a compacted log,
+    # an old assignment looks as if it had just been made.
     before = max((past.epoch for past in group.rebalances.values() if past.finished_ms >= 0), default=0)
     moves = [group.landed[unit] for unit in sorted(group.landed) if group.holders.get(unit, ("", 0))[1] > before]
-    # A unit that starts again on the worker that stopped it has not moved: its worker was restarted, or was lost and
-    # returned.
+    # A unit that starts again on the worker that stopped it has not moved: the worker was restarted, or was lost and
+    # has returned.
     moved = [move for move in moves if move.source not in ("", move.target)]
     ended = Rebalance(
         epoch=last.epoch,

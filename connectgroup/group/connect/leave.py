@@ -1,7 +1,7 @@
-"""How members go: for good, for a while, or because they were silent, too slow, or out of step.
+"""Removal of members: permanent or temporary leave, expired session, expired rebalance timeout, fencing.
 
-Removal is always a record, never only a fact in memory: whoever takes over the coordination must know that a member
-was expelled before it lets the next one have the work (S14).
+A removal is always a record, never only a fact in memory: after a failover the new coordinator must know that a member
+was removed before it assigns the member's units to another one (S14).
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from .state import Group
 
 
 def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
-    """Epoch -1: the member goes for good, of its own accord or said to be dead by somebody who knows (design 3.11).
-    Epoch -2: a static member goes for a while (ST-01). Epoch -1 with ``returns``: the worker restarts and joins again
-    under the same member id, so its units are delayed for it as for a lost worker.
+    """Process a leave.
+
+    Epoch -1: the member leaves permanently, or an operator or tool that knows reports it dead (design 3.11).
+    Epoch -2: a static member leaves temporarily (ST-01).
+    Epoch -1 with ``returns``: the worker restarts and joins again under the same member id, so its units are delayed
+    for it as for a lost worker.
     """
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
@@ -37,7 +40,7 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
             timers = (
                 timing.cancel_rebalance(group.group_id, request.member_id),
                 timing.session(group.group_id, request.member_id, settings),
-                # It may have been the one to compute.
+                # The member may have been the one chosen to compute.
                 *settle(draft, settings),
             )
     else:
@@ -63,10 +66,10 @@ def remove_member(
     lost: bool = False,
     returns: bool = False,
 ) -> tuple[Timer, ...]:
-    """Take a member out: epoch up, then its tombstones.
+    """Remove a member: advance the group epoch, then write its tombstones.
 
     Args:
-        lost: it did not say that it goes, so its work may be kept for it (``delay``).
+        lost: the member did not announce its leave, so its units may be delayed for it (``delay``).
         returns: the member left and announced that it joins again: its units are delayed for it.
     """
     draft.bump(cause)
@@ -76,7 +79,7 @@ def remove_member(
 
 
 def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """No heartbeat for the session timeout. A timer of a member that is gone does nothing (KAFKA-8896)."""
+    """No heartbeat within the session timeout. The timer of a removed member does nothing (KAFKA-8896)."""
     away = group.current(member_id).away
     silence = f"{settings.session_timeout_ms} ms"
     return _expel(
@@ -89,7 +92,7 @@ def session_timed_out(group: Group, member_id: str, now_ms: int, settings: Group
 
 
 def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Revocation was not acknowledged within the member's rebalance timeout: it is fenced by a record (S14, TO-02)."""
+    """The member did not acknowledge a revocation within its rebalance timeout: fence it by a record (S14, TO-02)."""
     current = group.current(member_id)
     if member_id not in group.members or current.state != MemberState.UNREVOKED:
         return Outcome(response=None)
@@ -106,7 +109,7 @@ def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupS
 
 
 def delay_over(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """A scheduled delay has come to its end: what was held back is given on."""
+    """A scheduled rebalance delay has expired: the delayed units may be assigned to other members."""
     draft = Draft(group, now_ms)
     timers = settle(draft, settings) if delay.end(draft, member_id) else ()
     return Outcome(response=None, records=tuple(draft.records), timers=timers)

@@ -1,4 +1,4 @@
-"""How many running tasks one rebalance may move."""
+"""The limit on running units that one rebalance may move."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .state import Target
 
 
 def stay_for_now(draft: Draft, shares: dict[str, Target], most_moves: int) -> int:
-    """Leave what goes beyond a round's moves where it runs; the assignor says where, the coordinator how fast.
+    """Keep units beyond the limit of moves on their owners: the assignor decides where, the coordinator how fast.
 
     Args:
-        shares: changed in place. Which of the moves come first is by name, the same on every replay.
+        shares: changed in place. Moves are done in the order of unit names, the same on every replay.
 
     Returns:
-        How many moves were left for the next round.
+        The number of moves deferred to the next round.
     """
     if not most_moves:
         return 0
@@ -26,12 +26,12 @@ def stay_for_now(draft: Draft, shares: dict[str, Target], most_moves: int) -> in
             holder = draft.holder(unit)
             if holder in (None, member_id) or draft.member(str(holder)) is None:
                 continue
-            # What its holder has been told to stop already is on its way.
+            # A unit whose revocation by its owner was decided earlier is moving already.
             if unit in draft.target(str(holder)).units and not draft.current(str(holder)).away:
                 moves.append((unit, member_id, str(holder)))
     for unit, member_id, holder in sorted(moves)[most_moves:]:
         shares[member_id] = replace(shares[member_id], units=shares[member_id].units - {unit})
-        # A draining holder is in nobody's answer: what it was told before still holds for what it keeps.
+        # The assignor's result has no entry for a draining owner: its last user data stays valid for what it keeps.
         kept = shares.get(holder) or replace(draft.target(holder), units=NO_UNITS)
         shares[holder] = replace(kept, units=kept.units | {unit})
     return max(0, len(moves) - most_moves)

@@ -1,7 +1,7 @@
-"""An operator restarts a worker: the member is asked to stop its units, leave, and join again under the same member id.
+"""Restart of a worker by an operator: the member stops its units, leaves, and joins again under the same member id.
 
 The request is part of the member's record, so that it survives a coordinator failover, and is repeated in every
-heartbeat response until the member leaves. The leave says that the member returns, so its units are delayed for it
+heartbeat response until the member leaves. The leave announces that the member returns, so its units are delayed for it
 (``leave``, ``delay``): each stops once and starts once, on the same worker.
 """
 
@@ -23,8 +23,8 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
 
     Raises:
         GroupIdNotFound: there is no such group.
-        UnknownMemberId: no such member is in the group: unknown, left, lost, or temporarily left.
-        InvalidRequest: the member is draining, so it leaves for good.
+        UnknownMemberId: the member is not in the group: unknown, left, lost, or temporarily left.
+        InvalidRequest: the member is draining, so it leaves permanently.
     """
     validate.restart(request)
     if not group.exists:

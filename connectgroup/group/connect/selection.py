@@ -1,4 +1,4 @@
-"""Which assignor a group uses, and which members can run it.
+"""Selection of the group's assignor, and of the members that can run it.
 
 Source: "Connect on the new protocol", "Worker Selection".
 """
@@ -26,14 +26,14 @@ def info_of(member: MemberRecord, assignor: str) -> AssignorInfo | None:
 
 
 def select_assignor(members: Sequence[MemberRecord]) -> str | None:
-    """The client-side assignor to use: one all members list with overlapping versions; among several the one
-    most members put first, then by name.
+    """The client-side assignor to use: one that all members list with overlapping versions. Among several, the one
+    that most members list first, then the first by name.
 
     Returns:
-        ``None`` where some member lists none: then the coordinator's own assignor serves the group.
+        ``None`` if a member lists no assignor: the group then uses a server-side assignor.
 
     Raises:
-        UnsupportedAssignor: all list some, but nothing is common to all ("ClientAssignors' version range must
+        UnsupportedAssignor: all members list assignors, but none is common to all ("ClientAssignors' version range must
             overlap with the other members in the group").
     """
     if not members or any(not member.assignors for member in members):
@@ -42,7 +42,7 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
     usable = []
     for assignor in sorted(common):
         infos = [info for member in members if (info := info_of(member, assignor))]
-        # Ranges that overlap pairwise have a version in common to all (Helly's theorem on a line).
+        # Ranges that overlap pairwise have a common version (Helly's theorem on a line).
         if max(info.minimum_version for info in infos) <= min(info.maximum_version for info in infos):
             usable.append(assignor)
     if not usable:
@@ -63,16 +63,16 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
 
 
 def taking(draft: Draft) -> list[MemberRecord]:
-    """Members that are to be given work: not those that are draining, unless nobody else is there to take theirs."""
+    """Members that may be assigned units: no draining members, unless no other member is there to take their units."""
     members = list(draft.members())
     others = [member for member in members if not member.draining]
     return others if any(not draft.current(member.member_id).away for member in others) else members
 
 
 def able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Container[str]) -> list[str]:
-    """Members that can run the assignor for all: A [1-5] for A [1-5], B [3-4], C [2-4].
+    """Members whose version range covers the ranges of all members: A [1-5] for A [1-5], B [3-4], C [2-4].
 
-    Where no range of those present covers every other, those that can read every member's current metadata version.
+    If no present member's range does, members that can read the current metadata version of every member.
     """
     infos = {member.member_id: info for member in members if (info := info_of(member, assignor))}
     low = min(info.minimum_version for info in infos.values())
@@ -86,7 +86,7 @@ def able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Con
 
 
 def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) -> None:
-    """Refuse what would leave the group without an assignor.
+    """Reject members that would leave the group without an assignor.
 
     Raises:
         UnsupportedAssignor: "ServerAssignor must be supported by the server"; version ranges do not overlap.
@@ -95,12 +95,12 @@ def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) ->
         if member.server_assignor is not None and member.server_assignor not in settings.server_assignors:
             allowed = ", ".join(sorted(settings.server_assignors)) or "none on this coordinator"
             raise UnsupportedAssignor(f"ServerAssignor: got {printable(member.server_assignor)!r}; allowed: {allowed}")
-    # Those that list none are left out: when they go, the rest must be able to work together, for nobody can be told
-    # UNSUPPORTED_ASSIGNOR then.
+    # Members that list no assignor are excluded: once they leave, the other members need a common assignor, and at that
+    # point no request could be rejected with UNSUPPORTED_ASSIGNOR.
     select_assignor([member for member in members if member.assignors])
 
 
 def members_able_to_compute_now(draft: Draft, members: Sequence[MemberRecord], assignor: str) -> list[str]:
-    """Those able to compute that are there to do it, and will be for a while."""
+    """Members that can compute now: present, and not draining unless no other member can take units."""
     present = {member.member_id for member in taking(draft) if not draft.current(member.member_id).away}
     return able_to_compute(members, assignor, present)

@@ -1,4 +1,4 @@
-"""What an operator may set about every group of a coordinator."""
+"""Settings of the groups of a coordinator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...protocol.messages.common import ConnectorTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """What a member would say with Install: ``members``, ``held_back``, ``delay_ms`` and ``message`` as there."""
+    """The result of a server-side assignor: ``members``, ``held_back``, ``delay_ms``, ``message`` as in Install."""
 
     members: tuple[InstalledMember, ...] = ()
     held_back: tuple[ConnectorTasks, ...] = ()
@@ -20,36 +20,38 @@ class ServerAnswer:
 
 
 ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerAnswer]
-"""A server-side assignor: the same question a member gets from Prepare, the same answer it gives to Install; the
-members alone where there is nothing else to say.
+"""A server-side assignor. Its input is the response that a member gets to Prepare; its result is what a member sends
+with Install, or only the members if there is nothing else to set.
 
-``coordinator.own_assignors.as_server_assignor`` makes one of any ``ConnectAssignor``. By hand: ``question.shares()``
-says who has what (a unit that two have is nobody's for certain), ``question.all_units()`` what there is to give, and a
-share is answered as ``InstalledMember(member_id=..., units=grouped(units), version=...)``."""
+``coordinator.own_assignors.as_server_assignor`` converts any ``ConnectAssignor``. By hand: ``question.shares()``
+returns the target assignment of each member (a unit that two members have is in neither), ``question.all_units()`` the
+units to assign, and the result for a member is ``InstalledMember(member_id=..., units=grouped(units),
+version=...)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Limits and times, all in milliseconds, with Kafka Connect's worker defaults where it has them.
+    """Limits and times. Times are in milliseconds; the defaults are those of Kafka Connect's workers where they exist.
 
     Attributes:
-        session_timeout_ms: silence longer than this removes a member (Connect: 10 s).
-        heartbeat_interval_ms: how often a member is to ask (Connect: 3 s).
-        longest_rebalance_timeout_ms: the most a member may ask for as rebalance timeout.
-        failures_before_fallback: after so many failed computations in a row the server-side assignor runs.
-        server_assignor: ``group.remote.assignor``, the name of the one used as fallback and where members list none.
-            Empty: none. A coordinator finds it by its entry point where ``server_assignors`` does not have it.
-        server_assignors: all that a member may ask for by name.
-        most_members: members a group may have.
-        most_units: connectors and tasks a group may have.
-        most_groups: groups a coordinator may have.
-        assignment_interval_ms: the least time between two computations; what comes within it is answered by one
-            (Kafka: ``group.consumer.assignment.interval.ms``). 0: each change at once.
-        most_moves: units that one round may take from members that run them and give to others; what is over waits
-            for the next round, which begins when all members have reached this one's target. 0: no limit.
-        scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the work of a lost worker is kept for it
-            (Connect: 300 s). 0: it is given on at once.
-        longest_delay_ms: the most an assignor may ask for as a delay of its own.
+        session_timeout_ms: a member without a heartbeat for this long is removed (Connect: 10 s).
+        heartbeat_interval_ms: interval between a member's heartbeats (Connect: 3 s).
+        longest_rebalance_timeout_ms: upper bound on the rebalance timeout a member may request.
+        failures_before_fallback: number of failed computations in a row after which the server-side assignor runs.
+        server_assignor: ``group.remote.assignor``, the name of the assignor used as fallback and where members list
+            none. Empty: none. A coordinator finds it by its entry point if it is not in ``server_assignors``.
+        server_assignors: all assignors that a member may request by name.
+        most_members: maximum number of members in a group.
+        most_units: maximum number of connectors and tasks in a group.
+        most_groups: maximum number of groups on a coordinator.
+        assignment_interval_ms: minimum time between two computations; one computation covers all causes within it
+            (Kafka: ``group.consumer.assignment.interval.ms``). 0: every change is computed at once.
+        most_moves: maximum number of units that one round may move from members that run them to others; the rest is
+            deferred to the next round, which starts when all members have reached this round's target assignment.
+            0: no limit.
+        scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the units of a lost worker are delayed for it
+            (Connect: 300 s). 0: they are reassigned at once.
+        longest_delay_ms: upper bound on the delay an assignor may request.
     """
 
     session_timeout_ms: int = 10_000
@@ -68,5 +70,5 @@ class GroupSettings:
 
     @property
     def longest_wait_ms(self) -> int:
-        """The longest a heartbeat is parked: a third of the session, so that two may be lost unpunished."""
+        """Upper bound on parking a heartbeat: a third of the session timeout, so that two may be lost in a row."""
         return self.session_timeout_ms // 3

@@ -1,8 +1,8 @@
-"""Static members: a name that outlives a process, so that a worker that is bounced finds its work where it left it.
+"""Static membership (``group.instance.id``): a worker that restarts keeps its tasks.
 
-A member that joins with an instance id bears that name. Leaving with epoch -2 it says: everything of mine has
-stopped, and I come back. Until its session is over its work waits for it, no epoch changes and nobody computes. Whoever
-joins next under that name takes its place, whatever its member id.
+A member that joins with a group instance id is a static member. A leave with epoch -2 reports that all of its units
+have stopped and that it will return. Until its session timeout its units are kept for it, no epoch advances, and no
+target assignment is computed. The next member that joins with the same instance id replaces it, whatever its member id.
 
 Source: KIP-345; KIP-848 as Kafka shipped it (``ConsumerGroup.staticMember``, epoch -2); scenarios ST-01..ST-08, CN-12.
 """
@@ -21,11 +21,11 @@ from .state import NO_TARGET, Group
 
 
 def check_bearer(group: Group, request: HeartbeatRequest) -> None:
-    """A member that names an instance must be the one that bears it.
+    """Check that the group instance id in the request belongs to the member.
 
     Raises:
-        UnknownMemberId: nobody bears that name (ST-06).
-        FencedInstanceId: another member bears it now (ST-05).
+        UnknownMemberId: no member has this instance id (ST-06).
+        FencedInstanceId: another member has this instance id now (ST-05).
     """
     if request.instance_id is None:
         return
@@ -39,10 +39,10 @@ def check_bearer(group: Group, request: HeartbeatRequest) -> None:
 
 
 def away_bearer(group: Group, request: HeartbeatRequest) -> MemberRecord | None:
-    """The member that left for a while under the name with which this one joins, if it is another one.
+    """The other member with the joining member's instance id that has temporarily left, or ``None``.
 
     Raises:
-        UnreleasedInstanceId: the bearer has not left (ST-04). If it is dead, its session will tell.
+        UnreleasedInstanceId: that member has not left (ST-04). If its process is dead, its session expires.
     """
     bearer = group.instances.get(request.instance_id) if request.instance_id is not None else None
     if bearer is None or bearer == request.member_id:
@@ -55,10 +55,10 @@ def away_bearer(group: Group, request: HeartbeatRequest) -> MemberRecord | None:
 
 
 def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
-    """Give a new member the share of the one whose name it bears; that one is no more (ST-02).
+    """Transfer the target assignment of a static member to the member that replaces it; remove the former (ST-02).
 
-    No epoch changes: nothing is assigned otherwise than before. The units come under the target's epoch, so a token
-    may be given a second time. That is sound here and nowhere else: -2 is said when everything has stopped.
+    No epoch advances, since the assignment does not change. The units are assigned at the target epoch, so a fencing
+    token may be used a second time. That is safe only here: epoch -2 is sent after everything has stopped.
     """
     share = draft.target(former.member_id)
     draft.forget_member(former.member_id)
@@ -67,7 +67,7 @@ def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
 
 
 def go_away(draft: Draft, member_id: str) -> None:
-    """One record: the member runs nothing, and what it is to keep waits for it (ST-01)."""
+    """Write that the member runs no units, and that the units in its target assignment are kept for it (ST-01)."""
     current, share = draft.current(member_id), draft.target(member_id)
     draft.set_current(
         member_id,
@@ -81,7 +81,10 @@ def go_away(draft: Draft, member_id: str) -> None:
 
 
 def release_for_others(draft: Draft, member_id: str) -> None:
-    """Free what a new target takes from a member that is away: nothing of it runs, so nobody needs to acknowledge."""
+    """Release the units that a new target assignment takes from a temporarily left member.
+
+    None of its units runs, so no acknowledgement is needed.
+    """
     current, share = draft.current(member_id), draft.target(member_id)
     kept = {unit: epoch for unit, epoch in current.assigned.items() if unit in share.units}
     if current.away and kept != current.assigned:

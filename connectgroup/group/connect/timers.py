@@ -1,4 +1,4 @@
-"""The timers of a connect group: which there are, when they are set, and which are armed after loading."""
+"""The timers of a connect group: their kinds, their timeouts, and the timers that are armed after loading."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .settings import GroupSettings
 from .state import Group
 
 LEAST_AFTER_LOAD_MS = 1_000
-"""No delay ends sooner after a load: a worker that is back may be about to say so, and a log that cannot be written
-is not read again and again at full speed."""
+"""Lower bound on a delay after a load: a worker that has returned may be about to send its heartbeat, and a log that
+cannot be written must not be loaded again and again at full speed."""
 
 
 def belongs_to(group: Group, key: TimerKey) -> int:
-    """What a timer of this kind would be armed for now.
+    """The value of ``TimerKey.belongs_to`` if the timer were armed now.
 
     Returns:
-        COMPUTE: the computation asked for (``computation``). REBALANCE: the pending revocation (``revocation``).
-        SESSION and DELAY: 0, because a heartbeat or a record replaces them and no epoch does.
+        COMPUTE: the current computation (``computation``). REBALANCE: the pending revocation (``revocation``).
+        SESSION and DELAY: 0, because a heartbeat or a record replaces these timers, and no epoch does.
     """
     match key.kind:
         case TimerKind.COMPUTE:
@@ -34,7 +34,7 @@ def belongs_to(group: Group, key: TimerKey) -> int:
 
 
 class Computing(Protocol):
-    """What identifies a computation: a group has it, and a draft of one."""
+    """The state that identifies a computation; both a group and a draft provide it."""
 
     @property
     def target_epoch(self) -> int: ...
@@ -43,9 +43,9 @@ class Computing(Protocol):
 
 
 def computation(group: Computing) -> int:
-    """A number that identifies the computation of the next target: the member asked, and the attempt.
+    """A number that identifies the computation of the next target assignment: chosen member and attempt.
 
-    The group epoch cannot: a computation goes on when it advances (design 3.6).
+    The group epoch cannot identify it: a computation continues when the epoch advances (design 3.6).
     """
     asked = group.computation
     if asked is None or asked.epoch <= group.target_epoch:
@@ -54,48 +54,48 @@ def computation(group: Computing) -> int:
 
 
 def revocation(current: Current) -> int:
-    """A number that identifies a member's pending revocation; 0 where nothing is pending.
+    """A number that identifies a member's pending revocation; 0 if nothing is pending.
 
-    The member epoch cannot: it stays the same from one revocation to the next (CA-08). A grant, a unit with its owner
-    epoch, is revoked once, so two revocations never have the same units and owner epochs.
+    The member epoch cannot identify it: it stays the same from one revocation to the next (CA-08). A unit is revoked
+    once per owner epoch, so two revocations never have the same units and owner epochs.
     """
     return crc32(repr(held(current.pending)).encode()) if current.pending else 0
 
 
 def session(group_id: str, member_id: str, settings: GroupSettings) -> SetTimer:
-    """The member must be heard again before this fires."""
+    """The session timeout: the member must send a heartbeat before this fires."""
     return SetTimer(TimerKey(TimerKind.SESSION, group_id, member_id), settings.session_timeout_ms)
 
 
 def rebalance(group_id: str, member_id: str, current: Current, timeout_ms: int) -> SetTimer:
-    """The member must acknowledge its pending revocation before this fires; only UNREVOKED arms it (TO-03)."""
+    """The member must acknowledge its pending revocation before this fires; armed only in UNREVOKED (TO-03)."""
     return SetTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id, revocation(current)), timeout_ms)
 
 
 def compute(group_id: str, group: Computing, timeout_ms: int) -> SetTimer:
-    """The assignment that was asked for is due: "the worker should finish the assignment within
+    """The deadline of a computation: "the worker should finish the assignment within
     rebalance.timeout.ms".
     """
     return SetTimer(TimerKey(TimerKind.COMPUTE, group_id, belongs_to=computation(group)), timeout_ms)
 
 
 def delay(record: DelayRecord, now_ms: int) -> SetTimer:
-    """What is held back is held back until this fires."""
+    """Units are delayed until this fires."""
     return SetTimer(TimerKey(TimerKind.DELAY, record.group_id, record.member_id), record.left_ms(now_ms))
 
 
 def cancel_rebalance(group_id: str, member_id: str) -> CancelTimer:
-    """The member has nothing to stop any more."""
+    """The member has no pending revocation any more."""
     return CancelTimer(TimerKey(TimerKind.REBALANCE, group_id, member_id))
 
 
 def cancel_delay(group_id: str, member_id: str) -> CancelTimer:
-    """Nothing is held back for this member any more."""
+    """No units are delayed for this member any more."""
     return CancelTimer(TimerKey(TimerKind.DELAY, group_id, member_id))
 
 
 def cancel_member(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
-    """A member that is gone waits for nothing."""
+    """Cancel the timers of a removed member."""
     return (
         CancelTimer(TimerKey(TimerKind.SESSION, group_id, member_id)),
         cancel_rebalance(group_id, member_id),
@@ -103,8 +103,8 @@ def cancel_member(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
 
 
 def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, ...]:
-    """The timers of a group just loaded: sessions for all, a rebalance timer for UNREVOKED only (TO-05), and what is
-    left of each delay (CN-11).
+    """The timers of a group after loading: a session timer for every member, a rebalance timer for UNREVOKED members
+    only (TO-05), and the time left of each delay (CN-11).
     """
     timers: list[Timer] = []
     for _, record in sorted(group.delays.items()):

@@ -1,8 +1,8 @@
-"""What a request must obey before anything else is looked at: one line of code beside each sentence.
+"""Request validation that precedes all other processing: one line of code per sentence of the source.
 
 Source: the "Request Validation" sections of "Connect on the new protocol"; the sentences are quoted in the
-docstrings of the tests. All raise ``InvalidRequest`` naming field, value and what is allowed; some group ids
-``InvalidGroupId``.
+docstrings of the tests. All functions raise ``InvalidRequest`` with field, value and allowed values; some raise
+``InvalidGroupId`` for an invalid group id.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ...protocol.units import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAV
 from .settings import GroupSettings
 
 MAX_GROUP_METADATA: Final = 16 << 20
-"""Bytes of assignor metadata of all members of a group: a Prepare response has a limit."""
+"""Upper bound on the bytes of assignor metadata of all members of a group: a Prepare response has a limit."""
 
 SMALL_METADATA: Final = 4_096
-"""Bytes of one member's assignor metadata that are accepted whatever the other members have."""
+"""Bytes of one member's assignor metadata that are accepted regardless of the other members' metadata."""
 
 
 def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
@@ -49,10 +49,10 @@ def name(field: str, value: str) -> None:
 
 
 def group_id(value: str) -> None:
-    """A group id where the answer to a bad one is INVALID_GROUP_ID: Describe and Delete, as Kafka shipped them (RV-01).
+    """Validate a group id where the error code is INVALID_GROUP_ID: Describe and Delete, as Kafka shipped them (RV-01).
 
     Raises:
-        InvalidGroupId: it is no name.
+        InvalidGroupId: the group id is not a valid name.
     """
     try:
         name("GroupId", value)
@@ -61,15 +61,17 @@ def group_id(value: str) -> None:
 
 
 def _group_id_to_compute(value: str) -> None:
-    """Prepare and Install: "INVALID_REQUEST ... GroupId must be non-empty"; their lists of errors have INVALID_GROUP_ID
-    too, which is left for one that is not empty and yet no name."""
+    """Validate the group id of Prepare and Install: "INVALID_REQUEST ... GroupId must be non-empty".
+
+    Their lists of errors have INVALID_GROUP_ID too; it is used for an id that is not empty but not a valid name.
+    """
     if not value:
         name("GroupId", value)
     group_id(value)
 
 
 def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
-    """ConnectGroupHeartbeat: all rules that need nothing but the request."""
+    """ConnectGroupHeartbeat: all rules that depend on the request alone."""
     name("GroupId", request.group_id)
     name("MemberId", request.member_id)
     if request.member_epoch < STATIC_LEAVE_EPOCH:
@@ -100,7 +102,7 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
         names = [info.name for info in request.client_assignors]
         if len(set(names)) != len(names):
             raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
-    # Epoch 0 means "I run nothing" (design 3.4; Kafka refuses anything else too: RV-06).
+    # Epoch 0 means that the member runs no units (design 3.4; Kafka rejects any other value too: RV-06).
     if joins and request.owned != ():
         raise _refuse(
             "ConnectorsAndTasks", "null" if request.owned is None else "units", "an empty list when MemberEpoch is 0"
@@ -113,7 +115,7 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
 
 
 def traits(request: HeartbeatRequest) -> None:
-    """Labels, rack, capacity and host: stored in the member record, and sent with every Prepare."""
+    """Labels, rack, capacity and host; these are stored in the member record and sent with every Prepare."""
     labels = tuple((label.name, label.value) for label in request.labels)
     try:
         check_traits(WorkerTraits(labels=labels, rack=request.rack, capacity=request.capacity, host=request.host))
@@ -122,7 +124,7 @@ def traits(request: HeartbeatRequest) -> None:
 
 
 def assignor(info: AssignorInfo) -> None:
-    """The four rules of one entry of ClientAssignors, and a bound on its metadata."""
+    """The four rules for one entry of ClientAssignors, and the limit on its metadata."""
     name("Assignor.Name", info.name)
     if info.minimum_version < -1:
         raise _refuse("Assignor.MinimumVersion", info.minimum_version, ">= -1")
@@ -137,9 +139,9 @@ def assignor(info: AssignorInfo) -> None:
 
 
 def all_metadata(members: Sequence[MemberRecord]) -> None:
-    """The metadata of all members, of which a Prepare response has one assignor's: the last member is the new one."""
+    """Limit the metadata of all members, of which a Prepare response carries one assignor's; the last member is new."""
     if sum([len(info.metadata) for info in members[-1].assignors]) <= SMALL_METADATA:
-        return  # 1,000 of that size fit in any case
+        return  # 1,000 members with metadata of this size fit in any case
     total = sum([len(info.metadata) for member in members for info in member.assignors])
     if total > MAX_GROUP_METADATA:
         raise _refuse(
@@ -148,7 +150,7 @@ def all_metadata(members: Sequence[MemberRecord]) -> None:
 
 
 def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
-    """A report of units: real task numbers, and none of them twice."""
+    """Units in a request: valid task numbers, and no duplicates."""
     for group in groups:
         name(f"{field}.Connector", group.connector)
         if group.tasks and min(group.tasks) <= CONNECTOR:
@@ -163,7 +165,7 @@ def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
 
 
 def prepare(request: PrepareRequest) -> None:
-    """ConnectGroupPrepareAssignment: all rules that need nothing but the request."""
+    """ConnectGroupPrepareAssignment: all rules that depend on the request alone."""
     _group_id_to_compute(request.group_id)
     name("MemberId", request.member_id)
     if request.member_epoch < 0:
@@ -171,7 +173,7 @@ def prepare(request: PrepareRequest) -> None:
 
 
 def install(request: InstallRequest) -> None:
-    """ConnectGroupInstallAssignment: all rules that need nothing but the request."""
+    """ConnectGroupInstallAssignment: all rules that depend on the request alone."""
     _group_id_to_compute(request.group_id)
     name("MemberId", request.member_id)
     if request.member_epoch < 0:
@@ -186,13 +188,13 @@ def install(request: InstallRequest) -> None:
 
 
 def restart(request: RestartRequest) -> None:
-    """ConnectGroupRestartMember: all rules that need nothing but the request."""
+    """ConnectGroupRestartMember: all rules that depend on the request alone."""
     name("GroupId", request.group_id)
     name("MemberId", request.member_id)
 
 
 def update_connectors(request: UpdateConnectorsRequest) -> None:
-    """ConnectGroupUpdateConnectors: all rules that need nothing but the request."""
+    """ConnectGroupUpdateConnectors: all rules that depend on the request alone."""
     name("GroupId", request.group_id)
     if request.member_id is not None:
         name("MemberId", request.member_id)

@@ -1,1 +1,1 @@
-"""Rules that no group type owns: reconciliation and the outcome of a step."""
+"""Logic that is independent of the group type: reconciliation, outcomes and timers."""

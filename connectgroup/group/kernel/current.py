@@ -1,4 +1,4 @@
-"""The current assignment of one member: what it owns, what it must revoke, and its epochs."""
+"""The current assignment of one member: units it owns, pending revocations, and its epochs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...protocol.units import STATIC_LEAVE_EPOCH, Unit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """What one member runs: units it holds and units it has been told to stop, each with its owner epoch."""
+    """A member's current assignment: assigned units and units with a pending revocation, each with its owner epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -23,12 +23,12 @@ class Current:
 
     @property
     def held(self) -> dict[Unit, int]:
-        """Assigned and pending together: what nobody else may be given."""
+        """All units the member owns, assigned and pending; they must not be assigned to another member."""
         return {**self.pending, **self.assigned}
 
     @property
     def away(self) -> bool:
-        """Whether the member has left for a while: it runs nothing, and its work waits for it (ST-01)."""
+        """Whether the member has left temporarily: it runs no units, and its units are kept for it (ST-01)."""
         return self.epoch == STATIC_LEAVE_EPOCH
 
 

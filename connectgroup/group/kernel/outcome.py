@@ -1,4 +1,4 @@
-"""What a step comes to: an answer, the records that make it true, and timers as values."""
+"""The result of a step: a response, the records that make it valid, and timers as values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Outcome(Generic[R]):
     """The result of one pure step.
 
     Attributes:
-        response: what to answer once ``records`` are durable; ``None`` for a timer.
-        records: to be appended and applied in order, all or none.
-        timers: to be set or cancelled once the records are applied.
-        parks: the request may be held back: there is nothing in the answer its sender does not know.
+        response: sent once ``records`` are durable; ``None`` for a timer.
+        records: appended and applied in order, atomically.
+        timers: set or cancelled once the records are applied.
+        parks: the request may be parked, since the response contains nothing new to the member.
     """
 
     response: R

@@ -1,13 +1,13 @@
-"""One step of one member towards its target: the heart of the protocol, and one pure function.
+"""Reconciliation: one step of one member towards its target assignment, as one pure function.
 
-        keep    = assigned & target          stays as it is, with the epoch at which it was given
-        revoke  = assigned - target          told to stop first; the member's epoch waits for it
-        gain    = target - keep              given when nobody else holds it; what a member is still stopping is held
+        keep    = assigned & target          unchanged, with its owner epoch
+        revoke  = assigned - target          revoked first; the member epoch does not advance until it is acknowledged
+        gain    = target - keep              assigned once no other member owns it; a pending revocation still owns it
 
-A response therefore revokes or assigns and never both. Units are opaque here.
+A response therefore either revokes or assigns units, never both. Units are opaque here.
 
-While a revocation is pending, a newer target waits for its acknowledgement, but a unit that must not run any more does
-not: it joins the pending revocation at once (CA-19).
+While a revocation is pending, a newer target assignment is delayed until the acknowledgement. A unit that must not run
+any more is not delayed: it is added to the pending revocation at once (CA-19).
 
 Source: KIP-848 "Reconciliation" and Kafka's ``CurrentAssignmentBuilder``, whose tests are rows CA-01..CA-18 of the
 conformance scenarios; "Connect on the new protocol", the three steps under "Reconciliation".
@@ -34,31 +34,31 @@ def reconcile(
     since_epoch: Mapping[Unit, int],
     member_id: str,
 ) -> Current:
-    """Where the member stands after one step.
+    """Reconcile a member by one step.
 
     Args:
-        current: where it stands.
-        target: its share of the target, without what may not be handed out now.
-        target_epoch: the target's epoch.
-        owned: every unit the member says it may be running; ``None`` is "as before" and acknowledges nothing.
-        holder: who holds a unit, units being stopped included.
-        since_epoch: the units that may run, each with the epoch that brought its configuration. A grant older than that
-            must be given back, even where the unit stays with the member: it runs a configuration that is no more.
-        member_id: whose step this is.
+        current: the member's current assignment.
+        target: the member's target assignment, without the units that must not be assigned now.
+        target_epoch: the epoch of the target assignment.
+        owned: every unit that the member reports it may be running; ``None`` means "unchanged" and acknowledges
+            nothing.
+        holder: returns the owner of a unit, pending revocations included.
+        since_epoch: the units that may run, each with the group epoch of its configuration. A unit with an older owner
+            epoch must be revoked even if it stays with the member: it runs an outdated configuration.
+        member_id: the member to reconcile.
 
     Returns:
-        The same object where nothing changes.
+        The member's new current assignment; the same object if nothing changes.
 
     Raises:
-        FencedMemberEpoch: the stored state is of a version this code does not know, and the member still runs
-            something.
+        FencedMemberEpoch: the stored state was written by a newer version, and the member still runs units.
     """
     match current.state:
         case MemberState.STABLE | MemberState.UNRELEASED:
             return _next(current, target, target_epoch, owned, holder, since_epoch, member_id)
         case MemberState.UNREVOKED:
-            # "The group coordinator revokes ... until the worker acknowledges the revocation": silence is no
-            # acknowledgement, nor is a report in which one of the units is still there.
+            # "The group coordinator revokes ... until the worker acknowledges the revocation": a heartbeat without
+            # owned units is no acknowledgement, nor is one that still reports one of the units.
             if owned is None or owned & current.pending.keys():
                 return _stop_too(current, since_epoch)
             return _next(replace(current, pending={}), target, target_epoch, owned, holder, since_epoch, member_id)
@@ -72,7 +72,7 @@ def reconcile(
 
 def _stop_too(current: Current, since_epoch: Mapping[Unit, int]) -> Current:
     """Add to the pending revocation the units that must not run any more: stopped, paused, deleted, reconfigured
-    (CA-19). The rest of the assignment stays as it is until the member acknowledges (CA-07).
+    (CA-19). The rest of the assignment is unchanged until the member acknowledges (CA-07).
     """
     stop = {
         unit: epoch for unit, epoch in current.assigned.items() if unit not in since_epoch or epoch < since_epoch[unit]
@@ -97,7 +97,7 @@ def _next(
     }
     revoke = {unit: epoch for unit, epoch in current.assigned.items() if unit not in keep}
 
-    # A member that reports a set without them has let go of them already: no need to ask (CA-05).
+    # A member that reports its owned units without these has revoked them already: no revocation is needed (CA-05).
     if revoke and (owned is None or owned & revoke.keys()):
         return replace(current, state=MemberState.UNREVOKED, assigned=keep, pending=revoke)
 
@@ -106,5 +106,5 @@ def _next(
     state = MemberState.STABLE if len(free) == len(gain) else MemberState.UNRELEASED
     if not free and not revoke and not current.pending and (state, target_epoch) == (current.state, current.epoch):
         return current
-    # Sorted only where it leaves the core (records.held); here insertion order does not matter.
+    # Sorted only where the order leaves the core (records.held); insertion order does not matter here.
     return replace(current, epoch=target_epoch, state=state, assigned={**keep, **free}, pending={})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TimerKind(StrEnum):
-    """What a timer waits for."""
+    """What a timer limits."""
 
     SESSION = "session"
     REBALANCE = "rebalance"
@@ -20,8 +20,8 @@ class TimerKey(NamedTuple):
     """One timer; setting a timer again replaces it.
 
     Attributes:
-        belongs_to: what the timer was armed for: see ``belongs_to``. It is no part of the timer's identity. An expired
-            timer of a former epoch is stale and does nothing.
+        belongs_to: what the timer was armed for: see ``belongs_to``. It is not part of the timer's identity. An expired
+            timer that was armed for something else than the current value is stale and does nothing.
     """
 
     kind: TimerKind
@@ -45,7 +45,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget ``key``; unknown is fine."""
+    """Cancel ``key``; an unknown key is ignored."""
 
     key: TimerKey
 
