@@ -1,1 +1,1 @@
-"""The coordinator at work: the queue, the log, the timers and the answers. Start at ``runtime.Coordinator``."""
+"""The coordinator process: request queue, log, timers and responses. Start at ``runtime.Coordinator``."""

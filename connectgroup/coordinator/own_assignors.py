@@ -1,6 +1,6 @@
-"""The coordinator's own assignors: the same plug-ins that workers run, called by the group rules.
+"""Server-side assignors: the plug-ins that workers run, run by the coordinator and called by the group rules.
 
-They serve groups whose workers list no assignor, and groups whose workers' assignors keep failing (design 3.6).
+They serve groups whose workers list no assignor, and groups whose client-side assignors fail repeatedly (design 3.6).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..protocol.messages.common import grouped
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 5.0
-"""How long an assignor may hold up the coordinator: half a session. The built-in ones take milliseconds."""
+"""How long an assignor may block the coordinator: half a session timeout. Built-in assignors take milliseconds."""
 
 
 def with_own_assignor(settings: GroupSettings) -> GroupSettings:
-    """The settings with the assignor that ``group.remote.assignor`` names, found by its entry point.
+    """Return the settings with the assignor that ``group.remote.assignor`` names, loaded from its entry point.
 
     Returns:
-        The settings as they are where the assignor is among them, where none is named, and where it cannot be loaded:
-        that is logged, because groups whose workers list no assignor stay unassigned then.
+        The unchanged settings if they contain the assignor, if none is named, or if it cannot be loaded. A failed load
+        is logged, because groups whose workers list no assignor then stay unassigned.
     """
     name = settings.server_assignor
     if not name or name in settings.server_assignors:
@@ -45,15 +45,15 @@ def with_own_assignor(settings: GroupSettings) -> GroupSettings:
 
 
 def server_assignors(names: Iterable[str], *, limit_s: float | None = None) -> dict[str, ServerAssign]:
-    """Assignors as the group rules call them: the same plug-ins that workers run, found by the same names."""
+    """Load assignors in the form that the group rules call: the plug-ins that workers run, under the same names."""
     return {name: server_assignor(name, limit_s=limit_s) for name in names}
 
 
 def server_assignor(name: str, *, limit_s: float | None = None) -> Callable[[PrepareResponse], ServerAnswer]:
-    """One of them; ``limit_s`` as in ``as_server_assignor``.
+    """Load one assignor in the form that the group rules call; ``limit_s`` as in ``as_server_assignor``.
 
     Raises:
-        ConfigError, PluginError: there is none of that name, or it cannot be made.
+        ConfigError, PluginError: there is no assignor of that name, or it cannot be created.
     """
     return as_server_assignor(load_assignor(name), limit_s=limit_s)
 
@@ -61,12 +61,12 @@ def server_assignor(name: str, *, limit_s: float | None = None) -> Callable[[Pre
 def as_server_assignor(
     assignor: ConnectAssignor, *, limit_s: float | None = None
 ) -> Callable[[PrepareResponse], ServerAnswer]:
-    """An assignor as the group rules call it; whatever it does becomes an answer or a ``PluginError``.
+    """Wrap an assignor for the group rules; every outcome becomes a ``ServerAnswer`` or a ``PluginError``.
 
     Args:
-        limit_s: how long it may take. The rules wait for it, and with them every group of this coordinator; a call
-            that is given up goes on in a thread of its own, and while it does the assignor is not asked again.
-            ``None``: it is called in the caller's thread and may take for ever.
+        limit_s: timeout of a call. A call blocks the group rules, and with them every group of this coordinator. A
+            call that exceeds the timeout continues in its own thread; while it runs, the assignor is not called again.
+            ``None``: call the assignor in the caller's thread, without a timeout.
     """
 
     def ask(prepared: PrepareResponse) -> ConnectAssignment:
@@ -109,11 +109,12 @@ def _limited(
             except BaseException as error:
                 answer.set_exception(error)
 
-        # A daemon: a plug-in that never returns must not keep the coordinator from ending.
+        # A daemon thread: a plug-in that never returns must not prevent the coordinator from exiting.
         try:
             threading.Thread(target=work, name=f"assignor {name}", daemon=True).start()
         except RuntimeError as error:
-            # Not asked, so nothing is under way: the next computation may find a thread again (reliability F36).
+            # The assignor was not called, so no call is under way: the next computation may get a thread (reliability
+            # F36).
             raise PluginError(f"assignor {name!r} was not asked: {error}") from error
         under_way = answer
         try:

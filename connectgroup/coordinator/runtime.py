@@ -1,14 +1,14 @@
-"""The coordinator at work: requests and expired timers go through one queue, and nothing is answered early.
+"""The coordinator runtime: one queue of requests and expired timers; a response is sent only after its append.
 
-For each turn the loop takes all that is waiting and, one by one, lets the group rules decide and applies the
-records; then it appends all records of the turn as one batch, and only when the log has said that they are durable
-do the answers go out (D1). State in memory may therefore be ahead of the log for the length of one append, but
-nobody is told of it: if the append fails, or its outcome is unknown, the groups of that turn are dropped and loaded
-again from the log, and those who asked are told to ask again (D6). One append serves all that waited, so a
-thousand members that join at once cost a few commits and not a thousand.
+In each turn the loop takes the queued commands. For each command, the group rules decide and the records are applied
+to the group in memory. The loop then appends all records of the turn as one batch. It sends the responses only after
+the log has acknowledged the batch as durable (D1). State in memory may therefore be ahead of the log for the duration
+of one append, but no response exposes it: if the append fails, or its outcome is unknown, the coordinator drops the
+groups of that turn, reloads them from the log, and returns a retriable error to the senders (D6). One append serves
+all queued commands, so a thousand members that join together cost a few commits and not a thousand.
 
-A heartbeat with ``MaxWaitMs`` and nothing to hear is parked: it stays here, unanswered, until a record gives its
-sender something to hear, a later heartbeat of the same member arrives, or its time is up.
+A heartbeat with ``MaxWaitMs`` and no change to report is parked: the coordinator delays the response until a record
+changes the response for this member, a later heartbeat of the same member arrives, or the max wait elapses.
 
 Source: Kafka's ``CoordinatorRuntime``; design, "life of a heartbeat" and 3.9.
 """
@@ -53,16 +53,16 @@ from .own_assignors import with_own_assignor
 logger = logging.getLogger(__name__)
 
 MOST_A_TURN = 500
-"""Requests decided before their records are appended: bounds a batch and the wait of the first in line."""
+"""Maximum number of commands per turn: bounds the batch and the latency of the first command."""
 
 LATE_S = 1.0
-"""A timer that fires later than this, or than a quarter of its time, is set anew instead."""
+"""A timer that fires later than both this and a quarter of its duration is re-armed instead."""
 
 MAX_HEARD_OTHERS = 10_000
-"""Member ids whose last sequence is kept though no group has them as members; the oldest are dropped first."""
+"""Maximum number of ids of former members whose last sequence is kept; the oldest are dropped first."""
 
 RELOAD_WAIT_S = 0.2
-"""Between two attempts to load a group whose log cannot be read just now."""
+"""Interval between two attempts to load a group from a log that is temporarily unreadable."""
 
 
 def wall_clock_ms() -> int:
@@ -72,7 +72,7 @@ def wall_clock_ms() -> int:
 
 @dataclass(slots=True, eq=False)
 class _Command:
-    """One request waiting its turn, parked, or answered; or one expired timer (then nobody waits)."""
+    """One request: queued, parked, or completed; or one expired timer (then no sender waits for a response)."""
 
     what: GroupRequest | TimerKey
     group_id: str
@@ -94,7 +94,7 @@ class _Command:
 
 @dataclass(slots=True, eq=False)
 class _Armed:
-    """A timer that is set: when it is due, and the call that will look whether it is."""
+    """An armed timer: its deadline, and the event loop's call that checks the deadline."""
 
     timer: SetTimer
     due_s: float
@@ -102,19 +102,19 @@ class _Armed:
 
 
 class Coordinator:
-    """Serves groups out of a log: the ``Handler`` behind every transport."""
+    """Serves groups from a log: the ``Handler`` behind every transport."""
 
     def __init__(self, log: Log, settings: GroupSettings, *, wall_clock_ms: Callable[[], int] = wall_clock_ms) -> None:
-        """A coordinator that serves nothing until ``start``.
+        """Create a coordinator. It serves no requests until ``start``.
 
         Args:
-            log: taken for this process by ``start``.
-            settings: for all groups. The assignor they name is found by its entry point if it is not among them.
-            wall_clock_ms: the time that is written into records; timers run on the event loop's clock.
+            log: ``start`` opens it and takes ownership for this process.
+            settings: for all groups. If they name an assignor without containing it, its entry point is loaded.
+            wall_clock_ms: the clock for timestamps in records; timers use the event loop's clock.
         """
         self._log = log
         self._settings = with_own_assignor(settings)
-        self._unassigned: dict[str, int] = {}  # by group: the last epoch for which it was logged
+        self._unassigned: dict[str, int] = {}  # group id to the last epoch that was logged
         self._wall_clock_ms = wall_clock_ms
         self._groups: dict[str, Group] = {}
         self._broken: dict[str, LogError] = {}
@@ -122,12 +122,12 @@ class Coordinator:
         self._queue: deque[_Command] = deque()
         self._has_work = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
-        self._asked: dict[_Command, None] = {}  # in the order in which they came
+        self._asked: dict[_Command, None] = {}  # in order of arrival
         self._parked: dict[tuple[str, str], _Command] = {}
         self._heard: dict[tuple[str, str], tuple[int, float]] = {}
         self._most_heard = 1_000
         self._timers: dict[TimerKey, _Armed] = {}
-        self._expired: dict[TimerKey, _Command] = {}  # by identity: timers in the queue that are not yet decided
+        self._expired: dict[TimerKey, _Command] = {}  # by identity: queued expired timers
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._not_serving: GroupError | None = None
@@ -136,18 +136,18 @@ class Coordinator:
     # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take the log, read it to its end, then serve (D4: that order).
+        """Take ownership of the log, replay it to its end, then serve, in that order (D4).
 
         Raises:
-            LogError: the log cannot be taken or read at all. A single group that cannot be read is refused by
-                name when it is asked for; the others are served.
+            LogError: the log cannot be opened or read at all. If a single group cannot be read, the coordinator
+                rejects the requests for that group and serves the others.
         """
         self._loop = asyncio.get_running_loop()
         await self._log.open()
         try:
             everything = await self._log.load()
         except BaseException:
-            # Whoever may try again must be able to take it, here or elsewhere (KAFKA-19394).
+            # Release the log, so that a retry in this process or in another one can open it (KAFKA-19394).
             await self._log.close()
             raise
         for group_id, loaded in everything.items():
@@ -155,14 +155,14 @@ class Coordinator:
         self._spawn(self._run()).add_done_callback(self._on_loop_end)
 
     def _on_loop_end(self, loop: asyncio.Task[None]) -> None:
-        """The loop ends with ``close``; if it ever ends otherwise, nobody may wait for an answer that cannot come."""
+        """If the loop ends without ``close``, reject all pending requests: no response could be sent any more."""
         if not self._closed and self._not_serving is None:
             error = None if loop.cancelled() else loop.exception()
             logger.critical("the coordinator's loop has ended", exc_info=error)
             self._stop_serving(CoordinatorNotAvailable("the coordinator has failed"))
 
     async def close(self) -> None:
-        """Stop serving: parked heartbeats are told to look for another coordinator, timers are forgotten."""
+        """Stop serving: parked heartbeats are rejected with a retriable error, timers are cancelled."""
         if self._closed:
             return
         self._closed = True
@@ -173,7 +173,7 @@ class Coordinator:
         await self._log.close()
 
     def _stop_serving(self, error: GroupError) -> None:
-        """Answer whoever waits, wherever in the works it is, and everybody from now on; no timer fires any more."""
+        """Reject all pending requests, in whatever state they are, and all later ones; cancel all timers."""
         self._not_serving = error
         for armed in self._timers.values():
             armed.look.cancel()
@@ -184,13 +184,13 @@ class Coordinator:
             self._refuse(command, error)
 
     def _step_down(self, error: LogFenced) -> None:
-        """Another process owns the log: what is in memory here may be out of date, so no read is served either (D5)."""
+        """Another process owns the log. The state in memory may be stale, so reads are rejected as well (D5)."""
         if self._not_serving is None:
             logger.error("no longer the coordinator: %s", error)
             self._stop_serving(NotCoordinator(f"another coordinator has taken over: {error}"))
 
     async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
-        """Answer one request; see ``messages.Handler``."""
+        """Handle one request and return its response; see ``messages.Handler``."""
         if not isinstance(request, GroupRequest):
             raise InvalidRequest(f"{type(request).__name__}: the server answers this itself")
         if isinstance(request, DescribeRequest):
@@ -201,7 +201,7 @@ class Coordinator:
 
     async def _describe(self, request: DescribeRequest, client_host: str) -> Response:
         known = [group_id for group_id, group in self._groups.items() if group.exists]
-        # Each group once, however often it is named: a described group may take megabytes.
+        # Describe each group once, however often it is named: a described group may take megabytes.
         asked = tuple(dict.fromkeys(request.group_ids)) or tuple(sorted({*known, *self._broken}))
         answers = [await self._ask(DescribeRequest(group_ids=(group_id,)), group_id, client_host) for group_id in asked]
         groups = [group for answer in answers if isinstance(answer, DescribeResponse) for group in answer.groups]
@@ -230,10 +230,10 @@ class Coordinator:
             self._asked.pop(command, None)
 
     def _hear(self, request: GroupRequest) -> None:
-        """Proof of life counts from its arrival: it may have to wait behind a slow append (F11).
+        """Re-arm the session timer when a heartbeat arrives: it may be queued behind a slow append (F11).
 
-        Not a join: it proves that its sender's former self is dead. One that is refused, and repeated, would else keep
-        that self in the group for ever, with all it held.
+        A join does not re-arm it: a join proves that the previous incarnation of its sender is dead. Otherwise a join
+        that is rejected and retried would keep the dead member in the group for ever, with all units it owns.
         """
         if isinstance(request, HeartbeatRequest) and request.member_epoch > JOIN_EPOCH:
             key = TimerKey(TimerKind.SESSION, request.group_id, request.member_id)
@@ -259,7 +259,7 @@ class Coordinator:
         self._has_work.set()
 
     async def _turn(self, commands: list[_Command]) -> None:
-        """Decide all, append once, answer all."""
+        """Decide all commands, append their records as one batch, send all responses."""
         self.turns += 1
         parked: list[_Command] = []
         records: list[Record] = []
@@ -275,11 +275,11 @@ class Coordinator:
             try:
                 made = self._decide(command, group, timers, answers, parked)
             except Exception:
-                # A fault in the rules: nobody is told anything of this turn that the log does not have, and the
-                # other groups go on (D8).
+                # A bug in the group rules: send no response that contains state of this turn that the log does not
+                # have. The other groups continue (D8).
                 logger.exception("group %s: %s failed", printable(group.group_id), type(command.what).__name__)
                 failed = "the coordinator failed to handle the request"
-                # A worker must not end for our fault: its heartbeat is one to repeat.
+                # A coordinator bug must not end a worker: reject its heartbeat with a retriable error.
                 heartbeat = isinstance(command.what, HeartbeatRequest)
                 self._refuse(command, CoordinatorNotAvailable(failed) if heartbeat else UnknownServerError(failed))
                 self._drop(command.group_id)
@@ -291,15 +291,15 @@ class Coordinator:
             if made:
                 records += made
                 touched.add(command.group_id)
-            # They came before all that is still in line: decided after a later heartbeat of the same member, one of
-            # them would look like a member from the past, and a healthy member would be fenced.
+            # The parked heartbeats arrived before all queued commands. If one were decided after a later heartbeat of
+            # the same member, it would look stale, and a healthy member would be fenced.
             if group.news:
                 waiting.extendleft(reversed(self._with_news(group)))
         try:
             if records:
                 await self._log.append(records)
         except AppendRefused as error:
-            # What was decided for groups without records stands.
+            # Decisions for groups without records remain valid.
             for timer in timers:
                 if timer.key.group_id not in touched:
                     self._set(timer)
@@ -310,7 +310,7 @@ class Coordinator:
             self._step_down(error)
             return
         except Exception as error:
-            # Whatever it is: the outcome is unknown, and a loop that ends here would answer nobody any more.
+            # Any exception: the outcome is unknown, and if the loop ended here no request would get a response.
             logger.error("append failed, loading again: %s", error, exc_info=not isinstance(error, LogError))
             for group_id in sorted(touched):
                 self._drop(group_id)
@@ -333,7 +333,10 @@ class Coordinator:
         answers: list[tuple[_Command, Response]],
         touched: set[str],
     ) -> None:
-        """The log will not have this batch, and has nothing of it. Only the one at fault may fail (KAFKA-19760)."""
+        """The log rejected the batch; nothing was written.
+
+        Retry the commands one by one, so that only the offending one fails (KAFKA-19760).
+        """
         for command, response in answers:
             if command.late:
                 command.resolve(self._signed(response))
@@ -343,11 +346,12 @@ class Coordinator:
                 self._spawn(self._reload(group_id))
         if len(commands) == 1:
             logger.error("refused by the log: %s", error)
-            # A heartbeat is not at fault for what follows from it, and its sender must not end for it.
+            # A heartbeat is not at fault for the records that result from it, and its sender must not end because of
+            # them.
             blamed = CoordinatorNotAvailable if isinstance(commands[0].what, HeartbeatRequest) else InvalidRequest
             self._refuse(commands[0], blamed(f"the change cannot be stored: {error}"))
         for command, _ in answers:
-            # Parked heartbeats that this turn woke: not theirs is the fault, and they would not come again.
+            # Parked heartbeats that this turn woke up: they are not at fault, and they are not retried below.
             if command not in commands:
                 self._refuse(command, CoordinatorLoadInProgress("the group was loaded again"))
         if len(commands) == 1:
@@ -357,12 +361,12 @@ class Coordinator:
             await self._turn([command])
 
     def _admit(self, command: _Command, answers: list[tuple[_Command, Response]]) -> Group | None:
-        """The group to decide for, or ``None`` when the command was answered or has nothing to do."""
+        """Return the group of the command, or ``None`` if the command was completed or is obsolete."""
         if command.answer is not None and command.answer.done():
             return None
         if isinstance(command.what, TimerKey):
             if self._expired.get(command.what.identity) is not command:
-                return None  # cancelled or set again since it expired
+                return None  # cancelled or re-armed since it expired
             del self._expired[command.what.identity]
         if command.group_id in self._broken:
             self._refuse(command, CoordinatorNotAvailable(str(self._broken[command.group_id])))
@@ -393,7 +397,7 @@ class Coordinator:
         return group
 
     def _is_full(self, request: GroupRequest | TimerKey) -> bool:
-        """Whether the request would make one group too many."""
+        """Whether the request would create a group beyond the maximum."""
         makes = isinstance(request, UpdateConnectorsRequest) or (
             isinstance(request, HeartbeatRequest) and request.member_epoch == JOIN_EPOCH
         )
@@ -401,10 +405,10 @@ class Coordinator:
         return makes and len(self._groups) >= most and sum(group.exists for group in self._groups.values()) >= most
 
     def _last_heard(self, who: tuple[str, str], group: Group) -> int:
-        """The highest sequence heard of a member id; for a while also of one that is gone.
+        """Return the highest sequence received from a member id, for a limited time also from a former member.
 
-        A join that was on its way when its sender left must not make a ghost of it (KAFKA-16639), and a message is
-        not on its way for longer than twice the session timeout.
+        A join that was in flight when its sender left must not create a member without a process (KAFKA-16639). A
+        message is assumed to be in flight for at most twice the session timeout.
         """
         now_s = self._loop.time()
         kept_s = 2 * self._settings.session_timeout_ms / 1000
@@ -443,23 +447,23 @@ class Coordinator:
         if group.exists:
             self._groups[group.group_id] = group
         self._log_if_unassigned(group)
-        # A parked heartbeat is proof of life from its arrival, not from each time it is looked at again.
+        # A parked heartbeat re-arms the session timer on arrival, not each time it is decided again.
         decided = [
             timer
             for timer in outcome.timers
             if not (repeated and isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION)
         ]
         timers += decided
-        # A timer that expired while this input waited in the queue is a command of this turn already. It must not fire
-        # after the input that ended it, so it goes now; it is armed anew only after the append. Should the append
-        # fail, the group is loaded again, and ``on_load`` arms its timers.
+        # A timer that expired while this input was queued is already a command of this turn. It must not fire after
+        # the input that cancelled or re-armed it, so it is removed now; it is re-armed only after the append. If the
+        # append fails, the group is reloaded, and ``on_load`` arms its timers.
         for timer in decided:
             self._expired.pop(timer.key.identity, None)
         if outcome.response is None:
             return outcome.records
         request = command.what
         if isinstance(request, HeartbeatRequest) and request.sequence >= 0 and not repeated:
-            # Only ids that the group rules found valid are kept: an id that is none would take memory for nothing.
+            # Keep only ids that the group rules accepted: invalid ids would only waste memory.
             assert isinstance(outcome.response, HeartbeatResponse)
             if outcome.response.error_code != InvalidRequest.code:
                 self._heard[(request.group_id, request.member_id)] = request.sequence, self._loop.time()
@@ -473,7 +477,7 @@ class Coordinator:
         return outcome.records
 
     def _log_if_unassigned(self, group: Group) -> None:
-        """Log once for each group epoch that nothing could compute a target assignment, and why."""
+        """Log once per group epoch that neither a member nor the coordinator could compute a target assignment."""
         computation = under_way(group)
         failed = computation is not None and not computation.member_id and group.members
         if computation is None or not failed:
@@ -498,7 +502,7 @@ class Coordinator:
         self._parked[(request.group_id, request.member_id)] = command
 
     def _arm(self, parked: list[_Command]) -> None:
-        """Have those answered on time that this turn has parked: not before its records are durable (D1)."""
+        """Arm the max-wait timers of the requests parked in this turn; only after its records are durable (D1)."""
         for command in parked:
             if command.parked_until is not None:
                 command.parked_until.cancel()
@@ -506,7 +510,7 @@ class Coordinator:
                 command.parked_until = self._loop.call_at(command.answer_by_s, self._time_is_up, command)
 
     def _time_is_up(self, command: _Command) -> None:
-        """Nothing to say after all. What the sender would hear is what it was parked with."""
+        """Max wait elapsed: send the response the request was parked with."""
         request = command.what
         if isinstance(request, HeartbeatRequest) and command.parked_response is not None:
             who = (request.group_id, request.member_id)
@@ -515,7 +519,7 @@ class Coordinator:
                 command.resolve(self._signed(command.parked_response))
 
     def _with_news(self, group: Group) -> list[_Command]:
-        """Take the parked heartbeats of members that may have something to hear: they are decided once more."""
+        """Unpark the heartbeats of members whose response may have changed; they are decided again."""
         woken = []
         for member_id in sorted(group.news):
             command = self._parked.pop((group.group_id, member_id), None)
@@ -530,15 +534,15 @@ class Coordinator:
     # Timers
 
     def _set(self, timer: Timer) -> None:
-        # An expired timer that is still in the queue is stale now.
+        # An expired timer that is still queued is now stale.
         key = timer.key.identity
         self._expired.pop(key, None)
         armed = self._timers.get(key)
         if isinstance(timer, SetTimer):
             due_s = self._loop.time() + timer.after_ms / 1000
             if armed is not None and armed.due_s <= due_s:
-                # Every heartbeat puts a session off, and a session almost never ends: the call that comes too early
-                # waits on, and the event loop's own timers stay as they are.
+                # Every heartbeat extends a session, and a session rarely expires: the scheduled call fires early and
+                # reschedules itself, and the event loop's own timers stay unchanged.
                 armed.timer, armed.due_s = timer, due_s
                 return
             self._timers[key] = _Armed(timer, due_s, self._loop.call_at(due_s, self._look, key))
@@ -548,7 +552,7 @@ class Coordinator:
             armed.look.cancel()
 
     def _look(self, key: TimerKey) -> None:
-        """A timer is due, or would have been had it not been put off."""
+        """Fire the timer if its deadline has passed; reschedule this check if the deadline was extended."""
         armed = self._timers[key]
         late_s = self._loop.time() - armed.due_s
         if late_s < 0:
@@ -558,8 +562,8 @@ class Coordinator:
         if self._not_serving is not None:
             return
         if late_s > max(LATE_S, armed.timer.after_ms / 4000):
-            # This process has been standing still, and what the members said meanwhile is still unread (F14, F15).
-            # A deadline that is in the log does not begin anew: it waits for what is unread, and no longer.
+            # This process was paused, and the heartbeats that arrived meanwhile are still unread (F14, F15). A deadline
+            # that is in the log does not restart: it is extended only until the unread requests have been handled.
             timer = armed.timer
             again_ms = LATE_S * 1000 if key.kind is TimerKind.DELAY else timer.after_ms
             self._set(replace(timer, after_ms=min(timer.after_ms, int(again_ms))))
@@ -576,14 +580,14 @@ class Coordinator:
             self._broken[group_id] = loaded
             return
         group = replay(group_id, loaded)
-        # One that was deleted is kept as well: it knows when it was made (``group.delete``).
+        # A deleted group is kept as well: it stores its creation time (``group.delete``).
         if group.created_ms:
             self._groups[group_id] = group
             for timer in on_load(group, self._wall_clock_ms(), self._settings):
                 self._set(timer)
 
     def _forget(self, group_id: str) -> None:
-        """Drop what is in memory of a group; until it is loaded again those who ask are told so."""
+        """Drop a group's state in memory; until the group is reloaded, its requests get CoordinatorLoadInProgress."""
         self._loading.add(group_id)
         self._groups.pop(group_id, None)
         for key in [key for key in self._timers if key.group_id == group_id]:
@@ -595,7 +599,7 @@ class Coordinator:
             self._refuse(self._parked.pop(who), error)
 
     def _drop(self, group_id: str) -> None:
-        """Forget a group and read it again beside what goes on."""
+        """Drop a group's state and reload it in the background."""
         if group_id not in self._loading:
             self._forget(group_id)
             self._spawn(self._reload(group_id))
@@ -607,7 +611,7 @@ class Coordinator:
             await asyncio.sleep(RELOAD_WAIT_S)
 
     async def _load_once(self, group_id: str) -> bool:
-        """Read a group again; false where the log cannot be read just now."""
+        """Reload a group; return false if the log cannot be read."""
         try:
             loaded = await self._log.load(group_id)
         except LogFenced as error:
@@ -624,7 +628,7 @@ class Coordinator:
     # Answering
 
     def _signed(self, response: Response) -> Response:
-        """Every answer of a group carries the coordinator's epoch; a lower one is ignored by workers (D5)."""
+        """Add the coordinator epoch to a response; workers ignore responses of a lower coordinator epoch (D5)."""
         carrier: Any = response
         signed: Response = replace(carrier, coordinator_epoch=self._log.epoch)
         return signed
@@ -636,7 +640,7 @@ class Coordinator:
     def _turned_away(
         self, answers: list[tuple[_Command, Response]], group_ids: set[str]
     ) -> list[tuple[_Command, Response]]:
-        """Take back the answers of groups that are dropped; return the rest."""
+        """Replace the responses of dropped groups by a retriable error; return the other responses."""
         for command, _ in answers:
             if command.group_id in group_ids:
                 self._refuse(command, CoordinatorNotAvailable("the group is being loaded again"))

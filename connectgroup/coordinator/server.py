@@ -1,4 +1,4 @@
-"""A coordinator with a port: log, rules, server and the assignors it runs itself, put together."""
+"""A coordinator with a TCP port: combines log, group rules, server and server-side assignors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class CoordinatorServer:
     """Serves groups on one TCP port until it is closed."""
 
     def __init__(self, config: CoordinatorConfig) -> None:
-        """Nothing is opened yet.
+        """Create a server; ``start`` opens the log and the port.
 
         Raises:
-            ConfigError, PluginError: the assignor cannot be had.
+            ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
         log: Log = SqliteLog(config.data) if config.data is not None else MemoryLog()
@@ -34,14 +34,14 @@ class CoordinatorServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` as workers are told it."""
+        """The ``host:port`` to configure in workers."""
         return f"{self.config.host}:{self._server.port}"
 
     async def start(self) -> None:
         """Open the log, then the port.
 
         Raises:
-            ConfigError, LogError, TransportError: one line each: what, where, what is allowed.
+            ConfigError, LogError, TransportError: each a one-line message: what failed, where, what is allowed.
         """
         await self.coordinator.start()
         try:
@@ -51,7 +51,7 @@ class CoordinatorServer:
             raise
 
     async def close(self) -> None:
-        """Answer what is parked, close the port, let go of the log."""
+        """Reject parked requests, release the log, close the port."""
         try:
             await self.coordinator.close()
         finally:

@@ -1,1 +1,1 @@
-"""A worker at work: the loop that heartbeats and the runner that starts and stops tasks. Start at ``loop.Worker``."""
+"""The worker: the loop that sends heartbeats and the runner that starts and stops tasks. Start at ``loop.Worker``."""

@@ -1,4 +1,4 @@
-"""Calling code that is not ours: listeners, and the assignor's word on an assignment; one at a time, off the loop."""
+"""Calls user code, one call at a time and off the event loop: listeners, and the assignor's ``on_assignment``."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Event = Literal["on_assigned", "on_revoked", "on_lost"]
 
 
 class Listeners:
-    """A worker's listeners. Their calls never overlap, not even when one has been given up (reliability S12)."""
+    """A worker's listeners. The calls of a listener never overlap, even after one was abandoned (reliability S12)."""
 
     def __init__(self, listeners: Sequence[WorkerRebalanceListener]) -> None:
         self._listeners = tuple(listeners)
         self._calls: dict[int, asyncio.Task[None]] = {}
 
     async def tell(self, event: Event, units: Units, epoch: int) -> PluginError | None:
-        """Tell each listener in turn; one that raises does not keep it from the others.
+        """Call each listener in order; an exception of one listener does not affect the others.
 
-        Who gives up waiting (a cancellation) leaves the call to itself; until it has returned its listener is
-        told nothing more.
+        If the caller is cancelled, the call under way is abandoned and continues; until it has returned, its listener
+        is not called again.
 
         Returns:
             The first failure, already logged as one line, or ``None``.
@@ -64,43 +64,43 @@ class Listeners:
             if not call.cancelled():
                 call.add_done_callback(partial(_end_of_given_up, f"{who}: {event} of {show(units)}"))
                 raise
-            # Not we have been cancelled: the listener was, or says so.
+            # Not this coroutine was cancelled: the listener was, or it raised ``CancelledError``.
             raise PluginError(f"{who}: {event} of {show(units)} was cancelled") from None
         except Exception as error:
             message = f"{who}: {event} of {show(units)} raised {describe(error)}"
             raise PluginError(message, location=location_of(error, listener)) from error
 
     def close(self) -> None:
-        """Wait no longer for calls that have been given up."""
+        """Cancel the calls that are still under way."""
         for call in self._calls.values():
             call.cancel()
 
 
 def _end_of_given_up(what: str, call: asyncio.Task[None]) -> None:
-    """Nobody waits for it any more; that it failed shall be seen all the same."""
+    """Log the failure of an abandoned call: no caller waits for it any more."""
     if not call.cancelled() and (error := call.exception()) is not None:
         logger.error("%s had been given up, and raised %s", what, describe(error))
 
 
 async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:
     call: Callable[[Units, int], Awaitable[None] | None] = getattr(listener, event)
-    # What a listener is to let go of it must hear, late rather than never.
+    # A listener must always receive ``on_revoked`` and ``on_lost``, late rather than never.
     tell = off_loop if event == "on_assigned" else insist
     result = await tell(event, call, units, epoch)
     if inspect.isawaitable(result):
         try:
             await result
         except SystemExit as error:
-            # On the event loop it would end the loop, and every worker in it.
+            # On the event loop, ``SystemExit`` would end the loop and every worker in it.
             raise PluginError(describe(error)) from error
 
 
 async def tell_assignor(
     assignors: Sequence[Assignor[Any, Any, Any]], member: MemberSettings, action: TellAssignor
 ) -> None:
-    """``onAssignment`` of the assignor the group used; the other assignors of this worker are not called.
+    """Call ``onAssignment`` of the assignor that the group used, and of no other assignor of this worker.
 
-    What it raises is logged: the assignment stands all the same.
+    An exception is logged; the assignment remains valid.
     """
     for assignor in assignors:
         if assignor.name != action.assignor:
@@ -109,7 +109,7 @@ async def tell_assignor(
             member_id=member.member_id,
             units=action.units,
             error=action.error,
-            # A member that the assignor left out has no version.
+            # A member that the assignor omitted has no version.
             version=max(action.version, assignor.minimum_version),
             metadata=action.metadata,
             group_id=member.group_id,

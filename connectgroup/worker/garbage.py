@@ -1,7 +1,7 @@
 """Short garbage collections in a worker process.
 
-A full collection of CPython's garbage collector looks at every object while all threads wait. 100,000 running tasks
-are some ten million objects: the event loop would stand still for more than a second, again and again.
+A full collection of CPython's garbage collector visits every object while all threads wait. 100,000 running tasks
+are about ten million objects: each full collection would block the event loop for more than a second.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from contextlib import contextmanager
 MAX_PAUSE_S = 0.01
 
 FULL_AFTER = 3
-"""Collections of the middle generation before a full one. Each is short, since it leaves out what earlier ones left."""
+"""Collections of the middle generation before a full one. Each is short: it skips the objects that were frozen."""
 
 
 @contextmanager
 def short_collections(max_pause_s: float = MAX_PAUSE_S) -> Iterator[None]:
-    """Within this, what survives a full collection longer than ``max_pause_s`` is left out of later ones.
+    """Within this context, freeze the survivors of a full collection that takes longer than ``max_pause_s``.
 
-    Such objects are still freed when their last reference goes; only reference cycles among them stay, until
-    ``collect_all_again``. For a process of ours: an embedding program decides for itself.
+    Later collections skip frozen objects. A frozen object is still freed when its last reference is dropped; only
+    reference cycles among frozen objects remain, until ``collect_all_again``. Intended for connectgroup's own worker
+    processes: an embedding program makes its own choice.
     """
     began = 0.0
 
@@ -33,7 +34,7 @@ def short_collections(max_pause_s: float = MAX_PAUSE_S) -> Iterator[None]:
         if phase == "start":
             began = time.perf_counter()
         elif time.perf_counter() - began > max_pause_s:
-            # No garbage is kept by this: the collection has just removed it.
+            # This retains no garbage: the collection has just removed it.
             gc.freeze()
 
     thresholds = gc.get_threshold()
@@ -48,5 +49,5 @@ def short_collections(max_pause_s: float = MAX_PAUSE_S) -> Iterator[None]:
 
 
 def collect_all_again() -> None:
-    """Let the next full collection look at everything; for when little is left to look at."""
+    """Unfreeze all objects, so that the next full collection visits them; call it when few objects are left."""
     gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Run code that may block, hang or never come back, without stopping the event loop or the end of the process."""
+"""Runs code that may block or never return, without blocking the event loop or the exit of the process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 5.0
-"""Between two tries to get a thread from the operating system."""
+"""Back-off between two attempts to get a thread from the operating system."""
 
 SLICE = 64
-"""Units, or results, that one turn of the event loop handles: some 5 ms of work, so that heartbeats go out in time."""
+"""Units or results handled per turn of the event loop: about 5 ms of work, so that heartbeats are sent in time."""
 
 FIRST_THREADS = 8
 """Threads that a pool uses while its calls are short."""
@@ -31,13 +31,16 @@ MORE_THREADS = 16
 """Threads that a pool adds per check while its calls block."""
 
 BLOCKED_BELOW = 2
-"""Calls block while fewer than this begin between two checks. More threads do not help calls that wait for one disk."""
+"""The pool's calls are blocked if fewer than this begin between two checks.
+
+More threads do not help calls that wait for one disk.
+"""
 
 MAX_THREADS = 500
 """Above this a pool adds one thread at a time, and only while no call begins at all."""
 
 CHECK_S = 0.01
-"""Between two checks of a pool that has queued calls."""
+"""Interval between two checks of a pool that has queued calls."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,35 +50,35 @@ class Withdrawn(Exception):
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """In lists of ``SLICE``: one list is what one turn of the event loop handles."""
+    """Split items into lists of ``SLICE``; one turn of the event loop handles one list."""
     left = iter(items)
     while some := list(islice(left, SLICE)):
         yield some
 
 
 class NoThread(RuntimeError):
-    """The system has no thread to give; what was to run in it has not begun."""
+    """The operating system cannot start a thread; the function has not been called."""
 
 
 async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread of its own and wait for its result.
 
-    A daemon thread, not an executor's: code that hangs must keep neither others waiting for a place in a pool nor
-    the process from ending. Who gives up waiting (a timeout, a cancellation) leaves the thread to itself.
+    It runs in a daemon thread, not in an executor: code that hangs must neither block other calls in a pool nor
+    prevent the process from exiting. On a timeout or a cancellation of the caller, the thread is abandoned.
 
     Args:
-        name: of the thread, for whoever reads a stack dump.
+        name: name of the thread, for stack dumps.
 
     Raises:
-        NoThread: there is none, and the function has not been called.
-        Exception: whatever the function raised; ``SystemExit`` and its like come back as ``RuntimeError``.
+        NoThread: no thread is available; the function has not been called.
+        Exception: the exception of the function; ``SystemExit`` and similar are converted to ``RuntimeError``.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
         value, error = _outcome(partial(function, *args, **kwargs))
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has closed: no caller waits any more
             loop.call_soon_threadsafe(deliver, result, value, error)
 
     try:
@@ -86,17 +89,17 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
 
 
 async def insist(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """``off_loop`` for a call that must not be left out: it is made as soon as there is a thread for it.
+    """``off_loop`` for a call that must not be skipped: it is made as soon as a thread is available.
 
-    A stop that never began would look like one that failed: nobody would make it later, and what it was to stop would
-    run on unwatched (reliability S11, F36). What may fail and be tried again is not for here: a start that waited
-    could come when its grant is long another's.
+    A stop that never began would look like a stop that failed: it would never be retried, and its unit would continue
+    to run unsupervised (reliability S11, F36). Do not use this for calls that may fail and be retried: a delayed start
+    could run after the unit has been assigned to another member.
     """
     return await _with_thread(name, lambda: off_loop(name, function, *args, **kwargs))
 
 
 async def _with_thread(name: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Make the call; retry while the system has no thread for it."""
+    """Make the call; retry while the operating system has no thread for it."""
     failures = 0
     while True:
         try:
@@ -111,8 +114,8 @@ async def _with_thread(name: str, call: Callable[[], Awaitable[T]]) -> T:
 class Inbox:
     """Callbacks from any thread, run on the event loop in order, at most ``SLICE`` per turn.
 
-    ``call_soon_threadsafe`` per callback would write a byte per callback to the loop's wakeup socket (full after some
-    300) and run everything that has arrived in one turn. An inbox wakes the loop once.
+    One ``call_soon_threadsafe`` per callback would write a byte per callback to the loop's wakeup socket (full after
+    about 300) and run all callbacks in one turn. An inbox wakes up the loop once.
     """
 
     def __init__(self) -> None:
@@ -121,7 +124,7 @@ class Inbox:
         self._scheduled = False
 
     def put(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """Run it on the loop; from any thread. Without effect when the loop has closed."""
+        """Run the callback on the event loop; call from any thread. No effect if the loop has closed."""
         with self._lock:
             self._callbacks.append(callback)
             if self._scheduled:
@@ -146,10 +149,10 @@ class Call(Generic[T]):
     """A call for a ``CallPool``.
 
     Attributes:
-        name: of the thread meanwhile, for stack dumps.
-        function: what is called.
-        urgent: begin before the calls that are not.
-        withdrawn: left out, since ``CallPool.withdraw`` came before it began.
+        name: name of the thread during the call, for stack dumps.
+        function: the function to call.
+        urgent: begin before the calls that are not urgent.
+        withdrawn: skipped, because ``CallPool.withdraw`` was called before the call began.
     """
 
     name: str
@@ -161,11 +164,11 @@ class Call(Generic[T]):
 
 
 class CallPool:
-    """Runs many calls off the event loop in few threads; a call that blocks does not keep others waiting.
+    """Runs many calls off the event loop in few threads; a call that blocks does not block others.
 
     ``off_loop`` starts a thread per call. That is right for a few calls, but 100,000 at once block the loop for a
-    minute. A pool's threads run queued calls until none is left, then they end. While calls are queued and fewer than
-    ``BLOCKED_BELOW`` begin within ``CHECK_S``, the running calls block: the pool adds threads.
+    minute. A pool's threads run queued calls until none is left, then they end. If calls are queued and fewer than
+    ``BLOCKED_BELOW`` begin within ``CHECK_S``, the running calls are blocked, and the pool adds threads.
     """
 
     def __init__(self) -> None:
@@ -182,12 +185,14 @@ class CallPool:
     async def run(self, call: Call[T]) -> T:
         """Make the call in one of the pool's threads and wait for its result.
 
-        Cancelled before the call has begun, the call is left out; later, it runs to its end and its result is dropped.
+        If the caller is cancelled before the call has begun, the call is skipped; later, the call runs to its end and
+        its result is dropped.
 
         Raises:
-            Withdrawn: ``withdraw`` came before the call had begun.
-            NoThread: the pool has no thread and the system has none to give; the function has not been called.
-            Exception: what the function raised; ``SystemExit`` and its like come back as ``RuntimeError``.
+            Withdrawn: ``withdraw`` was called before the call had begun.
+            NoThread: the pool has no thread and the operating system cannot start one; the function has not been
+                called.
+            Exception: the exception of the function; ``SystemExit`` and similar are converted to ``RuntimeError``.
         """
         if call.withdrawn:
             raise Withdrawn(call.name)
@@ -197,20 +202,20 @@ class CallPool:
         with self._lock:
             (self._urgent if call.urgent else self._calls).append(call)
         if not self._submitted:
-            # Once per turn of the loop: calls that are submitted together need no thread each.
+            # Once per turn of the loop: calls that are submitted together do not need a thread each.
             self._submitted = True
             loop.call_soon(self._submit)
         return await result
 
     def withdraw(self, call: Call[Any]) -> None:
-        """Leave the call out unless it has begun; it need not wait for a thread. On the event loop."""
+        """Skip the call unless it has begun; this does not wait for a thread. Call it on the event loop."""
         with self._lock:
             call.withdrawn = not call._begun
         if call.withdrawn and call._result is not None:
             deliver(call._result, None, Withdrawn(call.name))
 
     async def insist(self, name: str, function: Callable[[], T]) -> T:
-        """``run``, urgent and repeated until there is a thread for it; see the function ``insist``."""
+        """``run`` with ``urgent``, retried until a thread is available; see the function ``insist``."""
         return await _with_thread(name, lambda: self.run(Call(name, function, urgent=True)))
 
     def _submit(self) -> None:
@@ -227,7 +232,7 @@ class CallPool:
             self._check = asyncio.get_running_loop().call_later(CHECK_S, self._grow)
 
     def _grow(self) -> None:
-        """Add threads while the running calls block."""
+        """Add threads while the running calls are blocked."""
         self._check = None
         with self._lock:
             begun, self._begun = self._begun, 0
@@ -242,10 +247,10 @@ class CallPool:
         self._submit()
 
     def _add_thread(self) -> RuntimeError | None:
-        """Start one more thread if a call waits and the limit allows; each thread starts the next one.
+        """Start one more thread if a call is queued and the limit allows it; each thread starts the next one.
 
         Returns:
-            The system's error, if it has no thread to give.
+            The operating system's error, if it cannot start a thread.
         """
         with self._lock:
             waiting = self._urgent or self._calls
@@ -275,7 +280,7 @@ class CallPool:
                     continue
                 call._begun = True
                 self._begun += 1
-            # The next thread is started here and not on the event loop: a start waits for the new thread to run.
+            # Start the next thread here and not on the event loop: ``start`` waits until the new thread runs.
             self._add_thread()
             thread.name = call.name
             value, error = _outcome(call.function)
@@ -288,18 +293,18 @@ class CallPool:
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Call it: what it returned, or what it raised."""
+    """Call the function; return its result, or its exception."""
     try:
         return function(), None
     except BaseException as raised:
         if isinstance(raised, StopIteration) or not isinstance(raised, Exception):
-            # Raised on the loop these would end it, or look like a cancellation of whoever waits.
+            # Raised on the event loop, these would end the loop or look like a cancellation of the caller.
             return None, RuntimeError(f"{type(raised).__name__}: {raised}")
         return None, raised
 
 
 def deliver(result: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    """Complete a future, unless its reader has given up; on the event loop."""
+    """Complete a future, unless its reader has abandoned it; call it on the event loop."""
     if result.done():
         return
     if error is not None:

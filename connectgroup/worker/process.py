@@ -1,10 +1,10 @@
-"""A worker as a process: two connections, the installed plug-ins, signals, and a word now and then to its supervisor.
+"""A worker process: two connections, the installed plug-ins, signal handlers, and status reports to a supervisor.
 
-SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends it at once. SIGUSR1 asks the
-group to take the work over first, and ends the process when it has (a worker alone in its group goes on). SIGUSR2
-restarts the worker, as ``connectgroup workers restart`` does: it stops the tasks, leaves the group with the
-announcement that it returns, and is started again under the same name (``restart``). A supervised worker also ends
-when its supervisor does (its standard input closes), so that no worker is left over.
+SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends the process immediately.
+SIGUSR1 drains the worker: the group moves its units to other members first, then the process ends (a worker alone in
+its group continues). SIGUSR2 restarts the worker, as ``connectgroup workers restart`` does: the worker stops its tasks,
+leaves the group announcing a rejoin (``returns``), and is started again under the same name (``restart``). A supervised
+worker also ends when its supervisor does (its standard input closes), so that no worker is orphaned.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ REPORT_EVERY_S = 0.5
 
 COLLECT_ALL_EVERY_S = 60.0
 FEW_UNITS = 1_000
-"""With no more units than this, a collection of all that a worker has is short enough."""
+"""Up to this many units, a full collection of all objects of a worker is short enough."""
 
 
 async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
-    """Be one worker until told to stop.
+    """Run one worker until it is stopped.
 
     Args:
         supervised: write one JSON line ``{"rows": .., "units": .., "epoch": ..}`` to standard output twice a
@@ -55,7 +55,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         Whether the worker is to be started again under the same name; SIGUSR2 is blocked then.
 
     Raises:
-        ConnectGroupError: it could not start, or the group will not have it; one line.
+        ConnectGroupError: the worker could not start, or the coordinator rejected it; a one-line message.
     """
     host, port = config.address
     assignors = [load_assignor(name) for name in config.assignors]
@@ -89,7 +89,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
                 logger.info("joining group %s at %s", config.group, config.coordinator)
                 await worker.run()
             if worker.restarts:
-                # Unhandled, a second SIGUSR2 would end the process before its successor has a handler for it.
+                # If unhandled, a second SIGUSR2 would end the process before the new process has its handler.
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
             return worker.restarts
     finally:
@@ -101,7 +101,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
 
 
 async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bool:
-    """Do it, unless the worker is told to stop meanwhile: false then, and what runs in threads is left to itself."""
+    """Run the coroutine; return false if the worker is stopped first. Threads of the coroutine are then abandoned."""
     task = asyncio.create_task(work)
     stopping = asyncio.create_task(worker.wait_stopped())
     await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +114,7 @@ async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bo
 
 
 async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
-    """Make what is slow before joining: a worker that has been given tasks should start them at once (design 5.2)."""
+    """Run slow initialization before joining, so that assigned tasks start immediately (design 5.2)."""
     try:
         described = await control.call(DescribeRequest(group_ids=(config.group,)), timeout_s=10)
     except TransportError as error:
@@ -133,7 +133,7 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
                 logger.info("warming up %s before joining ...", name)
             await off_loop(f"warm up {name}", cls.warm_up)
         except Exception as error:
-            # Not fatal here: the tasks of that class will say what is wrong, the others run.
+            # Not fatal: the tasks of this class will report the error; other tasks run.
             kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
             logger.error("connector.class %s cannot be warmed up: %s%s", name, kind, error)
 
@@ -142,7 +142,7 @@ def _stop_with_supervisor(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
 
     def wait() -> None:
-        # Not sys.stdin: its lock, held by this thread for ever, would be waited for at the end of the process.
+        # Not sys.stdin: this thread would hold its lock for ever, and the interpreter waits for that lock at exit.
         with contextlib.suppress(OSError):
             while os.read(0, 1):
                 pass

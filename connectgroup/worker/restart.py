@@ -1,4 +1,4 @@
-"""How a worker process restarts: its supervisor starts it again, or, without one, the process executes itself again.
+"""Restart of a worker process: its supervisor starts it again; without a supervisor, the process executes itself again.
 
 The new process runs the same command line in the same environment under the same process id, so systemd, a container
 and a shell keep track of it.
@@ -25,24 +25,24 @@ class ReplaceAtExit:
     """Executes this command line again once the interpreter has shut down, if ``wanted``.
 
     ``os.execve`` alone would skip the exit handlers of libraries. They run in reverse order of registration, so this
-    object is made before the libraries with such handlers are loaded.
+    object is created before the libraries with such handlers are loaded.
     """
 
     def __init__(self) -> None:
-        # As it is now: Spark and Java change it.
+        # A copy of the current environment: Spark and Java change it.
         self._environment: Mapping[str, str] = dict(os.environ)
         self._command: list[str] = []
         atexit.register(self._replace)
 
     def wanted(self, *options: str) -> None:
-        """Execute the command line again at exit, with these options added at its end."""
+        """Request that the command line is executed again at exit, with these options appended."""
         self._command = [sys.executable, *sys.orig_argv[1:], *options]
 
     def _replace(self) -> None:
         if not self._command:
             return
         _stop_java()
-        # Ignored until the new process has its handler: then a restart is under way already.
+        # Ignored until the new process has its handler: a restart is already under way.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         for stream in (sys.stdout, sys.stderr):
@@ -56,7 +56,7 @@ class ReplaceAtExit:
 
 
 def _stop_java() -> None:
-    """End the Java process, if there is one, and reap it: the new process would not know that it has this child."""
+    """End and reap the Java process, if there is one: the new process would not know this child process."""
     spark = sys.modules.get("connectgroup.spark.session")
     if spark is not None:
         try:

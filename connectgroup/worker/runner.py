@@ -1,10 +1,10 @@
-"""Start and stop the work this worker has been given, each unit by itself and all of it off the event loop.
+"""Starts and stops the connectors and tasks assigned to this worker, each independently and off the event loop.
 
-Every grant gets one supervising coroutine. It makes the connector, starts its task (or, for the connector itself,
-asks for task configurations from time to time and hands changes to the group), waits until the task fails or is to
-stop, and stops it. A task that fails is shown as one line and started again after a growing wait, under the same
-grant: a source that was missing, a sink that was full or locked, heals by itself. A task that has been fenced
-stays down: somebody newer does its work.
+Each grant gets one supervising coroutine. It creates the connector and starts the task, waits until the task fails or
+must stop, and stops it. For the connector itself, it polls the task configurations and sends changes to the group.
+When a task fails, the runner logs one line and restarts the task under the same grant after an increasing back-off:
+a missing source, or a full or locked sink, may recover without intervention. A fenced task is not restarted: a newer
+owner runs it.
 """
 
 from __future__ import annotations
@@ -39,38 +39,39 @@ logger = logging.getLogger(__name__)
 
 
 MAX_TEXT = 10_000
-"""Characters of an error that are looked at; its first line is shown, cut to 400."""
+"""Characters of an error message that are processed; its first line is logged, truncated to 400."""
 
 Publish = Callable[[str, int, Sequence[Config]], Awaitable[None]]
-"""Hand a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` when
-the connector has another owner by now."""
+"""Send a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` if
+the connector now has another owner."""
 
 
 class Runner(Protocol):
-    """What the worker loop needs of whatever runs the work.
+    """Runs the units of a worker; called by the worker loop.
 
     Both methods run on the event loop and must not block it. The worker calls ``start`` and ``stop`` in the order of
-    the group's decisions, with one exception: when the worker loses its units or ends, it calls ``stop`` at once, also
-    while a ``start`` or another ``stop`` is under way, and possibly twice for the same units. A method that does not
-    return in time is cancelled and abandoned; a method that is cancelled for another reason, or raises
+    the group's decisions, with one exception: when the worker loses its units or ends, it calls ``stop`` immediately,
+    also while a ``start`` or another ``stop`` is under way, and possibly twice for the same units. A method that does
+    not return in time is cancelled and abandoned; a method that is cancelled for another reason, or raises
     ``SystemExit``, counts as failed.
     """
 
     async def start(self, grants: Sequence[Grant]) -> None:
-        """Begin with each of these; returns when they have been taken on, not when they run.
+        """Start these units. Returns when the runner has accepted them, not when they run.
 
-        While this has not returned, the worker neither starts nor revokes other units.
+        Until this returns, the worker neither starts nor revokes other units.
 
         Raises:
-            Exception: the worker reports every unit of ``grants`` as FAILED with this error and does not start them
-                again; it still owns them, and ``stop`` is called for them later. Units of other calls go on. A runner
-                that can start some of ``grants`` reports the others itself (``Worker.report``).
+            Exception: the worker reports every unit of ``grants`` as FAILED with this error and does not restart
+                them; it still owns them, and calls ``stop`` for them later. Units of other calls are not affected. A
+                runner that can start some of ``grants`` reports the others itself (``Worker.report``).
         """
 
     async def stop(self, units: Units) -> None:
-        """End these; when it returns nothing of them writes any more. Unknown units are fine.
+        """Stop these units; after it returns, none of them writes any more. Unknown units are ignored.
 
-        A revocation has the rebalance timeout to end in; a worker that takes longer is removed from the group.
+        A revocation must complete within the rebalance timeout; otherwise the coordinator removes the worker from the
+        group.
 
         Raises:
             Exception: one of them failed to stop, and may still be writing. The worker does not acknowledge the
@@ -80,13 +81,13 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSettings:
-    """Times of a runner, in seconds.
+    """Settings of a runner; times in seconds.
 
     Attributes:
-        scratch: where tasks get a directory each, on local disk; of this worker alone.
-        refresh_s: how often the owner of a connector asks it for its tasks again.
-        retry_first_s: the wait before a failed task is started again; doubles with each failure in a row.
-        retry_most_s: the longest such wait.
+        scratch: parent of the tasks' directories, on local disk; used by this worker only.
+        refresh_s: interval at which the owner of a connector polls its task configurations.
+        retry_first_s: back-off before a failed task is restarted; doubles with each consecutive failure.
+        retry_most_s: maximum back-off.
     """
 
     scratch: Path
@@ -96,42 +97,42 @@ class RunnerSettings:
 
 
 class _Failed(Exception):
-    """A run ended with an error; ``__cause__`` has it."""
+    """A run ended with an error, stored in ``__cause__``."""
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One grant being worked on."""
+    """The run of one grant."""
 
     grant: Grant
     stopping: bool = False
     bell: Bell = field(default_factory=Bell)
-    """Rung when it is to stop, and when its task has failed."""
+    """Rung when the run must stop, and when its task has failed."""
     supervisor: asyncio.Task[None] | None = None
     start: Call[Task] | None = None
-    """Its last start: left out if it has not begun when the run is to stop."""
+    """The last start call; withdrawn if it has not begun when the run must stop."""
     rows: int = 0
     stop_error: BaseException | None = None
 
     def stop(self) -> None:
-        """Ask for its end."""
+        """Request that the run stops."""
         self.stopping = True
         self.bell.ring()
 
     async def pause(self, seconds: float | None = None) -> None:
-        """Sleep, but not through a stop."""
+        """Sleep until the bell rings, at most ``seconds``; return immediately if the run is stopping."""
         if not self.stopping:
             self.bell.clear()
             await self.bell.wait(seconds)
 
     async def stopped(self) -> None:
-        """Until it is to stop."""
+        """Wait until the run must stop."""
         while not self.stopping:
             await self.pause()
 
 
 class TaskRunner:
-    """Runs connectors and tasks of installed connector classes."""
+    """Runs the connectors and tasks of installed connector classes."""
 
     def __init__(
         self,
@@ -142,13 +143,13 @@ class TaskRunner:
         publish: Publish,
         report: Callable[[TaskStatus], None],
     ) -> None:
-        """A runner with nothing to run yet.
+        """Create a runner without units.
 
         Args:
-            member_id: the worker's name in the group.
-            load_class: finds a connector class by the name in ``connector.class``.
-            publish: hands a task list to the group.
-            report: takes a unit's status, on the event loop.
+            member_id: the worker's member id in the group.
+            load_class: loads a connector class by its name in ``connector.class``.
+            publish: sends a task list to the group.
+            report: receives a unit's status; called on the event loop.
         """
         self._member_id = member_id
         self._settings = settings
@@ -160,17 +161,17 @@ class TaskRunner:
         self._classes: dict[str, type[Connector]] = {}
         self._loading: dict[str, tuple[deque[asyncio.Future[type[Connector]]], asyncio.Task[None]]] = {}
         self._starts: list[set[Unit]] = []
-        """One set per ``start`` under way: what has been stopped since it began."""
+        """One set per ``start`` under way: the units that have been stopped since it began."""
         self._pool, self._failures = CallPool(), Inbox()
         self.rows = 0
 
     @property
     def running(self) -> Units:
-        """What is being worked on."""
+        """The units that are started or being started."""
         return frozenset(self._runs)
 
     async def start(self, grants: Sequence[Grant]) -> None:
-        """See ``Runner.start``. In slices: other callbacks of the event loop run in between, a ``stop`` too."""
+        """See ``Runner.start``. Starts in slices: other callbacks of the event loop run in between, also ``stop``."""
         stopped: set[Unit] = set()
         self._starts.append(stopped)
         try:
@@ -185,17 +186,17 @@ class TaskRunner:
 
     def _begin(self, grant: Grant) -> None:
         run = _Run(grant)
-        # What hangs of an earlier grant is out of date; the stop of this one must not wait for it.
+        # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
         self._runs[grant.unit] = run
         run.supervisor = asyncio.create_task(self._supervise(run), name=f"run {grant.unit}@{grant.owner_epoch}")
 
     async def stop(self, units: Units) -> None:
-        """See ``Runner.stop``. In slices, as ``start``; of ``units`` nothing starts any more once this has begun."""
+        """See ``Runner.stop``. Stops in slices, like ``start``. From the call on, none of ``units`` starts any more."""
         for stopped in self._starts:
             stopped |= units
-        # In an order of its own: the order of a set of names changes from process to process, and a run should be
-        # repeatable. What stops in bulk does so in the order in which it was started: a long sort blocks the loop.
+        # Sorted, because the iteration order of a set of names differs between processes, and a run should be
+        # repeatable. A bulk stop uses the order of the starts instead: a long sort would block the event loop.
         known = sorted(units) if len(units) <= SLICE else [u for u in {**self._runs, **self._ending} if u in units]
         ending: deque[_Run] = deque()
         for some in slices(known):
@@ -207,14 +208,14 @@ class TaskRunner:
                         self._pool.withdraw(run.start)
                     self._ending.setdefault(unit, []).append(run)
                     run.supervisor.add_done_callback(partial(self._ended, run))
-                # Those that somebody else has asked to stop are waited for as well.
+                # Also wait for runs that another call is stopping.
                 ending += self._ending.get(unit, ())
             if len(known) > SLICE:
                 await asyncio.sleep(0)
         error: BaseException | None = None
         while ending:
             runs = [ending.popleft() for _ in range(min(SLICE, len(ending)))]
-            # They are waited for, not gathered: a caller that is cancelled must not cancel a stop half-way.
+            # ``wait`` and not ``gather``: the cancellation of a caller must not cancel a stop under way.
             if supervisors := [run.supervisor for run in runs if run.supervisor is not None]:
                 await asyncio.wait(supervisors)
             error = error or next((run.stop_error for run in runs if run.stop_error is not None), None)
@@ -237,7 +238,7 @@ class TaskRunner:
     # ----------------------------------------------------------------------------------------------
 
     async def _supervise(self, run: _Run) -> None:
-        """Run one grant until it is to stop, again and again if need be; the waits grow while nothing is done."""
+        """Run one grant until it must stop; retry failures. The back-off grows while the task writes no rows."""
         first_s, failures = self._settings.retry_first_s, 0
         while not run.stopping:
             rows_before = run.rows
@@ -265,8 +266,11 @@ class TaskRunner:
             raise _Failed from error
 
     async def _class(self, name: str) -> type[Connector]:
-        """The class of that name. Looked up once for all tasks: a look through what is installed takes milliseconds,
-        and a hundred tasks may start together. A failure is not kept: the next one to ask looks again."""
+        """Return the connector class of that name.
+
+        It is looked up once for all tasks: a search of the installed distributions takes milliseconds, and a hundred
+        tasks may start together. A failure is not cached: the next call searches again.
+        """
         if name in self._classes:
             return self._classes[name]
         found: asyncio.Future[type[Connector]] = asyncio.get_running_loop().create_future()
@@ -289,7 +293,7 @@ class TaskRunner:
             await asyncio.sleep(0)
 
     async def _run_connector(self, run: _Run, cls: type[Connector]) -> None:
-        """Own a connector: keep the group's task list in step with what the connector wants."""
+        """Run a connector: publish its task list to the group whenever its task configurations change."""
         grant = run.grant
         connector = await off_loop(
             f"make {grant.unit}", cls, grant.unit.connector, own_settings(grant.connector_config)
@@ -307,7 +311,7 @@ class TaskRunner:
             await run.pause(self._settings.refresh_s)
 
     async def _run_task(self, run: _Run, cls: type[Connector]) -> None:
-        """Hold a task: start it, wait until it fails or is to stop, stop it."""
+        """Run a task: start it, wait until it fails or must stop, stop it."""
         loop = asyncio.get_running_loop()
         grant, unit, epoch = run.grant, run.grant.unit, run.grant.owner_epoch
         failure: BaseException | None = None
@@ -319,7 +323,7 @@ class TaskRunner:
                 run.bell.ring()
 
         def on_failed(error: BaseException) -> None:
-            # Through one inbox: the tasks of one sink fail together.
+            # Through a shared inbox: the tasks of one sink fail together.
             self._failures.put(loop, partial(keep, error))
 
         def on_progress(rows: int) -> None:
@@ -337,8 +341,8 @@ class TaskRunner:
             failed=on_failed,
         )
 
-        # All of a start, and all of a stop, in one call of a thread each: a call costs a fraction of a millisecond, and
-        # where a hundred tasks move together it is those that they stand still for.
+        # Each start and each stop is one thread call: a call costs a fraction of a millisecond, and where a hundred
+        # tasks move together these calls add up to their downtime.
         def begin() -> Task:
             connector = cls(unit.connector, own_settings(grant.connector_config))
             scratch.mkdir(parents=True, exist_ok=True)
@@ -346,8 +350,8 @@ class TaskRunner:
             try:
                 task.start()
             except BaseException:
-                # What a start that failed half-way left behind must not go on writing. Why it failed says more than
-                # how its stop failed then, and may forbid another try.
+                # The remains of a start that failed half-way must not continue to write. The error of the start
+                # matters more than an error of this stop, and may forbid a retry.
                 with contextlib.suppress(Exception):
                     end(task)
                 raise
@@ -358,7 +362,7 @@ class TaskRunner:
                 task.stop()
             finally:
                 try:
-                    scratch.rmdir()  # ten times as fast as rmtree, and most are empty
+                    scratch.rmdir()  # ten times as fast as rmtree, and most directories are empty
                 except OSError:
                     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -404,7 +408,7 @@ class TaskRunner:
 
 
 def file_name(name: str) -> str:
-    """Somebody's name as the name of one file: nothing of it leads elsewhere, and two names stay two."""
+    """Convert a name to the name of one file: the result has no path separators, and distinct names stay distinct."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
     return plain if name and plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
 
@@ -428,10 +432,10 @@ def _line_of(grant: Grant, error: BaseException) -> str:
 
 
 def one_line(error: BaseException | None, *configs: Config) -> str:
-    """An error as one line for a person: its kind where the text alone would not tell.
+    """Format an error as one line: its message, and its type unless it is a ``ConfigError``.
 
     Args:
-        configs: of what failed; the values of the credentials in them are not shown.
+        configs: configurations of the failed unit; the values of credentials in them are masked.
     """
     if error is None:
         return ""

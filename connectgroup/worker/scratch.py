@@ -1,9 +1,9 @@
 """The scratch directory of a worker process.
 
-Each process makes a new directory of mode 0700 with a name nobody can predict, and never deletes a directory it did not
-make. A marker file in it holds the worker's name and is locked (``flock``) while the process lives. A later process of
-the same name removes a directory only if all of these hold: it is no symbolic link, this user owns it, its marker holds
-the same name, and the marker's lock is free, so the process that made it has ended.
+Each process creates a new directory of mode 0700 with an unpredictable name. A marker file in the directory contains
+the worker's name and is locked (``flock``) while the process lives. A process deletes a directory of another process
+only if all of these conditions hold: the directory is not a symbolic link, this user owns it, its marker contains the
+same worker name, and the marker's lock is free, so the process that created it has ended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MARKER = ".connectgroup-worker"
 
 
 def default_parent() -> Path:
-    """``connectgroup-UID`` in the system's directory for temporary files; created with mode 0700.
+    """Return ``connectgroup-UID`` in the system's directory for temporary files; created with mode 0700.
 
-    Its name can be predicted, so what is found there is used only if it is a directory that this user alone can write.
+    The name is predictable, so an existing entry is used only if it is a directory that only this user can write.
 
     Raises:
-        ConfigError: it is something else, or it cannot be created.
+        ConfigError: the existing entry is something else, or the directory cannot be created.
     """
     path = Path(tempfile.gettempdir()) / f"connectgroup-{os.geteuid()}"
     allowed = "a directory, not a symbolic link, that this user owns and nobody else can write; or another --scratch"
@@ -44,17 +44,17 @@ def default_parent() -> Path:
 
 
 class Scratch:
-    """A new, private directory below ``parent``; ``path`` says where.
+    """A new, private directory below ``parent``.
 
     Attributes:
-        path: the directory; of this process alone.
+        path: the directory; used by this process only.
     """
 
     def __init__(self, parent: Path, name: str) -> None:
-        """Create the directory, and remove those that former processes of this name left behind when they were killed.
+        """Create the directory, and remove those that killed processes of the same worker name left behind.
 
         Args:
-            parent: created where it does not exist.
+            parent: created if it does not exist.
             name: the worker's name.
 
         Raises:
@@ -71,7 +71,7 @@ class Scratch:
             raise ConfigError("scratch", parent, f"a directory this user can write ({error.strerror})") from error
 
     def remove(self) -> None:
-        """Delete the directory with all it holds. A second call does nothing."""
+        """Delete the directory and its contents. A second call has no effect."""
         if self._lock >= 0:
             _remove(self.path)
             os.close(self._lock)
@@ -79,7 +79,7 @@ class Scratch:
 
 
 def _mark(path: Path, marker: bytes) -> int:
-    """Write and lock the marker file; its descriptor. The file gets its name last, when it is locked."""
+    """Write and lock the marker file; return its descriptor. The file is renamed to its final name after the lock."""
     unnamed = path / f"{MARKER}.new"
     descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -93,12 +93,12 @@ def _mark(path: Path, marker: bytes) -> int:
 
 
 def _remove_leftover(path: Path, marker: bytes) -> None:
-    """Delete a directory of a former process of the same name. Anything else is left as it is."""
+    """Delete a directory that an ended process of the same worker name left behind. Leave anything else unchanged."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             return
-        # O_NONBLOCK: opening a pipe of that name must not wait.
+        # O_NONBLOCK: opening a named pipe must not block.
         descriptor = os.open(path / MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         closing.callback(os.close, descriptor)
         found = os.fstat(descriptor)
@@ -110,7 +110,7 @@ def _remove_leftover(path: Path, marker: bytes) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete the directory, its marker last: what cannot be deleted now is still known as ours later."""
+    """Delete the directory, its marker last: entries that cannot be deleted now remain identifiable later."""
     for each in path.iterdir():
         if each.name == MARKER:
             continue

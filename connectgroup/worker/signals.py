@@ -1,8 +1,8 @@
 """Signals of a worker process: SIGTERM and SIGINT stop the worker, SIGUSR1 drains it, SIGUSR2 restarts it.
 
-Not ``loop.add_signal_handler``: asyncio passes a signal to the loop as a byte in the socket that
-``call_soon_threadsafe`` also writes to. That socket holds a few hundred bytes. While it is full, the byte, and so the
-signal, is lost. Here Python's own handler acts, and a pipe of its own only wakes the loop up.
+``loop.add_signal_handler`` is not used: asyncio passes a signal to the loop as a byte in the socket that
+``call_soon_threadsafe`` also writes to. That socket holds a few hundred bytes. While it is full, the byte, and with it
+the signal, is lost. Here the Python signal handler acts, and a separate pipe only wakes up the loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from types import FrameType
 
 @contextmanager
 def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart: Callable[[], None]) -> Iterator[None]:
-    """Within this, signals call these on the running event loop; a second SIGTERM or SIGINT ends the process at once.
+    """Within this context, signals call these functions on the running event loop.
 
-    Only in the main thread.
+    A second SIGTERM or SIGINT ends the process immediately. Use it only in the main thread.
 
     Args:
         stop: called once, for the first SIGTERM or SIGINT.
@@ -38,7 +38,7 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart:
         elif number == signal.SIGUSR2:
             loop.call_soon_threadsafe(restart)
         elif stopping:
-            # Not by the log: this may interrupt the very thread that holds a lock of it.
+            # Not through ``logging``: this handler may interrupt the thread that holds a lock of ``logging``.
             if select.select([], [2], [], 0)[1]:
                 os.write(2, b"second SIGTERM or SIGINT: process ends without stopping its tasks\n")
             os._exit(1)
@@ -48,7 +48,7 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart:
 
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, on_signal) for number in numbers}
-    # A signal just before the loop begins to wait for events would be handled only after the wait: the pipe ends it.
+    # A signal just before the loop waits for events would be handled only after the wait: the pipe ends the wait.
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -1,4 +1,4 @@
-"""Waiting: for a bell, up to a time; and longer each time that something has failed."""
+"""Waiting: for a notification with a timeout, and back-off with jitter after failures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import random
 
 
 class Bell:
-    """What ``asyncio.Event`` is, for one listener at a time, who may listen up to a time.
+    """An ``asyncio.Event`` for a single waiter, with a timeout.
 
-    With an ``Event`` that takes a task each time, and cancelling it; a worker waits so twice in every heartbeat.
+    A wait with a timeout on an ``Event`` creates and cancels an asyncio task each time; a worker waits like this twice
+    per heartbeat.
     """
 
     def __init__(self) -> None:
@@ -17,17 +18,17 @@ class Bell:
         self._listener: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
-        """Wake whoever waits, and whoever is about to."""
+        """Wake up the waiter, or the next one if none waits now."""
         self._rung = True
         if self._listener is not None:
             _release(self._listener)
 
     def clear(self) -> None:
-        """Who waits from now on waits for the next ring."""
+        """Reset: a later ``wait`` waits for the next ``ring``."""
         self._rung = False
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Until it has been rung, or the time is up; ``None``: however long it takes."""
+        """Wait until the bell rings, at most ``seconds``; ``None``: no timeout."""
         if self._rung:
             return
         assert self._listener is None, "one listens at a time"
@@ -48,14 +49,14 @@ def _release(listener: asyncio.Future[None]) -> None:
 
 
 def worth_a_line(failures: int) -> bool:
-    """Whether to speak of a failure, the so many-th in a row: of the first, the fifth, and then of each twentieth."""
+    """Whether to log the n-th consecutive failure: the first, the fifth, and then every twentieth are logged."""
     return failures in (1, 5) or failures % 20 == 0
 
 
 def backoff_s(failures: int, first_s: float, most_s: float) -> float:
-    """How long to wait after so many failures in a row: by chance, up to a limit that doubles with each of them.
+    """Return a random back-off after this many consecutive failures; its upper bound doubles with each failure.
 
-    Those that have lost the same coordinator together do not come back together ("Exponential Backoff And Jitter",
-    AWS Architecture Blog: full jitter).
+    The jitter prevents workers that lost the same coordinator from reconnecting together ("Exponential Backoff And
+    Jitter", AWS Architecture Blog: full jitter).
     """
     return random.uniform(0, min(most_s, first_s * 2 ** min(failures - 1, 60)))
