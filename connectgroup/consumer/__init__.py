@@ -1,24 +1,24 @@
-"""A member of a consumer group as Kafka has had it since before KIP-848: JoinGroup, SyncGroup, a leader that assigns.
+"""A member of a classic consumer group, the protocol before KIP-848: JoinGroup, SyncGroup, a leader that assigns.
 
-    embedded         what members tell each other: Subscription and Assignment as bytes
+    embedded         the data that members exchange: Subscription and Assignment as bytes
     choice           which rebalance protocol and which assignors a member offers (KIP-429)
-    rounds           one rebalance, as a member and as its leader see it
-    validation       who owns what, and what may not be given yet (KIP-792)
+    rounds           one rebalance, from the view of a member and of its leader
+    validation       ownership of partitions, and partitions that must not be assigned yet (KIP-792)
 
-These four are pure: no I/O, no clock, the standard library and the shared words only. What makes a member of a real
-group out of them:
+These four are pure: no I/O, no clock, only the standard library and the shared types. The modules that turn them into a
+member of a real group:
 
-    group_consumer   GroupConsumer: poll, commit, close, and the listener's calls
-    membership       in the group: join, heartbeats, leave
-    leading          what a leader does between JoinGroup and SyncGroup
-    reading          positions, and records that have come
-    offsets          how far the group has got: asking it and telling it
+    group_consumer   GroupConsumer: poll, commit, close, and the listener's callbacks
+    membership       group membership: join, heartbeats, leave
+    leading          the leader's work between JoinGroup and SyncGroup
+    reading          positions, and fetched records
+    offsets          committed offsets of the group: fetch and commit
     fetching         records, through confluent-kafka (the extra ``kafka``)
-    callbacks        calling the listener and the assignors
-    client           which broker to ask, and asking again
+    callbacks        calls to the listener and the assignors
+    client           broker selection and retries
     connection       one connection, one request at a time
 
-The public names are loaded when they are first used, so that the pure modules can be had without the rest.
+The public names are loaded on first use, so that the pure modules can be imported without the rest.
 """
 
 from __future__ import annotations

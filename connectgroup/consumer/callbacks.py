@@ -1,4 +1,4 @@
-"""Calling code that is not ours, a consumer's listener and its assignors: off the loop, and no harm if it fails."""
+"""Calls to user code, a consumer's listener and its assignors: off the event loop; exceptions are contained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Event = Literal["on_assigned", "on_revoked", "on_lost"]
 async def tell_listener(
     listener: ConsumerRebalanceListener, event: Event, partitions: Partitions, generation: int
 ) -> PluginError | None:
-    """Tell the listener; what it raises comes back as one line."""
+    """Call the listener. An exception is returned as a ``PluginError`` with a one-line message."""
     call: Callable[[Partitions, int], Awaitable[None] | None] = getattr(listener, event)
     try:
         result = await off_loop(event, call, partitions, generation)
@@ -39,7 +39,7 @@ async def tell_listener(
 
 
 async def tell_assignor(assignor: PartitionAssignor, share: PartitionMemberAssignment) -> None:
-    """Tell the assignor that was used its member's share. What it raises is logged: the share stands all the same."""
+    """Pass the member's assignment to the assignor that was used. An exception is logged; the assignment stands."""
     try:
         await off_loop("on_assignment", assignor.on_assignment, share)
     except Exception as error:
@@ -48,10 +48,10 @@ async def tell_assignor(assignor: PartitionAssignor, share: PartitionMemberAssig
 
 
 def loaded(assignors: Sequence[PartitionAssignor | str]) -> tuple[PartitionAssignor, ...]:
-    """Assignors, those given by name found by their entry points.
+    """Return the assignors; those given by name are loaded through their entry points.
 
     Raises:
-        ConfigError: none, one twice, or something that is neither a name nor an assignor.
+        ConfigError: the list is empty, contains one twice, or contains something other than names and assignors.
         PluginError: one cannot be loaded.
     """
     if isinstance(assignors, str) or not assignors:

@@ -1,12 +1,13 @@
 """Which rebalance protocol a member follows and which assignors it offers (KIP-429).
 
-The protocol says what a member gives up and when; see ``RebalanceProtocol``. Each assignor lists those whose rules its
-answers keep. A member does not know which of its assignors the coordinator will choose, so it follows the best
-protocol that *all* of them share, and must have settled on one before it joins.
+The protocol defines which partitions a member revokes and when; see ``RebalanceProtocol``. Each assignor lists the
+protocols whose rules its results obey. A member does not know which of its assignors the coordinator will choose, so it
+follows the highest protocol that *all* of them support, and must select it before it joins.
 
-That makes a safe way from one to the other: ``range`` -> ``range, cooperative-sticky`` -> ``cooperative-sticky``, one
-process after the other. In the first bounce everybody is EAGER still; in the second, members of both kinds are in the
-group, and the one assignor that all list reads from each what it has kept: nothing, or all of it.
+This permits a safe migration from one protocol to the other: ``range`` -> ``range, cooperative-sticky`` ->
+``cooperative-sticky``, one process after the other. During the first bounce every member is still EAGER. During the
+second, members of both protocols are in the group, and the one assignor that all of them list reads from each
+subscription what the member has kept: nothing, or all of it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from .embedded import Subscription, encode_subscription
 
 
 def choose_protocol(assignors: Sequence[PartitionAssignor]) -> RebalanceProtocol:
-    """The highest protocol that all configured assignors have; to be asked at start-up.
+    """Return the highest protocol that all configured assignors support; called at start-up.
 
     Args:
         assignors: in order of preference.
 
     Raises:
-        ConfigError: there is no assignor, two of one name, or no protocol that all of them have.
-        PluginError: an assignor whose ``rebalance_protocols`` are not a tuple of one or more.
+        ConfigError: there is no assignor, two have the same name, or they have no protocol in common.
+        PluginError: an assignor's ``rebalance_protocols`` is not a non-empty tuple of protocols.
 
     Source: KIP-429, "Compatibility and Upgrade Path": only commonly supported ones count, the highest id wins.
     """
@@ -46,7 +47,7 @@ def choose_protocol(assignors: Sequence[PartitionAssignor]) -> RebalanceProtocol
 
 
 def protocols_of(assignor: PartitionAssignor) -> frozenset[RebalanceProtocol]:
-    """What an assignor lists in ``rebalance_protocols``. Raises PluginError if it is not what it should be."""
+    """The protocols in an assignor's ``rebalance_protocols``. Raises PluginError if the attribute is invalid."""
     listed: object = assignor.rebalance_protocols
     if not isinstance(listed, tuple) or not listed or not all(isinstance(each, RebalanceProtocol) for each in listed):
         known = ", ".join(f"{each.name} ({each.value})" for each in RebalanceProtocol)
@@ -65,23 +66,24 @@ def join_offers(
     generation: int,
     rack: str | None = None,
 ) -> tuple[tuple[str, bytes], ...]:
-    """What a JoinGroup lists as its protocols: each assignor's name and what the member says to it.
+    """Return the protocols of a JoinGroup request: each assignor's name and the member's subscription for it.
 
     Args:
         assignors: in order of preference; the coordinator counts votes for the first that all members have.
-        subscribed: the topics it wants.
-        owned: what it still holds: ``rounds.before_joining(...).kept``.
-        generation: the one whose assignment it last *took over*, -1 for none. Not that of the last JoinGroup answer: a
-            member that missed the assignment of a generation holds what an earlier one gave it (KAFKA-13419).
-        rack: where it runs.
+        subscribed: the topics that the member subscribes to.
+        owned: the partitions that the member still owns: ``rounds.before_joining(...).kept``.
+        generation: the generation whose assignment the member last *applied*, -1 for none. Not that of the last
+            JoinGroup response: a member that missed the assignment of a generation owns what an earlier one assigned
+            (KAFKA-13419).
+        rack: the member's rack.
 
     Raises:
-        PluginError: an assignor's ``metadata`` raised, or gave what cannot be sent.
+        PluginError: an assignor's ``metadata`` raised, or returned data that cannot be sent.
         WireError: a topic or rack that cannot be sent.
     """
     offers = []
     for assignor in assignors:
-        # Kafka's own assignors that have nothing to say say null.
+        # Kafka's own assignors send null if they have no user data.
         user_data = assignor_info(assignor, subscribed).metadata or None
         subscription = Subscription(
             topics=subscribed, user_data=user_data, owned=owned, generation=generation, rack=rack
@@ -91,10 +93,10 @@ def join_offers(
 
 
 def assignor_named(assignors: Sequence[PartitionAssignor], name: str) -> PartitionAssignor:
-    """The one that the coordinator has chosen.
+    """Return the assignor that the coordinator has chosen.
 
     Raises:
-        WireError: it is none of those that were offered.
+        WireError: it is not among those that were offered.
     """
     for assignor in assignors:
         if assignor.name == name:
@@ -104,11 +106,12 @@ def assignor_named(assignors: Sequence[PartitionAssignor], name: str) -> Partiti
 
 
 def choose_leader(joined: Sequence[tuple[str, int]]) -> str:
-    """Who computes: of those with the highest assignor version the one that joined first.
+    """Select the leader: of the members with the highest assignor version, the one that joined first.
 
-    A newer assignor reads what an older one says, not the other way round, so one bounce is enough to bring in a new
-    version. For coordinators that are told versions, as ours is of its own members. Kafka's JoinGroup never got the
-    field, so there the first to join leads and an assignor must read newer metadata as well as it can.
+    A newer assignor can read the metadata of an older one, but not vice versa, so one bounce suffices to introduce a
+    new version. This is for coordinators that receive versions, as ours does from its own members. Kafka's JoinGroup
+    never got the field; there the first member to join leads, and an assignor must read newer metadata as far as it
+    can.
 
     Args:
         joined: member id and assignor version (``Assignor.maximum_version``), in order of joining; not empty.

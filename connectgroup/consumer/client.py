@@ -1,10 +1,10 @@
-"""A cluster as a group's member sees it: any broker for questions, and the one that coordinates the group.
+"""Cluster access for a group member: any broker for metadata, and the coordinator of the group.
 
-``ask_coordinator`` finds the coordinator, asks, and where it has moved, is loading or does not answer, finds it again
-and asks again, until the time is up. It has two lines to it: JoinGroup may wait for minutes on one while offsets are
-committed on the other.
+``ask_coordinator`` finds the coordinator and sends the request. If the coordinator has moved, is loading or does not
+respond, it is looked up again and the request retried until the timeout. There are two connections to the coordinator:
+JoinGroup may wait for minutes on one while offsets are committed on the other.
 
-Source: KIP-62 for what goes on beside a rebalance; Kafka's ``AbstractCoordinator``.
+Source: KIP-62 for the requests sent during a rebalance; Kafka's ``AbstractCoordinator``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """What the cluster says of some topics.
+    """Cluster metadata of some topics.
 
     Attributes:
-        there: those that exist, with partition counts and racks.
-        missing: the others, and the error code of each.
+        there: topics that exist, with partition counts and racks.
+        missing: all others, with the error code of each.
     """
 
     there: tuple[TopicSpec, ...]
@@ -49,12 +49,12 @@ class Topics:
 
 
 class GroupClient:
-    """The brokers, for one group.
+    """Access to the brokers, for one group.
 
     Args:
-        bootstrap: ``host:port``, several with commas; any broker of the cluster.
+        bootstrap: ``host:port``, several separated by commas; any broker of the cluster.
         group_id: the group.
-        client_id: told to the brokers.
+        client_id: sent to the brokers.
     """
 
     def __init__(self, bootstrap: str, group_id: str, client_id: str) -> None:
@@ -67,10 +67,10 @@ class GroupClient:
         self._finding = asyncio.Lock()
 
     async def topics(self, names: Collection[str]) -> Topics:
-        """Partition counts and racks of topics.
+        """Return partition counts and racks of topics.
 
         Raises:
-            TransportError: no broker answered.
+            TransportError: no broker responded.
         """
         asked = MetadataRequest(
             topics=tuple(TopicName(name=name) for name in sorted(names)), allow_auto_topic_creation=False
@@ -92,17 +92,17 @@ class GroupClient:
         each_s: float = math.inf,
         codes: Callable[[Any], Collection[int]] = lambda answer: (answer.error_code,),
     ) -> Any:
-        """The coordinator's answer, whatever error code it carries that is not one to ask again for.
+        """Return the coordinator's response, with any error code that is not retriable.
 
         Args:
-            request: one that may be carried out twice without harm.
-            line: which of the connections to take.
-            timeout_s: for all tries together.
-            each_s: for one of them; after that the coordinator is looked for anew.
-            codes: the error codes in an answer.
+            request: must be idempotent.
+            line: which of the connections to use.
+            timeout_s: for all attempts together.
+            each_s: for one attempt; after it, the coordinator is looked up again.
+            codes: returns the error codes in a response.
 
         Raises:
-            TransportError: no answer in time; the last reason.
+            TransportError: no response in time; carries the last reason.
         """
         loop = asyncio.get_running_loop()
         give_up, wait_s = loop.time() + timeout_s, FIRST_WAIT_S
@@ -130,17 +130,17 @@ class GroupClient:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def forget_coordinator(self) -> None:
-        """It has moved or does not answer: the next request finds it anew."""
+        """Discard the coordinator's address, because it moved or does not respond: the next request looks it up."""
         self._coordinator = None
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for connection in (*self._lines.values(), self._any):
             if connection is not None:
                 await connection.close()
 
     async def _line(self, line: Line) -> BrokerConnection:
-        """The connection to the coordinator, found if need be."""
+        """Return the connection to the coordinator; look the coordinator up if necessary."""
         async with self._finding:
             if self._coordinator is None:
                 self._coordinator = await self._find()
@@ -160,19 +160,19 @@ class GroupClient:
         if found.error_code == Code.NONE:
             return found.host, found.port
         if found.error_code in ASK_AGAIN:
-            # The topic of the offsets is made when the first group asks for it.
+            # The offsets topic is created when the first group looks up its coordinator.
             raise TransportError(f"no coordinator yet: {Code(found.error_code).name}")
         raise BrokerError(f"coordinator of group {self._group_id!r}", found.error_code)
 
     async def _ask_anybody(self, request: BrokerRequest) -> Any:
-        """The answer of the broker asked last, or of the first that answers."""
+        """Return the response of the last used broker, or of the first that responds."""
         problem = "no broker"
         if self._any is not None:
             try:
                 return await self._any.call(request, timeout_s=REQUEST_TIMEOUT_S)
             except TransportError as error:
                 problem = str(error)
-        # Those the cluster told us of, and those we were told at the start: the former may all be gone.
+        # Brokers from the cluster's metadata first, then the bootstrap brokers: the former may all be gone.
         for host, port in dict.fromkeys((*self._known, *self._bootstrap)):
             connection = BrokerConnection(host, port, self._client_id)
             try:
@@ -188,10 +188,10 @@ class GroupClient:
 
 
 def addresses(bootstrap: str) -> tuple[tuple[str, int], ...]:
-    """The brokers named in a setting.
+    """Parse the bootstrap setting.
 
     Raises:
-        ConfigError: one of them is not ``host:port``.
+        ConfigError: an entry is not ``host:port``.
     """
     named = [each.strip() for each in bootstrap.split(",") if each.strip()]
     if not named:
@@ -200,7 +200,7 @@ def addresses(bootstrap: str) -> tuple[tuple[str, int], ...]:
 
 
 def _spec(topic: TopicMetadata, racks: dict[int, str | None]) -> TopicSpec:
-    """A topic with its replicas' racks; without where no broker says its rack."""
+    """A topic with the racks of its replicas; without racks if no broker reports one."""
     ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
     places = tuple(
         frozenset(rack for node in partition.replica_nodes if (rack := racks.get(node)) is not None)

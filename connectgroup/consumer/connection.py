@@ -1,11 +1,10 @@
 """One connection to one Kafka broker, one request at a time.
 
-A broker answers a connection's requests in order, and takes up none before the last is answered; a JoinGroup waits as
-long as the slowest member. So who wants to commit meanwhile takes a second connection. Nothing is pipelined, which
-makes a lost answer simple: whatever goes wrong, or is given up, ends the connection, and the next call makes a new
-one.
+A broker processes a connection's requests in order and starts none before it has answered the previous one; a JoinGroup
+waits for the slowest member. A commit during that time therefore needs a second connection. Requests are not pipelined,
+which makes a lost response simple: any failure or timeout closes the connection, and the next call opens a new one.
 
-PLAINTEXT only: neither TLS nor SASL is spoken.
+PLAINTEXT only: neither TLS nor SASL is supported.
 
 Source: Kafka's protocol guide, "Network"; KIP-35 and KIP-511 for the versions.
 """
@@ -31,12 +30,12 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class BrokerConnection:
-    """Nothing is connected until the first ``call``.
+    """The connection is opened by the first ``call``.
 
     Args:
         host: name or address.
         port: TCP port.
-        client_id: told to the broker with each request, for its logs and quotas.
+        client_id: sent to the broker with each request, for its logs and quotas.
     """
 
     def __init__(self, host: str, port: int, client_id: str) -> None:
@@ -52,18 +51,18 @@ class BrokerConnection:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is waiting for its answer."""
+        """Whether a call is in flight."""
         return self._turn.locked()
 
     async def call(self, request: BrokerRequest, *, timeout_s: float) -> Any:
-        """The broker's answer, whatever error code it carries.
+        """Return the broker's response, with any error code.
 
         Args:
             request: of ``kafka_messages``.
-            timeout_s: for all of it: waiting for its turn, connecting, sending, waiting for the answer.
+            timeout_s: for the whole call: waiting for its turn, connecting, sending, waiting for the response.
 
         Raises:
-            TransportError: no answer; the request may have been carried out.
+            TransportError: no response; the request may have been executed.
         """
         name = type(request).__name__
         try:
@@ -73,7 +72,7 @@ class BrokerConnection:
                         await self._connect()
                     return await self._exchange(request, self._version_of(type(request)))
                 except BaseException:
-                    self._drop()  # an answer may still come: nobody would know what it answers
+                    self._drop()  # a late response could not be matched to its request
                     raise
         except TimeoutError:
             raise TransportError(f"{self.address}: no answer to {name} within {timeout_s:g} s") from None
@@ -81,7 +80,7 @@ class BrokerConnection:
             raise TransportError(f"{self.address}: {name}: {_told(error)}") from error
 
     async def close(self) -> None:
-        """Let go of the connection; a call that waits fails."""
+        """Close the connection; a call in flight fails."""
         self._drop()
 
     def _drop(self) -> None:
@@ -91,7 +90,7 @@ class BrokerConnection:
         self._streams = None
 
     async def _connect(self) -> None:
-        """Connect, and agree on the highest version of each API that both sides know."""
+        """Connect, and select the highest version of each API that both sides support."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             with looking_up(self._host):
                 self._streams = await asyncio.open_connection(self._host, self._port)

@@ -1,8 +1,8 @@
-"""What consumers tell each other through a coordinator that does not look inside: Subscription and Assignment.
+"""The data that consumers exchange through a coordinator that does not interpret it: Subscription and Assignment.
 
-A member puts a Subscription into its JoinGroup, one for each assignor it offers; the leader reads everybody's and puts
-an Assignment for each into its SyncGroup. The coordinator only carries them. Each begins with its version in two
-bytes; the rest is not flexible, has no tagged fields, and grows at its end only:
+A member puts one Subscription per offered assignor into its JoinGroup; the leader reads all of them and puts one
+Assignment per member into its SyncGroup. The coordinator only transports them. Each begins with its version in two
+bytes; the rest is not flexible, has no tagged fields, and is extended only at its end:
 
     Subscription   0  topics, user data
                    1  owned partitions       (KIP-429)
@@ -10,15 +10,15 @@ bytes; the rest is not flexible, has no tagged fields, and grows at its end only
                    3  rack                   (KIP-881)
     Assignment     0  partitions, user data; 1 to 3 are the same, so that both have equal versions
 
-So an old reader passes over what a newer writer added, and a new reader finds a default where an older writer stopped.
-A version that is not known yet is read as the highest that is; whatever follows is left alone. That is why these two
-do not go through the compiled codec, for which bytes left over are a fault.
+An old reader therefore skips fields that a newer writer added, and a new reader uses defaults for fields that an older
+writer omitted. An unknown higher version is read as the highest known one; trailing bytes are ignored. For this reason
+the two do not use the compiled codec, which rejects trailing bytes.
 
-For any bytes whatever the outcome is a value or a ``WireError``, and no length is believed before it was held against
-the bytes that remain. What is written is sorted: equal values are equal bytes.
+Any input bytes result in a value or a ``WireError``, and every length is checked against the remaining bytes before it
+is used. Output is sorted: equal values are equal bytes.
 
-Stricter than Kafka in two things, as our codec is: text that is not UTF-8 is refused, where Kafka puts U+FFFD and so
-makes another topic of it; and of negative lengths only -1 is null.
+Two rules are stricter than Kafka's, as in our codec: text that is not UTF-8 is rejected, where Kafka substitutes U+FFFD
+and thereby names a different topic; and of negative lengths only -1 is null.
 
 Source: Kafka's ``ConsumerProtocolSubscription.json``, ``ConsumerProtocolAssignment.json`` and ``ConsumerProtocol``.
 """
@@ -39,10 +39,10 @@ from ..wire.primitives import Fault, bad_count, bad_length, classic_string, read
 T = TypeVar("T")
 
 HIGHEST_VERSION: Final = 3
-"""The version both are written in unless told otherwise."""
+"""The default version for writing both."""
 
 UNKNOWN_GENERATION: Final = -1
-"""Of a member that was given nothing yet, or that is too old to say; older than any other (KIP-792)."""
+"""Generation of a member without an assignment, or of one too old to send it; older than any other (KIP-792)."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -53,7 +53,7 @@ _SAID: Final = (
     (struct.error, "a value out of range"),
     (Exception, "a value of another type"),
 )
-"""What an error on writing says of the value."""
+"""Descriptions of invalid values by the exception raised when writing them."""
 
 _UNREADABLE: Final = {
     UnicodeDecodeError: "got bytes that are not UTF-8; allowed: UTF-8",
@@ -63,19 +63,19 @@ _UNREADABLE: Final = {
 _SMALLEST_STRING: Final = 2
 _SMALLEST_INT32: Final = 4
 _SMALLEST_TOPIC: Final = 6
-"""Bytes one element takes at least, which caps what an array may say of its length: here a name and a count."""
+"""Minimum bytes per element, which bounds the declared length of an array: here a name and a count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member wants, and what it has.
+    """The topics a member subscribes to, and the partitions it owns.
 
     Attributes:
-        topics: names of the topics it may be given.
-        user_data: the assignor's own bytes; None is none, which is another word than no bytes.
-        owned: what it holds while it joins; empty for one that gave up everything first (EAGER). From version 1.
-        generation: of the rebalance that gave it ``owned``. From version 2.
-        rack: where it runs, None if it does not say; an empty name is the same as none. From version 3.
+        topics: names of the topics from which it may be assigned partitions.
+        user_data: assignor user data; None is null, which differs from empty bytes.
+        owned: partitions it owns while it joins; empty if it revoked everything first (EAGER). From version 1.
+        generation: of the rebalance that assigned ``owned``. From version 2.
+        rack: the member's rack, None if it has none; an empty name is the same as none. From version 3.
     """
 
     topics: frozenset[str]
@@ -87,11 +87,11 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What the leader gives a member.
+    """The assignment that the leader sends to a member.
 
     Attributes:
-        partitions: all it shall have, not a difference.
-        user_data: the assignor's own bytes; None is none.
+        partitions: the complete assignment, not a difference.
+        user_data: assignor user data; None is null.
     """
 
     partitions: Partitions = frozenset()
@@ -99,7 +99,7 @@ class Assignment:
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
-    """The bytes of a subscription; what a lower version has no place for is left out.
+    """Encode a subscription; fields that a lower version does not have are omitted.
 
     Raises:
         WireError: a version that is not 0 to 3, or a value that its field cannot hold.
@@ -119,7 +119,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """The subscription in ``data``, whatever its version.
+    """Decode the subscription in ``data``, of any version.
 
     Raises:
         WireError: not a subscription; names the field and the byte.
@@ -138,7 +138,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
-    """The bytes of an assignment. Raises as ``encode_subscription`` does."""
+    """Encode an assignment. Raises as ``encode_subscription`` does."""
 
     def write(out: _Writer) -> None:
         out.partitions("partitions", assignment.partitions)
@@ -148,10 +148,10 @@ def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) ->
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """The assignment in ``data``, whatever its version. Raises as ``decode_subscription`` does.
+    """Decode the assignment in ``data``, of any version. Raises as ``decode_subscription`` does.
 
-    No bytes at all are refused like any others that end too early: a member gets those where the leader forgot it, and
-    is not to take that for an order to give up everything (Kafka, ``ConsumerCoordinator.onJoinComplete``).
+    Empty bytes are rejected like any other truncated input: a member receives them if the leader omitted it, and must
+    not interpret them as a revocation of everything (Kafka, ``ConsumerCoordinator.onJoinComplete``).
     """
 
     def read(source: _Reader, version: int) -> Assignment:
@@ -161,7 +161,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 # --------------------------------------------------------------------------------------------------
-# Field by field. ``field`` is set before anything can fail, so that a refusal can name it.
+# Field by field. ``field`` is set before anything can fail, so that the error message can name it.
 
 
 def _written(name: str, version: int, write: Callable[[_Writer], None]) -> bytes:
@@ -177,7 +177,7 @@ def _written(name: str, version: int, write: Callable[[_Writer], None]) -> bytes
 
 
 class _Writer:
-    """Puts fields one behind the other."""
+    """Appends fields one after the other."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -200,7 +200,7 @@ class _Writer:
         self.parts.append(_INT32.pack(value))
 
     def partitions(self, field: str, values: Partitions) -> None:
-        """Each topic once, both topics and numbers in order."""
+        """Each topic once; topics and partition numbers sorted."""
         self.field, self.allowed = field, "topics of at most 32767 bytes of UTF-8, int32 numbers"
         by_topic = [(topic, list(its)) for topic, its in groupby(sorted(values), key=attrgetter("topic"))]
         self.parts.append(_INT32.pack(len(by_topic)))
@@ -219,7 +219,7 @@ def _read(name: str, data: bytes, read: Callable[[_Reader, int], T]) -> T:
 
 
 class _Reader:
-    """Takes fields one after the other; what is behind the last one asked for is never looked at."""
+    """Reads fields one after the other; bytes after the last requested field are ignored."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -260,7 +260,7 @@ class _Reader:
         return self._number(_INT32)
 
     def partitions(self, field: str) -> Partitions:
-        """A topic or a number that comes twice counts once, as it does for Kafka."""
+        """A repeated topic or partition counts once, as in Kafka."""
         self.field = field
         found: set[TopicPartition] = set()
         for _ in range(self._count(_SMALLEST_TOPIC)):

@@ -1,9 +1,9 @@
-"""What a broker's error codes mean to a member of a classic group, and what its user is told.
+"""The meaning of a broker's error codes for a member of a classic group, and the exceptions raised to its user.
 
     ConnectGroupError
-    ├── BrokerError           a request refused for good: which, why, and what can be done about it
-    │   └── CommitRefused     the partitions have gone, or may have: somebody else will read on from the last commit
-    ├── TransportError        no broker answered in time
+    ├── BrokerError           a request was rejected and must not be retried: which, why, and how to resolve it
+    │   └── CommitRefused     the member lost the partitions, or may have: another member continues at the last commit
+    ├── TransportError        no broker responded in time
     ├── FencedInstanceId      another process has taken over this member's ``instance_id``
     ├── PluginError           the assignor or the listener
     └── ConfigError           a setting
@@ -20,7 +20,7 @@ from ..protocol.units import printable
 
 
 class Code(IntEnum):
-    """The error codes that are looked at here, by Kafka's numbers."""
+    """The error codes handled here, by Kafka's numbers."""
 
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -49,13 +49,13 @@ class Code(IntEnum):
 
 
 COORDINATOR_MOVED = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
-"""Find the coordinator again, then ask there."""
+"""Look the coordinator up again, then retry."""
 
 ASK_AGAIN = COORDINATOR_MOVED | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.REQUEST_TIMED_OUT}
-"""The same request may be sent again."""
+"""The same request may be retried."""
 
 MEMBERSHIP_LOST = frozenset({Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID})
-"""The group has gone on without the sender: what it held may be another's."""
+"""The sender is no longer a member of the current generation: its partitions may belong to another member."""
 
 _ADVICE = {
     Code.INCONSISTENT_GROUP_PROTOCOL: "the members of this group have no assignor in common with this one, "
@@ -72,7 +72,7 @@ _ADVICE = {
 
 
 class BrokerError(ConnectGroupError):
-    """A broker turned a request down, and asking again does not help. ``code`` is Kafka's number, if it said one."""
+    """A broker rejected a request, and a retry does not help. ``code`` is Kafka's error code, None if absent."""
 
     def __init__(self, what: str, code: int | None = None) -> None:
         super().__init__(what if code is None else f"{what}: {told(code)}")
@@ -80,14 +80,14 @@ class BrokerError(ConnectGroupError):
 
 
 class CommitRefused(BrokerError):
-    """The group did not take offsets: this member is no longer in it, or no longer in that generation.
+    """The group rejected a commit: this member is no longer in the group, or no longer in that generation.
 
-    Nothing was stored. What was read since the last commit will be read again by whoever has the partitions now.
+    Nothing was stored. The new owners of the partitions will read again all records since the last commit.
     """
 
 
 def told(code: int) -> str:
-    """An error code for people."""
+    """Format an error code for users."""
     try:
         known = Code(code)
     except ValueError:

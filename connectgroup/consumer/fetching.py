@@ -1,8 +1,8 @@
-"""Records out of a cluster, through confluent-kafka; the group is none of its business.
+"""Fetch records from a cluster, through confluent-kafka; group membership is not handled here.
 
-librdkafka is told partition by partition what to read from which offset, and is never subscribed. All calls to it are
-made in one thread of this consumer's own: they may block, they never overlap, and what is dropped after a read has
-begun is dropped after that read has ended.
+librdkafka is assigned partitions and offsets explicitly and never subscribes. All calls to it are made in a single
+thread that belongs to this consumer: calls may block, they never overlap, and a partition that is dropped during a read
+is dropped after that read has ended.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ except ImportError as missing:
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 5.0
-"""How long a question to a broker may hold up the reading of what else there is."""
+"""How long one offset query may delay the reading of other partitions."""
 
 REFUSALS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError._AUTO_OFFSET_RESET,
 )
-"""What librdkafka does not get over by itself."""
+"""Errors from which librdkafka does not recover by itself."""
 
 logger = logging.getLogger(__name__)
 
 
 class FetchError(ConnectGroupError):
-    """Records cannot be read; where and why."""
+    """Records cannot be read; names the partition and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,11 @@ class Record:
     Attributes:
         topic: its topic.
         partition: its partition.
-        offset: its place there.
+        offset: its offset in the partition.
         timestamp_ms: since 1970, -1 if it has none.
         key: null if it has none.
         value: null if it is a tombstone.
-        headers: in order; a name may come more than once.
+        headers: in order; names may repeat.
         leader_epoch: of the leader that wrote it, -1 unknown.
     """
 
@@ -72,10 +72,10 @@ class Record:
 
 
 class Fetcher:
-    """Reads the partitions it has been told to.
+    """Reads its assigned partitions.
 
     Raises:
-        ConfigError: confluent-kafka is not installed, or refuses one of ``settings.fetch``.
+        ConfigError: confluent-kafka is not installed, or rejects one of ``settings.fetch``.
     """
 
     def __init__(self, settings: ConsumerSettings) -> None:
@@ -84,10 +84,10 @@ class Fetcher:
         self._consumer = make_consumer(settings)
 
     async def where_to_begin(self, partition: TopicPartition) -> int | None:
-        """The offset to read from where the group has committed none; null if it cannot be told just now.
+        """Return the start offset of a partition without a committed offset; null if it is not available at present.
 
         Raises:
-            FetchError: ``auto_offset_reset`` is error, or there is no right to read the partition.
+            FetchError: ``auto_offset_reset`` is error, or the principal is not authorized to read the partition.
         """
         if self._reset == "error":
             raise FetchError(f"{partition}: the group has no offset and auto_offset_reset is error")
@@ -98,7 +98,7 @@ class Fetcher:
             except KafkaException as error:
                 if error.args[0].code() in REFUSALS:
                     raise
-                # The group may know of a new partition before librdkafka does; being asked makes it look.
+                # The group may know of a new partition before librdkafka does; this query makes librdkafka refresh.
                 logger.warning("%s: %s; trying again", partition, printable(error.args[0].str(), most=200))
                 return None
             return int(low if self._reset == "earliest" else high)
@@ -106,35 +106,35 @@ class Fetcher:
         return await self._call(f"{partition}: its first and last offset", ask)
 
     async def take(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these too, from these offsets."""
+        """Add these partitions, at these offsets."""
         if offsets:
             listed = [_theirs(partition, offset) for partition, offset in sorted(offsets.items())]
             await self._call("taking partitions", lambda: self._consumer.incremental_assign(listed))
 
     async def drop(self, partitions: Partitions) -> None:
-        """Read these no more; returns when a read that had begun has ended."""
+        """Remove these partitions; returns after a read in progress has ended."""
         if partitions:
             listed = [_theirs(partition) for partition in sorted(partitions)]
             await self._call("dropping partitions", lambda: self._consumer.incremental_unassign(listed))
 
     async def fetch(self, most: int, timeout_s: float) -> list[Record]:
-        """Up to ``most`` records, none if there are none within ``timeout_s``; of a partition in order.
+        """Return up to ``most`` records, none if none arrive within ``timeout_s``; in order within a partition.
 
         Raises:
-            FetchError: the brokers refuse to let a partition be read.
+            FetchError: the brokers reject reads of a partition.
         """
 
         def read() -> list[Record]:
             first = self._consumer.poll(timeout_s)
             if first is None:
                 return []
-            # consume() waits until it has as many as it was asked for; what is there already it gives at once.
+            # consume() blocks until it has as many as requested; with timeout 0 it returns what has arrived already.
             return [record for message in (first, *self._consumer.consume(most - 1, 0)) for record in _records(message)]
 
         return await self._call("reading", read)
 
     async def close(self) -> None:
-        """Let go of the cluster."""
+        """Disconnect from the cluster."""
         await self._call("closing", self._consumer.close)
         self._thread.shutdown(wait=False)
 
@@ -146,10 +146,10 @@ class Fetcher:
 
 
 def make_consumer(settings: ConsumerSettings) -> Consumer:
-    """librdkafka's consumer, with everything off that has to do with groups."""
+    """Create librdkafka's consumer, with all group features disabled."""
     ours: dict[str, Any] = {
         "bootstrap.servers": settings.bootstrap,
-        # It must have one. It is never subscribed, so it neither joins nor commits.
+        # Required by librdkafka. The consumer never subscribes, so it neither joins nor commits.
         "group.id": settings.group,
         "client.id": settings.client_id,
         "enable.auto.commit": False,
@@ -158,7 +158,7 @@ def make_consumer(settings: ConsumerSettings) -> Consumer:
         "client.rack": settings.rack or "",
         "log_level": 3,
     }
-    # A broker that comes back after a restart is read from again within this time.
+    # Reading resumes within this time after a broker has restarted.
     defaults = {"reconnect.backoff.max.ms": 1_000}
     try:
         return Consumer({**defaults, **settings.fetch, **ours}, logger=logger)
@@ -174,7 +174,7 @@ def _theirs(partition: TopicPartition, offset: int | None = None) -> Any:
 
 
 def _records(message: Message) -> list[Record]:
-    """The record, or none where the message is a passing trouble that librdkafka gets over by itself."""
+    """The record, or none if the message is a transient error from which librdkafka recovers by itself."""
     error = message.error()
     if error is not None:
         where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
