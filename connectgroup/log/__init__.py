@@ -1,1 +1,1 @@
-"""Where a group's records are kept: one contract (``base``), one module a back end."""
+"""Logs store the records of groups: one contract (``base``), one module per back end."""

@@ -1,22 +1,24 @@
-"""A log keeps the records of many groups, in order, batch by batch, and hands them out again after a restart.
+"""A log stores the records of many groups in order, in batches, and replays them after a restart.
 
-What a log promises to its caller, in the order of a life:
+The contract of a log, in the order of its life cycle:
 
-1. ``open`` takes the log for this process alone and raises its *epoch*. Either a second process is turned away,
-   or it takes over and the first one's next ``append`` fails with ``LogFenced``. Never do both write (D4).
-2. ``load`` gives each group's records in the order they were appended, whole batches only. It waits for the
-   appends called before it. A group with a record that cannot be trusted - unknown kind or version, bad checksum,
-   bytes that do not decode, a record missing - gets an error in place of its records, and is never served with
-   that record left out (D7, KAFKA-18672). The other groups are not affected.
-3. ``append`` writes one batch, all or nothing, and returns when it would survive the crashes this log promises to
-   survive (D3). Batches stand in the order in which ``append`` was called, also when calls overlap. An empty batch
-   writes nothing and returns once everything before it is durable: an answer that reveals a state waits on that.
-4. A failed ``append`` says which of two things happened. ``AppendRefused``: nothing was written, nothing else is
-   affected, no need to load again. Any other ``LogError``, or a cancelled call: the outcome is unknown; the caller
-   drops what it knows of the group and loads it again, and never sends the batch again blind (D6).
-5. A log may be compacted at any time: a record replaced by a later one of the same key may be gone, and so may a
-   tombstone with all it removed. Replaying what is left gives the same state (D2).
-6. ``close`` ends it. What was acknowledged stays; every later call raises ``LogError``.
+1. ``open`` takes ownership of the log for this process and increments its *epoch*. Either a second process is
+   rejected, or it takes over and the next ``append`` of the first process fails with ``LogFenced``. Two processes
+   never both write (D4).
+2. ``load`` returns each group's records in append order, whole batches only. It waits for the appends called before
+   it. If a group has a corrupt record (unknown kind or version, wrong checksum, bytes that do not decode, a missing
+   record), ``load`` returns an error instead of the group's records; the group is never served without that record
+   (D7, KAFKA-18672). Other groups are not affected.
+3. ``append`` writes one batch atomically and returns when the batch is durable, that is, when it survives the crashes
+   that this log promises to survive (D3). Batches are in the order of the ``append`` calls, also when calls overlap.
+   An empty batch writes nothing and returns when all earlier batches are durable: a response that exposes state
+   waits for this.
+4. A failed ``append`` has one of two meanings. ``AppendRefused``: nothing was written, nothing else is affected, and
+   no reload is needed. Any other ``LogError``, or a cancelled call: the outcome is unknown; the caller drops its state
+   of the group, reloads the group, and never retries the batch without the reload (D6).
+5. A log may be compacted at any time. Compaction may remove a record that a later record of the same key replaces,
+   and a tombstone together with the records that it deletes. Replaying the remaining records gives the same state (D2).
+6. ``close`` closes the log. Acknowledged batches remain; every later call raises ``LogError``.
 
 One log belongs to one event loop. Sources: Kafka's ``CoordinatorRuntime`` and ``CoordinatorLoader``; reliability
 list D1-D10.
@@ -34,58 +36,58 @@ from ..protocol.units import printable
 from ..wire.record_codec import encode_record
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Largest batch by default: a target for 1,000 workers and 100,000 tasks takes about 1 MB."""
+"""Default maximum batch size: a target assignment for 1,000 workers and 100,000 tasks takes about 1 MB."""
 
 Loaded = tuple[Record, ...] | LogError
-"""One group out of the log: its records, or why it must not be served."""
+"""One loaded group: its records, or the error because of which it must not be served."""
 
 
 class AppendRefused(LogError):
-    """The batch cannot be written here, and nothing was: too large, or holding a value that no record can hold."""
+    """The log rejected the batch and wrote nothing: it is too large, or a value in it cannot be encoded."""
 
 
 class LogFenced(LogError):
-    """Another process has opened the log since. This one must stop serving; opening again would fence the other."""
+    """Another process has opened the log. This process must stop serving; to reopen would fence the other process."""
 
 
 class Log(Protocol):
-    """What the coordinator's runtime needs of a log; the duties are the prose above."""
+    """The log interface of the coordinator runtime; the module docstring is its contract."""
 
     @property
     def epoch(self) -> int:
-        """The coordinator epoch of this opening, >= 1; each opening of the same log has a higher one."""
+        """The coordinator epoch of this opening, >= 1; it increases with each opening of the same log."""
 
     async def open(self) -> None:
-        """Take the log for this process and raise its epoch.
+        """Take ownership of the log for this process and increment its epoch.
 
         Raises:
-            LogError: what is wrong with the place, on one line; nothing is held then, and ``open`` may be tried again.
+            LogError: a one-line description of the problem. No resource is held, and ``open`` may be retried.
         """
 
     async def load(self, group_id: str | None = None) -> dict[str, Loaded]:
-        """The records of one group, or of all.
+        """Return the records of one group, or of all groups.
 
         Args:
-            group_id: the group; the result then has exactly this key, with ``()`` if the log has nothing of it.
+            group_id: the group; the result then has exactly this key, with ``()`` if the log has no records of it.
 
         Raises:
-            LogError: nothing can be read at all.
+            LogError: the log cannot be read at all.
         """
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Add one batch, durable on return.
+        """Append one batch; it is durable on return.
 
         Raises:
             AppendRefused: nothing was written, and only this caller is affected (KAFKA-19760).
             LogFenced: another process owns the log now.
-            LogError: the outcome is unknown; load again.
+            LogError: the outcome is unknown; the caller must reload.
         """
 
     async def compact(self) -> int:
-        """Drop what later records have replaced; how many records that were."""
+        """Remove records that later records replace; return the number of removed records."""
 
     async def close(self) -> None:
-        """Let go of the log. A second call does nothing."""
+        """Close the log and release its ownership. A second call has no effect."""
 
 
 class EncodedRecord(NamedTuple):
@@ -96,10 +98,10 @@ class EncodedRecord(NamedTuple):
 
 
 def encode_batch(records: Sequence[Record], *, max_bytes: int) -> list[EncodedRecord]:
-    """A batch in its stored form, or ``AppendRefused``: the one place where a batch is turned down.
+    """Return a batch in its stored form. Only this function raises ``AppendRefused``.
 
-    The bound is on plain bytes, keys and values: an estimate of what compression would save failed the other
-    writers of a shared batch (KAFKA-19760).
+    The limit applies to the uncompressed bytes of keys and values: an estimate of the compression ratio made the other
+    writers of a shared batch fail (KAFKA-19760).
     """
     encoded = []
     size = 0
@@ -120,5 +122,5 @@ def encode_batch(records: Sequence[Record], *, max_bytes: int) -> list[EncodedRe
 
 
 def where(key: Key) -> str:
-    """A key as an error names it."""
+    """Format a key for an error message."""
     return f"group {printable(key.group_id)}: {key.kind.name.lower()} {printable(key.name)!r}"

@@ -1,7 +1,7 @@
-"""A log that lives as long as the process: for tests, for the simulator, and for trying things out.
+"""An in-memory log that lives as long as the process: for tests, for the simulator, and for experiments.
 
-It stores bytes, not objects, so that what comes out is what any other log would give, and keeps the same order,
-bounds and fencing. ``MemoryStorage`` is the "disk": give the same one to a second log to see a restart.
+It stores bytes, not objects, so that it returns what any other log would return, and it has the same order, limits and
+fencing. ``MemoryStorage`` takes the role of the disk: pass the same storage to a second log to simulate a restart.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .base import MAX_BATCH_BYTES, EncodedRecord, Loaded, Log, LogFenced, encode
 
 @dataclass(slots=True)
 class MemoryStorage:
-    """What outlives a ``MemoryLog``: the batches in order, and the epoch of the newest opening."""
+    """The durable part of a ``MemoryLog``: the batches in order, and the epoch of the latest opening."""
 
     batches: list[list[EncodedRecord]] = field(default_factory=list)
     epoch: int = 0
 
 
 class MemoryLog(Log):
-    """The log contract without a disk. Opening the same storage again fences the log that had it."""
+    """The log contract without a disk. A new log that opens the same storage fences the earlier one."""
 
     def __init__(self, storage: MemoryStorage | None = None, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
         self._storage = MemoryStorage() if storage is None else storage

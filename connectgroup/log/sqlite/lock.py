@@ -1,8 +1,8 @@
-"""One process at a time: a lock file beside the log, held for the life of the log, that names its holder.
+"""A lock file next to the log, which names the process that holds it. One process at a time may open the log.
 
-The lock is the operating system's (``flock``), so it is gone the moment its holder is, however it ended. The text
-in the file is for the next one to read: which process has it, and what that process was doing when it died.
-The file is never removed: a second process could then lock a new file of that name while the first has the old one.
+The lock is an operating system lock (``flock``), so it is released when the holder ends, however it ends. The next
+process reads the text in the file: the id of the last holder, and its state when it ended. The file is never removed:
+otherwise a second process could lock a new file of that name while the first process still holds the old file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...protocol.units import printable
 
 
 class LockFile:
-    """A lock file. ``left_by`` is what the previous holder had last written."""
+    """A lock file. ``left_by`` is the last text that the previous holder wrote."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,10 +24,10 @@ class LockFile:
         self._descriptor = -1
 
     def acquire(self, what: Path) -> None:
-        """Take the lock, or raise ``LogError`` naming the process that has it.
+        """Take the lock, or raise ``LogError`` naming the process that holds it.
 
         Args:
-            what: the file that is guarded, for the error.
+            what: the guarded file, for the error message.
         """
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -45,20 +45,20 @@ class LockFile:
         self.left_by = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
 
     def write(self, doing: str) -> None:
-        """Say what the holder is doing; durable on return.
+        """Write the holder's state; durable on return.
 
-        The next one compares it with the files it finds, also after the power was lost: what it says must not reach
-        the disk later than what is done under it.
+        The next holder compares the state with the files it finds, also after a power loss: the state must reach the
+        disk before the changes that are made in this state.
 
         Raises:
             OSError: the file cannot be written.
         """
-        # Always as long, so that it is written over in one piece and no full disk can be in the way.
+        # Fixed length: the text is overwritten in one piece, and a full disk cannot make the write fail.
         text = f"{os.getpid()} {doing}".ljust(63).encode() + b"\n"
         try:
             self._put(text)
         except OSError:
-            # Once more: a log that was closed in good order would be refused for what is left here from before.
+            # Retry once: otherwise the stale state would make the next ``open`` reject a log that was closed cleanly.
             self._put(text)
 
     def _put(self, text: bytes) -> None:
@@ -66,14 +66,14 @@ class LockFile:
         os.fsync(self._descriptor)
 
     def in_place(self) -> bool:
-        """Whether the file of that name is still the one that is locked."""
+        """Whether the file at the path is still the locked file."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
         except OSError:
             return False
 
     def release(self) -> None:
-        """Let go. A second call does nothing."""
+        """Release the lock. A second call has no effect."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,9 +1,8 @@
-"""A log in one SQLite file: the log of an embedded deployment.
+"""A log in one SQLite file, for embedded deployments.
 
-Every statement runs on one thread of the log's own, so that a slow disk never holds up the event loop. Batches that
-wait while one is being written are written together, in one transaction with one fsync (group commit): the time
-to an answer grows with the disk, not with the number of groups. What the file holds and how it is kept whole is in
-``sqlite_store``.
+All statements run on one thread that the log owns, so that a slow disk never blocks the event loop. Batches that are
+queued while another batch is written are written together, in one transaction with one fsync (group commit): latency
+depends on the disk, not on the number of groups. ``store`` documents the contents of the file and its integrity checks.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ Waiting = tuple[list[EncodedRecord], "asyncio.Future[None]"]
 class SqliteLog(Log):
     """The log contract on a file.
 
-    Survives: an end of the process at any moment, and (synchronous=FULL) of the machine, as far as its disk keeps
-    what it has acknowledged.
+    Acknowledged batches survive a crash of the process at any time, and (synchronous=FULL) a crash of the machine,
+    provided that its disk keeps the data it has acknowledged.
 
     Args:
-        path: the file; made if it does not exist, in a folder that does, for its owner only (mode 0600). One that other
-            users may access is opened with a warning. ``<path>.lock`` stands beside it.
-        max_batch_bytes: largest batch, in plain bytes of keys and values.
-        compact_after: records that one group may add before replaced ones are dropped (more if more are live).
+        path: the file. If it does not exist, it is created with mode 0600 in an existing directory. A file that other
+            users may access is opened with a warning. The lock file is ``<path>.lock``.
+        max_batch_bytes: maximum batch size, in uncompressed bytes of keys and values.
+        compact_after: records that one group may add before it is compacted (more if it has more live records).
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class SqliteLog(Log):
         await written
 
     async def _write(self) -> None:
-        """Write what waits, as much as there is at a time, until nothing waits."""
+        """Write all queued batches together, repeatedly, until the queue is empty."""
         taken: list[Waiting] = []
         try:
             while self._waiting:
@@ -77,22 +76,22 @@ class SqliteLog(Log):
                     due = await self._run(Store.append, [batch for batch, _ in taken])
                 except Exception as error:
                     for _, written in taken:
-                        if not written.done():  # done: its caller has gone away
+                        if not written.done():  # done: its caller was cancelled
                             written.set_exception(_copy(error))
                 else:
                     for _, written in taken:
                         if not written.done():
                             written.set_result(None)
-                with suppress(LogError):  # the next append meets the same trouble and has somebody to tell
+                with suppress(LogError):  # the next append gets the same error and has a caller to raise it to
                     for group_id in due:
                         await self._run(Store.compact, group_id)
         finally:
             self._writer = None
-            for _, written in (*taken, *self._waiting):  # none, unless this task was cancelled
+            for _, written in (*taken, *self._waiting):  # none, unless this asyncio task was cancelled
                 written.cancel()
 
     async def load(self, group_id: str | None = None) -> dict[str, Loaded]:
-        with suppress(LogError):  # told to those who appended
+        with suppress(LogError):  # already raised to the callers of append
             await self.append(())
         return await self._run(Store.load, group_id)
 
@@ -108,7 +107,7 @@ class SqliteLog(Log):
         store = Store(self._path, compact_after=self._compact_after)
         try:
             opened = asyncio.get_running_loop().run_in_executor(thread, store.open)
-        except RuntimeError as error:  # the executor's, which makes its thread now: all later calls run in that one
+        except RuntimeError as error:  # the executor creates its thread now; all later calls use this thread
             raise LogError(f"{self._path}: not opened: {error}") from error
         try:
             self._epoch = await opened
@@ -142,7 +141,7 @@ class SqliteLog(Log):
 
 
 def _copy(error: Exception) -> Exception:
-    """The same error for one more waiter: one exception object for all would mix up their tracebacks."""
+    """Copy an error for one caller: a shared exception object would mix up the tracebacks of several callers."""
     if not isinstance(error, LogError):
         return error
     copy: LogError = type(error)(*error.args)

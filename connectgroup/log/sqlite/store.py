@@ -1,13 +1,13 @@
-"""The SQLite file itself: what is in it, and what is checked. All of it runs on one thread and may block.
+"""The SQLite file: its contents and its integrity checks. All methods run on one thread and may block.
 
-Tables: ``records``, one row a record in log order, tombstones with a null value; ``groups``, for each group the
-number of its rows and the sum of their checksums; ``meta``, the coordinator epoch. SQLite keeps no checksum of
-its pages, so a bit that flips on disk can alter a row, hide it or give it to another group without an error.
-The checksum of each row and the sum of each group find all three.
+Tables: ``records``, one row per record in log order, tombstones with a null value; ``groups``, for each group the
+number of its rows and the sum of their checksums; ``meta``, the coordinator epoch. SQLite keeps no checksums of
+its pages, so a bit flip on disk can alter a row, hide it or move it to another group without an error. The checksum
+of each row and the sum of each group detect all three.
 
-synchronous=FULL, because NORMAL may lose an acknowledged commit. After any failure the connection is thrown away and
-the next call makes a new one, as a restarted process would, writing the WAL back into the file first: a commit whose
-fsync failed may be in the WAL or not, and must not come and go.
+The store uses synchronous=FULL, because NORMAL may lose an acknowledged commit. After any failure it discards the
+connection. The next call opens a new one, as a restarted process would, and writes the WAL back into the file first:
+a commit whose fsync failed may or may not be in the WAL, and must not appear and disappear later.
 
 Source: sqlite.org, "Write-Ahead Logging", "PRAGMA synchronous", "Database File Format".
 """
@@ -36,12 +36,12 @@ from .lock import LockFile
 from .wal import check_wal, rewrite_wal
 
 APPLICATION_ID: Final = 0x434E4752
-"""'CNGR' in the file's header: what tells our file from any other database."""
+"""'CNGR' in the file's header: distinguishes a connectgroup log from other databases."""
 
 SCHEMA_VERSION: Final = 1
 
 COMPACT_AFTER: Final = 2_000
-"""Rows of one group: its compaction then takes some 50 ms, in which nothing else is written."""
+"""Rows of one group: its compaction then takes about 50 ms, during which nothing else is written."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE records (
@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 
 class Store:
-    """One opening of the file. ``open`` first; any method may raise ``LogError``, which names the file."""
+    """One opening of the file. Call ``open`` first; any method may raise ``LogError``, which names the file."""
 
     def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER) -> None:
         self.path = path
@@ -84,15 +84,15 @@ class Store:
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         self._connection: sqlite3.Connection | None = None
         self._epoch = 0
-        self._live: Counter[str] = Counter()  # each group's rows after its last compaction
-        self._added: Counter[str] = Counter()  # and those added since
+        self._live: Counter[str] = Counter()  # rows per group after its last compaction
+        self._added: Counter[str] = Counter()  # rows per group added since then
 
     def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> list[str]:
-        """Write the batches in one transaction; the groups that it is time to ``compact``."""
+        """Write the batches in one transaction; return the groups that are due for ``compact``."""
         if not any(batches):
             return []
         with self._transaction() as connection:
-            # The lock file should make this impossible; somebody may have removed it (D4).
+            # The lock file should make this impossible, unless it was removed (D4).
             epoch = self._read_epoch(connection)
             if epoch != self._epoch:
                 raise LogFenced(f"{self.path}: opened by another process at epoch {epoch}, this one has {self._epoch}")
@@ -110,11 +110,11 @@ class Store:
             connection.executemany(_INSERT, rows)
             connection.executemany(_COUNT, [(group_id, *sums[group_id]) for group_id in sums])
         self._added.update({group_id: count for group_id, (count, _) in sums.items()})
-        # As many again as are live: compaction costs in the mean no more than appending did.
+        # Due when as many rows were added as are live: the amortized cost of compaction does not exceed that of append.
         return [group for group in sums if self._added[group] >= max(self._compact_after, self._live[group])]
 
     def load(self, group_id: str | None) -> dict[str, Loaded]:
-        """The records of one group or of all; a group that cannot be trusted has an error in place of them."""
+        """Return the records of one group or of all groups; a corrupt group has an error instead of its records."""
         found: dict[str, list[Record]] = {} if group_id is None else {group_id: []}
         broken: dict[str, LogError] = {}
         sums: dict[str, tuple[int, int]] = {}
@@ -143,9 +143,9 @@ class Store:
         return {group: broken[group] if group in broken else tuple(records) for group, records in found.items()}
 
     def compact(self, group_id: str | None = None) -> int:
-        """Drop rows that a later one replaces, and tombstones, of one group or of all; how many.
+        """Remove replaced rows and tombstones of one group or of all groups; return the number of removed rows.
 
-        A group in which anything is wrong is left as it is: what is broken must neither hide nor be hidden.
+        A corrupt group is not changed: a corrupt row must neither replace a valid row nor be removed unnoticed.
         """
         with self._transaction() as connection:
             newest: dict[Key, int] = {}
@@ -155,7 +155,7 @@ class Store:
                 try:
                     key = row.key()
                 except WireError:
-                    continue  # then the sums do not agree
+                    continue  # the sums do not match then
                 newest[key] = row.offset
                 entries.append((row.offset, key, row.value is None, row.crc))
             expected = self._sums(connection, group_id)
@@ -174,7 +174,7 @@ class Store:
         return len(dropped)
 
     def open(self) -> int:
-        """Take the file: lock, check, make if new, raise the epoch, compact. The new epoch."""
+        """Open the file: lock, check, create if new, increment the epoch, compact. Return the new epoch."""
         with self._errors():
             self._check_place()
             self._lock.acquire(self.path)
@@ -194,7 +194,7 @@ class Store:
         return self._epoch
 
     def close(self) -> None:
-        """Close the file, then let go of the lock. Never raises for what is already lost."""
+        """Close the file, then release the lock. Errors of a connection that has already failed are not raised."""
         try:
             if self._connection is not None:
                 self._drop_connection()
@@ -204,14 +204,14 @@ class Store:
     # ------------------------------------------------------------------------------------------ connection
 
     def _connect(self) -> sqlite3.Connection:
-        """A connection to a file that is ours, in WAL mode with nothing left in the WAL."""
+        """Connect to a file that is a connectgroup log, in WAL mode, with an empty WAL."""
         with self._errors():
-            self._settle_wal()  # first: SQLite would cut it and write the rest back
+            self._settle_wal()  # first: SQLite would truncate the WAL and write the rest back
             _make_private(self.path)
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
         try:
             with self._errors():
-                # Text comes as bytes: a row with broken text must not fail the rows after it.
+                # Read text as bytes: a row with invalid text must not fail the rows after it.
                 connection.text_factory = bytes
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")
@@ -239,8 +239,8 @@ class Store:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 if busy:
                     raise LogError(f"{self.path}: another process is reading it and holds up its write-ahead log")
-                # A WAL file exists from here on until the connection is closed. On the disk, too: said of one that
-                # is not found after a power loss, "writing" would mean that records are missing.
+                # From here on, a WAL file exists until the connection is closed. Sync its directory entry before the
+                # state "writing": that state without a WAL file after a power loss would mean that records are missing.
                 _sync_folder(self.path.parent)
                 self._lock.write("writing")
         except BaseException:
@@ -250,14 +250,14 @@ class Store:
 
     def _settle_wal(self) -> None:
         check_wal(self._wal)
-        # Only what is left of a log of ours, of which this is the one holder: where no process has been named before,
-        # or the lock file is another one now, somebody may be writing.
+        # Rewrite only the WAL of a connectgroup log that only this process holds: if the lock file named no earlier
+        # holder, or has been replaced, another process may be writing.
         if (self._epoch or self._lock.left_by) and self._lock.in_place() and _is_ours(self.path):
             rewrite_wal(self._wal)
 
     def _close(self, connection: sqlite3.Connection, doing: str) -> None:
         with suppress(OSError):
-            self._lock.write(doing)  # no longer "writing": the last connection takes the WAL file with it
+            self._lock.write(doing)  # no longer "writing": closing the last connection removes the WAL file
         with suppress(sqlite3.Error):
             connection.close()
 
@@ -268,7 +268,7 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that is dropped if anything goes wrong on it."""
+        """Yield a connection; drop it on any error."""
         if self._connection is None:
             if not self._epoch:
                 raise LogError(f"{self.path}: is not open")
@@ -282,7 +282,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction: committed at the end, rolled back and the connection dropped on any error."""
+        """Run a write transaction: commit at the end; on any error, roll back and drop the connection."""
         with self._reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
@@ -290,10 +290,10 @@ class Store:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What the file system or SQLite says becomes a ``LogError`` that names the file."""
+        """Convert errors of the file system and of SQLite to a ``LogError`` that names the file."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite's message quotes what is damaged
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError: the message quotes damaged bytes
             name = getattr(error, "sqlite_errorname", "")
             raise LogError(f"{self.path}: {printable(error, most=200)}{name and f' ({name})'}") from error
         except OSError as error:
@@ -305,7 +305,7 @@ class Store:
         where, arguments = ("", ()) if group_id is None else (" WHERE group_id = ?", (group_id,))
         for values in connection.execute(f"{_SELECT}{where} ORDER BY offset", arguments):
             row = Row.of(values)
-            if row is not None:  # its group misses it: see the sums
+            if row is not None:  # otherwise its group's sums do not match
                 yield row
 
     def _sums(self, connection: sqlite3.Connection, group_id: str | None) -> dict[str, tuple[int, int]]:
@@ -332,7 +332,7 @@ class Store:
             raise LogError(f"{self.path}: its folder does not exist")
         if self.path.exists() and not os.access(self.path, os.W_OK):
             raise LogError(f"{self.path}: cannot be written by this user")
-        if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would take one byte for none
+        if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would treat a one-byte file as empty
             raise LogError(f"{self.path}: is not a database; allowed: a log of ours or a new file")
         kind = file_system(self.path.parent)
         if kind in _NETWORK:
@@ -341,7 +341,7 @@ class Store:
             logger.warning("%s: is on %s, its records do not survive a restart of the machine", self.path, kind)
 
     def _check_mode(self) -> None:
-        """Warn where others may read the log. Its mode is kept: an operator may have set it for a backup."""
+        """Warn if other users may access the log. Keep its mode: an operator may have set it for a backup."""
         with self._errors():
             mode = stat.S_IMODE(self.path.stat().st_mode)
         if mode & 0o077:
@@ -352,9 +352,11 @@ class Store:
             )
 
     def _check_what_is_left(self) -> None:
-        """A process that died while it wrote has left a WAL; without it, acknowledged records are missing.
+        """Check that the files match the state of the previous holder.
 
-        So they are in a file that is empty after somebody wrote to it; one that is gone after a good end was removed.
+        A process that died while it was writing left a WAL; without the WAL, acknowledged records are missing. They are
+        also missing if the file is empty after a process has written to it. A file that is missing after a clean close
+        was removed on purpose.
         """
         holder, _, doing = self._lock.left_by.partition(" ")
         if doing in ("writing", "closing") and self.path.exists() and not self.path.stat().st_size:
@@ -371,7 +373,7 @@ class Store:
 
 
 class Row:
-    """One row as it stands in the file, trusted in nothing."""
+    """One row as read from the file, not verified."""
 
     __slots__ = ("batch", "crc", "epoch", "group_id", "kind", "name", "offset", "raw_group", "value")
 
@@ -387,7 +389,7 @@ class Row:
 
     @classmethod
     def of(cls, values: tuple[Any, ...]) -> Row | None:
-        """The row, or ``None`` if its columns are not even of the right types."""
+        """Return the row, or ``None`` if a column has the wrong type."""
         *numbers, group, name, value, crc = values
         if not all(isinstance(number, int) for number in (*numbers, crc)):
             return None
@@ -400,7 +402,7 @@ class Row:
         return row
 
     def key(self) -> Key:
-        """The row's key, its checksum verified; ``WireError`` otherwise."""
+        """Return the row's key after verifying the row's checksum; otherwise raise ``WireError``."""
         crc = row_checksum(self.offset, self.batch, self.epoch, self.kind, self.raw_group, self.name, self.value)
         if crc != self.crc:
             raise WireError(f"its checksum is {crc}, {self.crc} was written")
@@ -410,7 +412,7 @@ class Row:
             raise WireError(f"record kind {self.kind} is not known to this version of the software") from error
 
     def record(self, *, newest_epoch: int) -> Record:
-        """The row's record, all checks made; ``WireError`` names what is wrong."""
+        """Return the row's record after all checks; otherwise raise ``WireError``, which names the problem."""
         key = self.key()
         if self.epoch > newest_epoch:
             raise WireError(f"it is of coordinator epoch {self.epoch}, the log is at {newest_epoch}")
@@ -420,7 +422,7 @@ class Row:
 def row_checksum(
     offset: int, batch: int, epoch: int, kind: int, group_id: bytes, name: bytes, value: bytes | None
 ) -> int:
-    """CRC-32 over all columns of a row; lengths included, so that no two rows read the same."""
+    """Return the CRC-32 of all columns of a row, including lengths, so that no two rows have the same encoding."""
     head = struct.pack(
         ">qqqqqqq", offset, batch, epoch, kind, len(group_id), len(name), -1 if value is None else len(value)
     )
@@ -428,7 +430,7 @@ def row_checksum(
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system a folder is on, as Linux names it; empty where that cannot be told."""
+    """Return the type of a directory's file system, as Linux names it; empty if it cannot be determined."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -438,23 +440,23 @@ def file_system(folder: Path) -> str:
     for line in mounts:
         _, point, kind, *_ = line.split(" ")
         point = point.replace("\\040", " ")
-        # The last mount of a point hides those before it.
+        # A later mount on the same mount point hides the earlier ones.
         if real.is_relative_to(point) and len(point) >= len(best[0]):
             best = (point, kind)
     return best[1]
 
 
 def _make_private(path: Path) -> None:
-    """Make the file, readable by its owner only, unless it exists.
+    """Create the file with mode 0600 unless it exists.
 
-    SQLite would make it readable by everybody. It gives its WAL and shared-memory files the mode of the database.
+    SQLite would create it readable by all users. SQLite gives its WAL and shared-memory files the mode of the database.
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether the file itself, without its WAL, says so."""
+    """Whether the file itself, without its WAL, has connectgroup's application id."""
     try:
         with path.open("rb") as file:
             return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")

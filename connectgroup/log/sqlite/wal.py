@@ -1,11 +1,12 @@
-"""A look at SQLite's write-ahead log before SQLite reads it: is the damage in it more than a torn tail?
+"""Checks SQLite's write-ahead log (WAL) before SQLite reads it: is it damaged before its last transaction?
 
-SQLite takes the frames of the WAL up to the first with a wrong checksum and forgets the rest, whatever it is. At the
-end that is right: a crash tears the transaction that was being written, and nobody was told that it is durable. In
-the middle it would lose acknowledged records without a word. Each transaction is durable before the next begins
-(synchronous=FULL, one writer), so at most one may be torn: two commits after the first bad frame are damage (F9).
+SQLite uses the frames of the WAL up to the first frame with a wrong checksum and discards the rest. At the end of the
+WAL that is correct: a crash tears the transaction that was being written, and that transaction was never acknowledged
+as durable. In the middle it would silently lose acknowledged records. Each transaction is durable before the next one
+begins (synchronous=FULL, one writer), so at most one can be torn: two commits after the first bad frame mean that the
+WAL is damaged (F9).
 
-A flip within the very last transaction cannot be told from a tear, and is taken for one.
+A bit flip within the last transaction cannot be distinguished from a torn write, and is treated as one.
 
 Source: sqlite.org, "WAL-mode File Format".
 """
@@ -27,18 +28,18 @@ _PAGE_SIZES: Final = [1 << power for power in range(9, 17)]
 
 
 def check_wal(wal: Path) -> None:
-    """Pass over a WAL that is whole, torn at the end, or not there.
+    """Check a WAL. An intact WAL, a WAL torn at its end, and a missing WAL pass.
 
     Raises:
-        LogError: it is damaged before its last transaction; names the frame.
-        OSError: it cannot be read.
+        LogError: the WAL is damaged before its last transaction; the message names the frame.
+        OSError: the WAL cannot be read.
     """
     try:
         data = wal.read_bytes()
     except FileNotFoundError:
         return
     if len(data) <= _HEADER.size:
-        return  # SQLite syncs the header before it writes a frame, so this one may be torn: nothing came after it
+        return  # SQLite syncs the header before it writes a frame: a torn header has no frames after it
     magic, _, page_size, _, *salts, sum0, sum1 = _HEADER.unpack_from(data)
     words = _WORDS.get(magic)
     if words is None or page_size not in _PAGE_SIZES or _checksum(words, data[:24], 0, 0) != (sum0, sum1):
@@ -54,21 +55,21 @@ def check_wal(wal: Path) -> None:
             if of_frame == salts and (found0, found1) == (sum0, sum1):
                 continue
             bad = number
-        # Frames with other salts are left from before the last checkpoint and are in the file already.
+        # Frames with other salts are older than the last checkpoint and already in the database file.
         commits += bool(commit) and of_frame == salts
     if commits > 1:
         raise _damaged(wal, f"frame {bad}, with {commits} commits after it")
 
 
 def rewrite_wal(wal: Path) -> None:
-    """Write a WAL again as it is, so that what can be read of it is on the disk. Nobody else may be writing it.
+    """Rewrite a WAL unchanged, so that its readable contents are on the disk. No other process may be writing it.
 
-    After a sync that failed, the kernel takes the pages for written: they are read as if they were on the disk, and no
-    later sync puts them there. SQLite would write such a transaction back into the file; after a power loss there
-    would be pages of it there and older ones, of an older transaction, in the WAL: a broken file.
+    After a failed fsync, the kernel marks the pages as clean: reads return them as if they were on the disk, and no
+    later fsync writes them. SQLite would copy such a transaction into the database file. After a power loss, the
+    database file would have pages of this transaction, and the WAL older pages of an earlier one: a corrupt database.
 
     Raises:
-        OSError: it cannot be read or written.
+        OSError: the WAL cannot be read or written.
 
     Source: Rebello et al., "Can Applications Recover from fsync Failures?" (2020).
     """
