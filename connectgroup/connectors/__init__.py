@@ -1,1 +1,1 @@
-"""Built-in connectors, found by their entry points like anybody else's."""
+"""Built-in connectors, found by entry point like any other connector."""

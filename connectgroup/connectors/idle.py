@@ -1,4 +1,4 @@
-"""Tasks that do nothing but say when they start and stop: for measuring rebalances, and for trying things out."""
+"""The connector ``idle``: tasks that only log their starts and stops, for measurements of rebalances and for trials."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..errors import ConfigError
 class IdleConnector(Connector):
     """``tasks.max`` tasks without work.
 
-    Configuration: ``log``, a file to which each start and stop is added as one line
-    ``<wall clock ns> START|STOP <member> <unit> <owner epoch>``; none by default. ``stop.ms``: how long a stop takes.
+    Configuration: ``log``, a file to which each start and stop appends one line
+    ``<wall clock ns> START|STOP <member> <unit> <owner epoch>``; none by default. ``stop.ms``: duration of a stop.
     """
 
     def __init__(self, name: str, config: Config) -> None:
@@ -33,7 +33,7 @@ class IdleConnector(Connector):
 
 
 class IdleTask(Task):
-    """One of them."""
+    """A task of ``IdleConnector``."""
 
     def __init__(self, connector: IdleConnector, context: TaskContext) -> None:
         self._connector, self._context = connector, context
@@ -51,7 +51,7 @@ class IdleTask(Task):
             return
         context = self._context
         line = f"{time.time_ns()} {what} {context.member_id} {context.unit} {context.owner_epoch}\n"
-        # One write of less than a page with O_APPEND: lines of several processes do not mix.
+        # A single write of less than a page with O_APPEND: lines of several processes do not interleave.
         file = os.open(self._connector.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(file, line.encode())

@@ -1,7 +1,7 @@
 """The connector ``pipeline``: rows from one source into one sink, exactly once, on Spark.
 
 Source and sink are plug-ins (``dataplane.source``, ``dataplane.sink``), found by entry point; the settings ``source``
-and ``sink`` name them. Every task reads the slices that its source assigns to it.
+and ``sink`` name them. Every task reads the slices that the source assigns to it (``Source.owns``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SINK: Final = "sink."
 
 
 class PipelineConnector(Connector):
-    """Entry point ``pipeline``. See ``PipelineSettings`` for the settings."""
+    """The connector of the entry point ``pipeline``. ``PipelineSettings`` lists the settings."""
 
     def __init__(self, name: str, config: Config) -> None:
         super().__init__(name, config)
@@ -53,12 +53,12 @@ class PipelineConnector(Connector):
 
 
 class PipelineSettings(PluginSettings):
-    """The settings of the pipeline itself. Those of its source and sink have the prefixes ``source.`` and ``sink.``."""
+    """The settings of the pipeline itself. Settings of its source and sink have the prefixes ``source.`` and ``sink.``."""
 
     source: str
     sink: str
     trigger_ms: Annotated[int, Field(ge=10, le=3_600_000, description="10 to 3600000")] = 200
-    # Of the framework, or added by task_configs.
+    # Settings of the framework, or added by task_configs.
     connector_class: Annotated[str | None, Field(description="pipeline")] = None
     name: Annotated[str | None, Field(description="the connector's name")] = None
     tasks_max: Annotated[str | None, Field(description="a number from 1")] = None
@@ -76,10 +76,10 @@ class Pipeline:
 
 
 def parse_config(config: Config) -> Pipeline:
-    """Check a configuration. Imports the source's and the sink's plug-in, and opens nothing.
+    """Check a configuration. Imports the plug-ins of the source and the sink, and opens nothing.
 
     Raises:
-        ConfigError: the first setting that is missing, unknown or not allowed.
+        ConfigError: a setting is missing, unknown or not allowed; carries the first one.
         PluginError: the source or the sink cannot be loaded.
     """
     if not config.get("source"):

@@ -1,7 +1,7 @@
-"""The columns of a source: read from Spark's DDL, and said again in Arrow's and SQLite's words.
+"""The columns of a source: parsed from Spark's DDL, and converted to Arrow and SQLite types.
 
-A closed list of types, so that a value means the same in a CSV file, a JSON line, Spark, Parquet and SQLite, and
-so that a schema can be checked where Spark is not installed.
+The list of types is closed, so that a value has the same meaning in a CSV file, a JSON line, Spark, Parquet and
+SQLite, and so that a schema can be checked where Spark is not installed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ Columns = tuple[Column, ...]
 
 
 def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
-    """``"a INT, b STRING"`` as columns.
+    """Parse a list such as ``"a INT, b STRING"``.
 
     Raises:
-        ConfigError: not a list of name and type, an unknown type, or a name twice (names differ by more than case).
+        ConfigError: the text is not a list of names and types, a type is unknown, or a name occurs twice (names are
+            compared without case).
     """
     columns = []
     for part in ddl.split(","):
@@ -61,10 +62,14 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
 
 
 def check_names(columns: list[Column], *, field: str) -> Columns:
-    """The columns, if every name stands once."""
+    """Return the columns if every name is non-empty and occurs once.
+
+    Raises:
+        ConfigError: a name is empty or occurs twice.
+    """
     seen: set[str] = set()
     for column in columns:
-        # Spark and SQLite tell no difference between a and A.
+        # Spark and SQLite do not distinguish a from A.
         if column.name.lower() in seen or not column.name:
             raise ConfigError(field, column.name, "column names that are not empty and stand once")
         seen.add(column.name.lower())
@@ -72,12 +77,12 @@ def check_names(columns: list[Column], *, field: str) -> Columns:
 
 
 def to_ddl(columns: Columns) -> str:
-    """The columns in Spark's DDL, every name quoted."""
+    """Return the columns in Spark's DDL, with every name quoted."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns)
 
 
 def to_arrow(columns: Columns) -> pa.Schema:
-    """The columns as an Arrow schema; timestamps are UTC microseconds, as in Spark."""
+    """Return the columns as an Arrow schema; timestamps are UTC microseconds, as in Spark."""
     import pyarrow as pa
 
     types = {

@@ -1,7 +1,7 @@
-"""What can go wrong between a source, Spark and a sink, each as one line: what, where, what is allowed.
+"""Errors of sources and sinks. Each message is one line: what happened, where, what is allowed.
 
-Errors raised in Spark's Python workers reach the driver as text inside a Java stack trace; ``root_cause``
-finds them there and makes them exceptions again.
+Errors raised in Spark's Python workers reach the driver as text inside a Java stack trace;
+``spark.errors.root_cause`` turns that text back into these exceptions.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ class DataPlaneError(ConnectGroupError):
 
 
 class Fenced(errors.Fenced, DataPlaneError):
-    """Somebody else owns this work now: a sink has seen a higher owner epoch.
+    """Another task owns this work now: the sink has seen a higher owner epoch.
 
-    What the task must do: stop. Nothing it holds can be written any more.
+    The task must stop. No data that it still holds can be written.
     """
 
 
 class OffsetConflict(DataPlaneError):
-    """A batch does not start where the slice stands, and is not one that is in already.
+    """A batch does not start at the position of its slice, and is not already committed.
 
-    Nothing of it was written. A task that starts again reads the positions afresh and goes on.
+    Nothing of the batch was written. A task that restarts reads the positions again and continues.
     """
 
 
 class SourceError(DataPlaneError):
-    """The source cannot be read: missing, unreadable, shorter than what was read of it."""
+    """The source cannot be read: it is missing, unreadable, or shorter than the part already read."""
 
 
 class BadLine(SourceError):
-    """A line is not what the format and the schema allow; names file, line, byte offset and what is allowed."""
+    """A line violates the format or the schema; names file, line, byte offset and what is allowed."""
 
 
 class SinkError(DataPlaneError):
-    """The sink cannot be written: locked, full, not ours. Nothing of the batch is in it."""
+    """The sink cannot be written: locked, full, or not usable for this connector. Nothing of the batch was written."""

@@ -1,20 +1,22 @@
-"""Where every slice of a source stands, and who may move it: the one place that makes a task exactly-once.
+"""The position of every slice of a source, and the fences that protect it. This module makes a task exactly-once.
 
-A *slice* is a piece of a source that is read in order (here a file); its *position* is what has been written
-to the sink of it (here bytes). Data and positions change in one transaction of one SQLite file, together with
-the check that the writer is still the owner, so that there is no moment at which one is in without the other:
+A *slice* is a piece of a source that is read in order (here a file). Its *position* is the part of it that has been
+written to the sink (here in bytes). Data and positions change in one transaction of one SQLite file, together with
+the check that the writer is still the owner, so neither is ever committed without the other:
 
-    claim   raise the fences to our owner epoch, then read the positions; a higher epoch there: ``Fenced``
-    commit  check the fences; every range must start exactly where its slice stands; write; advance
+    claim   raise the fences to the owner's epoch, then read the positions; a higher epoch in a fence: ``Fenced``
+    commit  check the fences; every range must start exactly at the position of its slice; write; advance
 
-Three fences are checked at each commit. One a *slice*, because slices move from task to task when ``tasks.max``
-changes. One a *task*, so that a zombie is refused even where its batch touches only slices nobody has seen.
-One a *layout* (the number of tasks), so that the last task of a group of three is refused once any task of the
-group of two that followed has begun, although no task with its number will ever come to fence it.
+Each commit checks three kinds of fence:
 
-Spark's own checkpoint is scratch: it does not fence (SPARK-26425), and a batch it replays would be written twice
-by a sink that trusted it (paimon#9667). Here a replay of what is in is a no-op, and a batch that overlaps what is
-in ends the query.
+- one per *slice*, because slices move from task to task when ``tasks.max`` changes;
+- one per *task*, so that a zombie is rejected even if its batch contains only slices that no task has read before;
+- one per *layout* (the number of tasks): once any task of a layout of two has claimed, the third task of the previous
+  layout of three is rejected, although no later task with its number will ever fence it.
+
+Spark's own checkpoint is temporary: it does not fence (SPARK-26425), and a sink that relied on it would write a
+replayed batch twice (paimon#9667). Here a replay of a committed batch is a no-op, and a batch that overlaps committed
+data ends the query.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from .errors import Fenced, OffsetConflict, SinkError
 from .ownership import EPOCH_BITS, Owner, Range
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""How long to wait for another writer of the same file before the batch fails (seconds)."""
+"""Seconds to wait for another writer of the same file before the batch fails."""
 
 
 class Transaction:
@@ -53,21 +55,21 @@ class Transaction:
 class OffsetStore:
     """The offsets and fences of all connectors that write to one SQLite file.
 
-    One connection, kept open: opening one for every batch starves other writers. May be used from any thread,
-    by one at a time.
+    It keeps one connection open: opening one for every batch starves other writers. It may be used from any thread,
+    by one thread at a time.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Open the file, making it and its tables if missing.
+        """Open the file; create it and its tables if they are missing.
 
         Raises:
-            SinkError: it cannot be opened, or is not a database.
+            SinkError: the file cannot be opened, or is not a database.
         """
         self.path = path
         self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
-        # SQLite would make the file with mode 0644 at most; a sink's files have the modes that the umask says.
-        with suppress(OSError):  # it exists, or cannot be made, which SQLite reports
+        # SQLite would create the file with mode 0644 at most; the modes of a sink's files follow the umask.
+        with suppress(OSError):  # the file exists, or cannot be created, which SQLite reports
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         with self._told():
             self._connection = sqlite3.connect(
@@ -79,18 +81,18 @@ class OffsetStore:
         """Write one batch and advance its slices, or change nothing.
 
         Args:
-            owner: who writes.
-            ranges: what was read, at most one range a slice, none of them empty.
+            owner: the task that writes.
+            ranges: the ranges that were read: at most one range per slice, none of them empty.
             write: writes the data within the transaction.
 
         Returns:
-            True if the batch was written now; False if it was in already.
+            True if the batch was written now; False if it was already committed.
 
         Raises:
-            Fenced: somebody with a higher owner epoch has claimed the slice, the task or the layout.
-            OffsetConflict: a slice does not stand where its range starts.
-            SinkError: the file cannot be written; whether an error at the very end came before or after the data
-                were safe is found out by reading the positions again.
+            Fenced: a task with a higher owner epoch has claimed the slice, the task or the layout.
+            OffsetConflict: a slice's position is not the start of its range.
+            SinkError: the file cannot be written. After an error during the commit itself, read the positions again
+                to find out whether the data became durable.
         """
         with self._transaction() as connection:
             self._check_fences(connection, owner)
@@ -106,14 +108,14 @@ class OffsetStore:
         return True
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
-        """Become the owner of a task and of the known slices that are its own; read where they stand.
+        """Become the owner of a task and of those known slices that belong to it; return their positions.
 
         Returns:
-            Position by slice, for the slices ``is_mine`` says yes to.
+            Position by slice, for the slices for which ``is_mine`` is true.
 
         Raises:
-            Fenced: a higher owner epoch has been here.
-            SinkError: the file cannot be written, or this connector name has read another source.
+            Fenced: a task with a higher owner epoch has claimed the task, the layout or one of the slices.
+            SinkError: the file cannot be written, or a connector of this name has read another source.
         """
         with self._transaction() as connection:
             self._claim_layout(connection, owner)
@@ -145,7 +147,7 @@ class OffsetStore:
         return positions
 
     def superseded(self, owner: Owner) -> int:
-        """The highest owner epoch of the layouts before this one: whatever has it or a lower one is refused."""
+        """Return the highest fencing token of earlier layouts; a task with this token or a lower one is rejected."""
         with self._lock, self._told():
             row = self._connection.execute(
                 "SELECT floor FROM connectgroup_layouts WHERE connector = ?", (owner.connector,)
@@ -153,7 +155,7 @@ class OffsetStore:
         return int(row[0]) if row else 0
 
     def positions(self, connector: str) -> dict[str, int]:
-        """Where all slices of a connector stand; claims nothing."""
+        """Return the positions of all slices of a connector; claims nothing."""
         with self._lock, self._told():
             return dict(
                 self._connection.execute(
@@ -162,7 +164,7 @@ class OffsetStore:
             )
 
     def execute(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        """One statement of a sink's own, outside any batch (make a table, read a manifest)."""
+        """Execute a statement of the sink outside any batch (create a table, read a manifest)."""
         with self._lock, self._told():
             return self._connection.execute(statement, values).fetchall()
 
@@ -209,14 +211,20 @@ class OffsetStore:
         tasks, floor, highest, fence = row
         if fence > owner.fencing_token:
             raise _fenced(owner, f"task-{owner.task}", fence)
-        # A layout of another number of tasks that came since has put its floor above every owner before it.
+        # A later layout with another number of tasks has raised its floor to the highest token before it.
         if owner.fencing_token <= floor:
             raise _fenced(owner, f"layout of {tasks} tasks", highest)
         if fence < owner.fencing_token:
             raise OffsetConflict(f"{self.path}: {owner} writes before it has claimed; allowed: claim first")
 
     def _is_in_already(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
-        """False if every slice stands at its range's start, True if all stand at its end; else it is a conflict."""
+        """Whether the batch is already committed: False if the position of every slice is the start of its range, True
+        if all positions are the ends.
+
+        Raises:
+            Fenced: a task with a higher owner epoch has claimed a slice.
+            OffsetConflict: neither is the case.
+        """
         if len({r.slice for r in ranges}) != len(ranges) or any(not 0 <= r.start < r.end for r in ranges):
             raise AssertionError(f"ranges of {owner} are not one forward range a slice: {ranges}")
         at_start = at_end = 0
@@ -243,9 +251,9 @@ class OffsetStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction; all of it or nothing. Waits for other writers up to the busy timeout."""
+        """One atomic write transaction. Waits for other writers up to the busy timeout."""
         with self._lock, self._told():
-            # IMMEDIATE: the lock is taken before the first read, so nothing read here can be out of date.
+            # IMMEDIATE: SQLite takes the write lock before the first read, so no read in here is stale.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -256,28 +264,28 @@ class OffsetStore:
                 raise
 
     def _prepare(self) -> None:
-        """Journal mode and tables. Several processes may do this to a new file at the same time."""
+        """Set the journal mode and create the tables. Several processes may prepare a new file at the same time."""
         give_up = time.monotonic() + self._busy_timeout_s
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
-                # NORMAL may lose a commit that was acknowledged when the machine goes down.
+                # NORMAL may lose an acknowledged commit when the machine loses power.
                 self._connection.execute("PRAGMA synchronous = FULL")
-                # Read first: CREATE takes the write lock even where there is nothing to make.
+                # Read first: CREATE takes the write lock even if the tables exist.
                 known = self._connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
                 if not {name for (name,) in known} >= set(_TABLES):
                     for statement in _TABLES.values():
                         self._connection.execute(statement)
                 return
             except sqlite3.OperationalError as error:
-                # Changing the journal mode does not wait for the busy timeout; this does it instead.
+                # The busy timeout does not apply to a change of the journal mode, so wait here.
                 if "locked" not in str(error) or time.monotonic() > give_up:
                     raise
                 time.sleep(0.02)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """SQLite's errors as one line: what, where, what is allowed."""
+        """Convert SQLite's errors to ``SinkError``, with a message of one line: what, where, what is allowed."""
         try:
             yield
         except sqlite3.Error as error:
@@ -316,7 +324,7 @@ _TABLES: Final = {
         "CREATE TABLE IF NOT EXISTS connectgroup_fences (connector TEXT NOT NULL, task INTEGER NOT NULL,"
         " epoch INTEGER NOT NULL, PRIMARY KEY (connector, task)) WITHOUT ROWID"
     ),
-    # floor: the highest owner epoch of the layouts before; highest: of any task so far.
+    # floor: the highest fencing token of earlier layouts; highest: the highest token of any task so far.
     "connectgroup_layouts": (
         "CREATE TABLE IF NOT EXISTS connectgroup_layouts (connector TEXT PRIMARY KEY, tasks INTEGER NOT NULL,"
         " floor INTEGER NOT NULL, highest INTEGER NOT NULL, source TEXT NOT NULL) WITHOUT ROWID"

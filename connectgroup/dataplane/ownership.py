@@ -1,4 +1,4 @@
-"""Who writes (a task under one grant, with its fencing token) and what was read (a range of a slice)."""
+"""The writer (a task under one grant, with its fencing token) and the data it read (ranges of slices)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Owner:
     Attributes:
         connector: the connector's name.
         task: the task's number, from 0.
-        tasks: how many tasks the connector has in the layout this task belongs to.
-        fencing_token: the grant's token (``TaskContext.fencing_token``): owner epoch, and above it the group's
-            incarnation. Strictly grows per task; every task of a later layout has a higher one than every task of an
-            earlier layout.
-        source: what is read, as a person would write it. A connector name belongs to one source: positions in
-            one directory mean nothing in another.
+        tasks: the number of tasks of the connector in the layout this task belongs to.
+        fencing_token: the grant's token (``TaskContext.fencing_token``): the owner epoch in the lower bits, the group's
+            incarnation above it. It strictly increases per task; every task of a later layout has a higher token than
+            every task of an earlier layout.
+        source: the source's description (``Source.description``). A connector name is bound to one source: positions
+            in one directory mean nothing in another.
     """
 
     connector: str
@@ -33,7 +33,7 @@ class Owner:
 
     @property
     def owner_epoch(self) -> int:
-        """The owner epoch alone, as the group shows it."""
+        """The owner epoch alone, as the group reports it."""
         return self.fencing_token & EPOCH_BITS
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What a batch read of one slice: half open, ``[start, end)``, in the slice's own unit (bytes)."""
+    """The part of one slice that a batch read: half open, ``[start, end)``, in the unit of the slice (bytes)."""
 
     slice: str
     start: int
@@ -50,7 +50,7 @@ class Range:
 
 
 def ranges_between(start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Range]:
-    """What lies between two offsets of a stream, sorted by slice; slices that did not move are left out."""
+    """Yield the ranges between two offsets of a stream, sorted by slice; slices without a change are omitted."""
     for name in sorted(end):
         if end[name] != start.get(name, 0):
             yield Range(slice=name, start=start.get(name, 0), end=end[name])

@@ -1,7 +1,7 @@
-"""Settings of sources and sinks: a pydantic model a plug-in, errors that name field, value and what is allowed.
+"""Settings of sources and sinks: one pydantic model per plug-in; errors name the field, the value and what is allowed.
 
-``_`` in a field's name reads ``.`` in a configuration: ``busy_timeout_ms`` is ``sink.busy.timeout.ms``. A field's
-``description`` says what is allowed; it is the end of the error message when a value is refused.
+A ``_`` in a field's name is a ``.`` in a configuration: ``busy_timeout_ms`` is ``sink.busy.timeout.ms``. A field's
+``description`` states the allowed values; the error message for a rejected value ends with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..protocol.units import printable
 
 
 class PluginSettings(BaseModel):
-    """Base of the settings of a source or a sink. Unknown settings are refused; values never appear in a traceback."""
+    """Base of the settings of a source or a sink. Unknown settings are rejected; values never appear in a traceback."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, alias_generator=lambda name: name.replace("_", ".")
@@ -26,7 +26,7 @@ class PluginSettings(BaseModel):
 
 
 def require_absolute(field: str, path: str, allowed: str) -> None:
-    """Refuse a relative path: each worker has a working directory of its own.
+    """Reject a relative path: each worker has its own working directory.
 
     Raises:
         ConfigError: the path is relative.
@@ -41,16 +41,16 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 def parse_settings(
     model: type[SettingsT], config: Mapping[str, str], *, prefix: str = "", known: Iterable[str] = ()
 ) -> SettingsT:
-    """Read and check the settings of one plug-in.
+    """Parse and check the settings of one plug-in.
 
     Args:
-        model: the plug-in's settings.
-        config: its configuration, without the prefix.
-        prefix: ``source.`` or ``sink.``: what the names in an error begin with.
-        known: other settings that exist, with their prefixes, to suggest for a misspelt one.
+        model: the plug-in's settings model.
+        config: its configuration; the keys have no prefix.
+        prefix: ``source.`` or ``sink.``: prefix of the setting names in an error.
+        known: other settings that exist, with their prefixes; one is suggested for a misspelt name.
 
     Raises:
-        ConfigError: the first setting that is missing, unknown or not allowed.
+        ConfigError: a setting is missing, unknown or not allowed; carries the first one.
     """
     try:
         return model.model_validate(dict(config))
@@ -59,12 +59,12 @@ def parse_settings(
 
 
 def setting_names(model: type[PluginSettings], prefix: str = "") -> list[str]:
-    """The names of all settings of a model as they stand in a configuration."""
+    """Return the names of all settings of a model as they are written in a configuration."""
     return sorted(prefix + str(field.alias or name) for name, field in model.model_fields.items())
 
 
 def unknown_setting(key: str, known: Iterable[str]) -> ConfigError:
-    """The error for a setting that does not exist; suggests the nearest one that does."""
+    """Return the error for a setting that does not exist; it suggests the most similar setting that does."""
     allowed = sorted(known)
     near = difflib.get_close_matches(key, allowed, n=1)
     return ConfigError(

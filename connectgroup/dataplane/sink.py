@@ -1,8 +1,8 @@
-"""What a sink author writes against: one class, found by the entry point ``connectgroup.sinks``.
+"""The interface for sink authors: one class, found by the entry point ``connectgroup.sinks``.
 
-The check of the fencing token, the rows and the positions are one atomic unit. So a reader never sees half a batch, a
-batch is never written twice, and a zombie cannot write. ``offset_store.OffsetStore`` does this for sinks whose data
-live in a SQLite database or are listed in one.
+A commit checks the fencing token, writes the rows and advances the positions atomically. So a reader never sees half a
+batch, a batch is never written twice, and a zombie cannot write. ``offset_store.OffsetStore`` implements this for
+sinks whose data are stored in a SQLite database or listed in one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Sink(ABC):
-    """One task's way into a sink. Created and closed by the task; used by one thread at a time.
+    """One task's writer to a sink. The task creates and closes it; one thread uses it at a time.
 
     Attributes:
-        Settings: the settings under ``sink.``; each field's description says what is allowed.
+        Settings: the settings under ``sink.``; each field's description states the allowed values.
     """
 
     Settings: ClassVar[type[PluginSettings]]
@@ -37,12 +37,12 @@ class Sink(ABC):
             settings: an instance of ``Settings``.
 
         Raises:
-            SinkError: it cannot be opened, or does not fit the columns.
+            SinkError: the sink cannot be opened, or does not match the columns.
         """
 
     @abstractmethod
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
-        """Fence every earlier owner, then read the positions of the slices that are the owner's.
+        """Fence every earlier owner, then read the positions of the owner's slices.
 
         Returns:
             Position by slice name.
@@ -60,10 +60,10 @@ class Sink(ABC):
 
         Raises:
             Fenced: a higher fencing token has claimed this task or one of its slices.
-            OffsetConflict: a range does not start where its slice stands.
+            OffsetConflict: a range does not start at the position of its slice.
             SinkError: the batch cannot be written.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open. Idempotent."""
+        """Release open files and connections. Idempotent."""

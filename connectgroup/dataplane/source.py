@@ -1,8 +1,8 @@
-"""What a source author writes against: one class, found by the entry point ``connectgroup.sources``.
+"""The interface for source authors: one class, found by the entry point ``connectgroup.sources``.
 
-A source is cut into *slices*: pieces that are read in order (a file, a topic partition, a key range). The position of
-a slice is a number that grows (bytes, a Kafka offset). The name of a slice decides which task reads it, on every worker
-alike. Positions are stored by the sink, in the transaction that writes the rows.
+A source is divided into *slices*: pieces that are read in order (a file, a topic partition, a key range). The position
+of a slice is a monotonic number (bytes, a Kafka offset). The name of a slice determines the task that reads it,
+identically on every worker. The sink stores the positions, in the transaction that writes the rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """What one task reads.
+    """The part of a source that one task reads.
 
     Attributes:
-        Settings: the settings under ``source.``; each field's description says what is allowed.
-        columns: names and types of the rows.
+        Settings: the settings under ``source.``; each field's description states the allowed values.
+        columns: names and types of the columns.
     """
 
     Settings: ClassVar[type[PluginSettings]]
@@ -38,7 +38,7 @@ class Source(ABC):
         Args:
             settings: an instance of ``Settings``.
             task: the task's number, 0 to ``tasks`` - 1.
-            tasks: how many tasks the connector has.
+            tasks: the number of tasks of the connector.
 
         Raises:
             ConfigError: a setting cannot be used.
@@ -48,27 +48,27 @@ class Source(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """What is read, for people, equal on all workers (``csv files in /data``).
+        """A description of the source for people, equal on all workers (``csv files in /data``).
 
-        A connector is bound to it: positions in one source mean nothing in another, so a sink refuses a connector
-        that has read something else.
+        A connector is bound to it: positions in one source mean nothing in another, so a sink rejects a connector
+        that has read another source.
         """
 
     @abstractmethod
     def owns(self, slice_name: str) -> bool:
-        """Whether a slice belongs to this task. Depends on the name, ``task`` and ``tasks`` alone."""
+        """Whether a slice belongs to this task. Depends only on the name, ``task`` and ``tasks``."""
 
     @abstractmethod
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        """The rows from these positions on, as a streaming DataFrame. Nothing is read until a query starts.
+        """Return the rows after these positions as a streaming DataFrame. Nothing is read until a query starts.
 
         The offset of the stream, as Spark logs it, must be a JSON object of slice name to position.
 
         Args:
             session: the worker's session.
-            positions: where each known slice of this task stands; a slice that is missing stands at 0.
+            positions: the position of each known slice of this task; a missing slice is at position 0.
         """
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
-        """What a batch between two offsets reads, sorted by slice; slices that did not move are left out."""
+        """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
         return list(ranges_between(start, end))
