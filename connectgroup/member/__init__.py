@@ -1,1 +1,1 @@
-"""The worker's half of the protocol, as a pure state machine. Start at ``machine.Member.on_response``."""
+"""The worker's side of the protocol, as a pure state machine. Start at ``state_machine.Member.on_response``."""

@@ -1,4 +1,4 @@
-"""What a worker must do, as values: the machine decides, the loop performs."""
+"""The actions of a worker, as values: the state machine decides, the worker's loop performs them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..protocol.units import Unit, Units
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One unit given to this worker.
+    """One unit assigned to this worker.
 
     Attributes:
         unit: the connector or task.
-        owner_epoch: when it was given: with the unit, the token to fence writes with.
-        incarnation: of the group: epochs of a later one count as higher, whatever they are.
+        owner_epoch: the epoch at which it was assigned: with the unit, the token to fence writes with.
+        incarnation: the group's incarnation: epochs of a later one count as higher, whatever their values.
         config: the task's configuration; empty for the connector itself.
-        connector_config: the connector's configuration. Neither changes while the grant lasts: a new
-            configuration comes with a new grant.
+        connector_config: the connector's configuration. Neither changes while the owner epoch is the same: a new
+            configuration comes with a new owner epoch.
     """
 
     unit: Unit
@@ -31,7 +31,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Stop these, tell the listeners, then call ``Member.mark_revoked``: that acknowledges."""
+    """Stop these units, notify the listeners, then call ``Member.mark_revoked``: that acknowledges the revocation."""
 
     units: Units
     epoch: int
@@ -39,7 +39,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Tell the listeners, then start these."""
+    """Notify the listeners, then start these units."""
 
     grants: tuple[Grant, ...]
     epoch: int
@@ -53,7 +53,7 @@ class TellAssignor:
 
     Attributes:
         assignor: the name of one of this worker's assignors.
-        units: all units of this member as of this epoch. Units that other members still stop come later.
+        units: all units of this member as of this epoch. Units that other members are still stopping come later.
         epoch: the target epoch.
         error: the assignor's error for this member, 0 is none.
         version: version of ``metadata``.
@@ -70,9 +70,9 @@ class TellAssignor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lose:
-    """Everything is lost: stop it all at once, tell the listeners ``on_lost``, then call ``Member.mark_lost``.
+    """All units are lost: stop them at once, call ``on_lost`` of the listeners, then call ``Member.mark_lost``.
 
-    Actions given out before this one that have not begun must not be begun any more (KAFKA-16375).
+    Actions returned before this one that have not started must not be started any more (KAFKA-16375).
     """
 
     units: Units
@@ -82,7 +82,7 @@ class Lose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """This member has been chosen to compute the group's target: Prepare, assign, Install."""
+    """This member has been chosen to compute the group's target assignment: Prepare, assign, Install."""
 
     member_epoch: int
 
@@ -94,7 +94,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """The coordinator will not have this worker as it is; trying again would change nothing."""
+    """The coordinator rejects this worker with an error that is not retriable."""
 
     error: GroupError
 

@@ -1,11 +1,11 @@
-"""What a response means: the worker's half of the protocol, without a clock, a socket or a thread.
+"""The worker's side of the protocol as a state machine, without a clock, a socket or a thread.
 
-One heartbeat counts at a time. When the worker has something to say while one is still unanswered (a parked one,
-usually), it gives that one up: its answer, should it still come, is dropped, and the next request is a full one.
-So what a request reports as owned is always all that the worker may be running, and nothing granted in an
-answer on its way can be mistaken for something let go of.
+Only one heartbeat is outstanding at a time. If the worker has something to send while a request is outstanding (usually
+a parked one), it abandons that request: its response, if it still arrives, is dropped, and the next request is a full
+one. So a request always reports all units that the worker may be running, and a unit assigned in a response in flight
+cannot be mistaken for an acknowledged revocation.
 
-    JOINING --answer--> MEMBER --fenced, unknown, lease over--> LOSING --all stopped--> JOINING
+    JOINING --response--> MEMBER --fenced, unknown, lease expired--> LOSING --all stopped--> JOINING
        any  --close--> LEAVING --leave sent--> GONE
 
 Source: "Response Handling (Only for Connect)"; design 3.2, 3.4, 3.10.
@@ -39,7 +39,7 @@ MAX_STATUSES: Final = 1_000
 
 
 class Phase(StrEnum):
-    """Where the worker stands with its group."""
+    """The state of the worker's membership."""
 
     JOINING = "joining"
     MEMBER = "member"
@@ -50,16 +50,17 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a worker says of itself when it joins.
+    """The settings and metadata with which a worker joins.
 
     Attributes:
-        rebalance_timeout_ms: how long it may take to stop units (Connect: 60 s).
-        max_wait_ms: how long the coordinator may hold an answer back; 0 asks for an answer at once. The shorter, the
-            more of the lease is left when the coordinator cannot be reached; changes are heard at once either way.
-        server_assignor: the coordinator's assignor this worker asks for. The coordinator refuses a worker that also
-            offers assignors of its own ("ServerAssignor and ClientAssignors cannot be used together").
-        lease_margin: the part of the session timeout kept back for stopping: a worker unheard for
-            ``session timeout * (1 - lease_margin)`` stops everything.
+        rebalance_timeout_ms: how long the worker may take to stop units (Connect: 60 s).
+        max_wait_ms: how long the coordinator may park a heartbeat; 0 requests an immediate response. With a shorter
+            wait, more of the lease is left when the coordinator becomes unreachable; changes are sent at once either
+            way.
+        server_assignor: the server-side assignor that this worker requests. The coordinator rejects a worker that also
+            lists client-side assignors ("ServerAssignor and ClientAssignors cannot be used together").
+        lease_margin: the part of the session timeout reserved for stopping: a worker without a response for
+            ``session timeout * (1 - lease_margin)`` stops all units.
         traits: labels, rack, capacity and host of the worker, for assignors.
     """
 
@@ -75,7 +76,7 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Outstanding:
-    """The one request whose answer counts."""
+    """The only request whose response is processed."""
 
     request: HeartbeatRequest
     sent_ms: int
@@ -85,20 +86,20 @@ class Member:
     """The state of one worker in its group. Methods return actions; the caller performs them in order.
 
     Attributes:
-        epoch: the epoch of the last answer.
-        owned: everything this worker may be running, with owner epochs: grows when a grant is accepted, before
-            anything starts, and shrinks when a stop is complete.
-        revoking: units whose stop has been asked for and is not complete.
+        epoch: the member epoch of the last response.
+        owned: every unit that this worker may be running, with owner epochs: grows when an assignment is accepted,
+            before any unit starts, and shrinks when a stop is complete.
+        revoking: units whose stop has been requested and is not complete.
     """
 
     def __init__(
         self, settings: MemberSettings, assignors: Sequence[AssignorInfo] = (), *, first_sequence: int = 0
     ) -> None:
-        """A worker that has not joined yet.
+        """Create a worker that has not joined yet.
 
         Args:
-            assignors: in order of preference; empty leaves assigning to the coordinator.
-            first_sequence: higher than any sequence this member id has used in an earlier life.
+            assignors: in order of preference; empty means that the group uses a server-side assignor.
+            first_sequence: higher than any sequence that this member id has used before.
         """
         self.settings = settings
         self.assignors = tuple(assignors)
@@ -125,11 +126,11 @@ class Member:
         self.draining = False
 
     # ----------------------------------------------------------------------------------------------
-    # Speaking
+    # Requests
 
     @property
     def has_something_to_say(self) -> bool:
-        """Whether there is something to say that the request on its way does not say: then it should not wait."""
+        """Whether to send at once: there is something to send that the outstanding request does not contain."""
         return self._may_speak and (self._acknowledge or self._full or self._impatient or self.phase is Phase.LEAVING)
 
     @property
@@ -140,20 +141,20 @@ class Member:
 
     @property
     def has_statuses(self) -> bool:
-        """Whether there are statuses to report; they can wait for company."""
+        """Whether there are statuses to report; these may be delayed to be batched."""
         return bool(self._statuses) and self.phase is Phase.MEMBER
 
     def say_statuses(self) -> None:
-        """They have waited long enough."""
+        """The batching delay for task statuses has elapsed: send them at once."""
         self._impatient = self.has_statuses
 
     def drain(self) -> None:
-        """Ask for nothing new and for what runs here to be taken over, one round of moves after the other."""
+        """Request no new units, and that the units here be moved to other members, round by round."""
         if not self.draining:
             self.draining = self._full = True
 
     def retire(self) -> list[Action]:
-        """Take nothing new and do not join again: this worker is about to leave. Let go of what it has."""
+        """Accept no new units and do not rejoin, since this worker is about to leave. Revoke all units."""
         self._retiring = True
         units = frozenset(self.owned) - self.revoking
         if not units or self.phase is Phase.LOSING:
@@ -162,13 +163,13 @@ class Member:
         return [Revoke(units=units, epoch=self.epoch)]
 
     def next_request(self, now_ms: int) -> HeartbeatRequest | None:
-        """The heartbeat to send now; the one before, if unanswered, is given up.
+        """The heartbeat to send now; an outstanding request is abandoned.
 
         Args:
-            now_ms: a clock that never goes back.
+            now_ms: a monotonic clock.
 
         Returns:
-            ``None`` while everything is being stopped, and after the leave: nothing may be said then.
+            ``None`` while all units are being stopped, and after the leave: no heartbeat may be sent then.
         """
         if not self._may_speak:
             return None
@@ -221,27 +222,27 @@ class Member:
         return request
 
     def _next_statuses(self) -> tuple[TaskStatus, ...]:
-        """The statuses of the next request: the oldest, in the order of their units."""
+        """The statuses for the next request: the oldest ones, ordered by unit."""
         units = islice(self._statuses, MAX_STATUSES)
         return tuple([self._statuses[unit] for unit in sorted(units)])
 
     def on_no_answer(self, request: HeartbeatRequest) -> None:
-        """The call failed or timed out, or the coordinator could not serve it: say everything next time."""
+        """The call failed or timed out, or the coordinator could not serve it: the next heartbeat is a full one."""
         if self._outstanding is not None and self._outstanding.request is request:
             self._outstanding = None
             self._full = True
 
     def report(self, status: TaskStatus) -> None:
-        """Have a unit's status go out with the next heartbeat, unless it speaks of an earlier grant."""
+        """Report a unit's status with the next heartbeat, unless it belongs to an earlier owner epoch."""
         unit = Unit(status.connector, status.task)
         if self.owned.get(unit) == status.owner_epoch:
             self._statuses[unit] = status
 
     def set_assignors(self, assignors: Sequence[AssignorInfo]) -> bool:
-        """Offer other assignors, or the same with other metadata or reason.
+        """List other assignors, or the same with other metadata or reason.
 
         Returns:
-            Whether anything is different now: then the group should hear of it at once.
+            Whether anything changed: then the next heartbeat should be sent at once.
         """
         if tuple(assignors) == self.assignors:
             return False
@@ -250,15 +251,15 @@ class Member:
         return True
 
     # ----------------------------------------------------------------------------------------------
-    # Listening
+    # Responses
 
     def on_response(self, request: HeartbeatRequest, response: HeartbeatResponse) -> list[Action]:
-        """What to do now. An answer to a request that was given up means nothing."""
+        """Process a response and return the actions to perform. A response to an abandoned request is dropped."""
         outstanding = self._outstanding
         if outstanding is None or outstanding.request is not request:
             return []
         if response.coordinator_epoch < self.coordinator_epoch:
-            # A coordinator that has been replaced and does not know it yet (design 3.10).
+            # The coordinator has been replaced and has not noticed yet (design 3.10).
             self.on_no_answer(request)
             return []
         self._outstanding = None
@@ -277,7 +278,7 @@ class Member:
         return actions
 
     def _confirm(self, response: HeartbeatResponse, outstanding: _Outstanding) -> None:
-        """The group knows us: the lease runs from when we spoke, not from when we were answered."""
+        """Renew the lease. It starts when the request was sent, not when the response arrived."""
         self._confirmed_ms = outstanding.sent_ms
         self.session_timeout_ms = response.session_timeout_ms or self.session_timeout_ms
         self.heartbeat_interval_ms = response.heartbeat_interval_ms or self.heartbeat_interval_ms
@@ -303,7 +304,7 @@ class Member:
             case _ if error.retriable:
                 return []
             case _:
-                # Nothing more is said until everything has been stopped, and then only the leave.
+                # No heartbeat is sent until all units have stopped, and then only the leave.
                 self._retiring = True
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
@@ -327,7 +328,7 @@ class Member:
         ]
 
     def _take(self, assignment: MemberAssignment) -> list[Action]:
-        """Turn the whole set that was given into a revocation or an assignment; never both."""
+        """Turn the complete assignment into either a revocation or an assignment; never both."""
         wanted = dict.fromkeys(unit_list(assignment.units))
         revoke = self.owned.keys() - wanted.keys() - self.revoking
         if revoke:
@@ -337,16 +338,16 @@ class Member:
         if not new or self._retiring:
             return []
         if self.revoking:
-            # While something is still being stopped the group gives nothing new; ask again when it has stopped.
+            # The coordinator assigns no units during a revocation; send a full heartbeat when it is complete.
             self._missed = True
             return []
-        # Plain tuples, which equal units: a worker may be given 100,000 at once.
+        # Plain tuples, which compare equal to units: a worker may be assigned 100,000 units at once.
         given = {(grant.connector, grant.task): grant for grant in assignment.grants}
         configs = {config.connector: config_of(config.config) for config in assignment.configs}
         grants = []
         # In the response's order: connectors ascending, tasks ascending.
         for unit in [unit for unit in wanted if unit in new]:
-            # A coordinator that does not send grants gives units at the member's epoch, as the protocol has it.
+            # A coordinator that sends no grants assigns units at the member epoch, as in the original protocol.
             owner_epoch = given[unit].owner_epoch if unit in given else self.epoch
             config = config_of(given[unit].config) if unit in given else {}
             grants.append(
@@ -362,10 +363,10 @@ class Member:
         return [Assign(grants=tuple(grants), epoch=self.epoch)]
 
     # ----------------------------------------------------------------------------------------------
-    # Letting go
+    # Revocation and loss
 
     def mark_revoked(self, units: Iterable[Unit]) -> None:
-        """These have stopped and the listeners know: the next heartbeat, at once, tells the group."""
+        """These units have stopped and the listeners were notified: acknowledge with a heartbeat at once."""
         for unit in units:
             self.owned.pop(unit, None)
             self._statuses.pop(unit, None)
@@ -375,13 +376,13 @@ class Member:
             self._full, self._missed = True, False
 
     def lease_ends_ms(self) -> int | None:
-        """When this worker must stop everything unless it is answered before; ``None`` if nothing is at stake."""
+        """When this worker must stop all units unless a response arrives before; ``None`` if there is no lease."""
         if self._confirmed_ms is None or not self.session_timeout_ms or self.phase is not Phase.MEMBER:
             return None
         return self._confirmed_ms + int(self.session_timeout_ms * (1 - self.settings.lease_margin))
 
     def check_lease(self, now_ms: int) -> list[Action]:
-        """Stop everything before the group may give it away (KAFKA-9184). To be asked before anything else is done."""
+        """Stop all units before the group may reassign them (KAFKA-9184). Call it before all other processing."""
         ends_ms = self.lease_ends_ms()
         if ends_ms is None or not self.owned:
             return []
@@ -397,7 +398,7 @@ class Member:
         return Lose(units=frozenset(self.owned), epoch=self.epoch, why=why)
 
     def mark_lost(self) -> None:
-        """Nothing runs any more: join again."""
+        """No unit runs any more: rejoin."""
         self.owned.clear()
         self.revoking = NO_UNITS
         self._statuses.clear()
@@ -408,16 +409,16 @@ class Member:
             self.phase = Phase.JOINING
 
     def close(self, cause: str = "", *, comes_back: bool = False, returns: bool = False) -> None:
-        """Everything has been stopped: the next request is the leave (always attempted: KAFKA-16639).
+        """All units have stopped: the next request is the leave (always attempted: KAFKA-16639).
 
         Args:
-            cause: for the rebalance's explanation.
-            comes_back: leave for a while, if this is a static member that has said that it stopped everything: its work
-                may be given to its successor under the tokens it had, so nothing may be left that still writes.
+            cause: for the explanation of the rebalance.
+            comes_back: leave temporarily, if this is a static member that has reported that it stopped all units: they
+                may be assigned to its successor under the same tokens, so no zombie may be left that still writes.
             returns: the worker restarts under the same member id. A static member that may leave with epoch -2 does;
                 any other member leaves with epoch -1 and announces that it returns.
         """
-        # One that has lost what it had stands at epoch 0: nobody knows what of it may still write.
+        # A worker that lost its units is at epoch 0: it is unknown which of its tasks may still write.
         stopped = not self.owned and self.epoch > JOIN_EPOCH
         self._comes_back = comes_back and stopped and self.settings.instance_id is not None
         self.owned.clear()

@@ -1,7 +1,7 @@
-"""The words everything else is said in: what is shared out, and how one piece of it is named.
+"""Units, their names and their display; the epochs with a special meaning.
 
-A *unit* is one indivisible piece of work: a connector, or one task of a connector. The group rules treat
-units as opaque keys; only their order and equality matter to them.
+A *unit* is one indivisible piece of work: a connector, or one task of a connector. The group logic treats units as
+opaque keys and depends only on their order and equality.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 CONNECTOR: Final = -1
-"""The task number that stands for the connector itself."""
+"""The task number of the connector itself."""
 
 JOIN_EPOCH: Final = 0
-"""Sent by a member that joins, or joins again, and runs nothing."""
+"""Member epoch in the heartbeat of a member that joins or rejoins and runs no units."""
 
 MAX_NAME_BYTES: Final = 249
 """UTF-8 bytes of an identifier: group, member, instance, connector or assignor name (Kafka's limit for topic names)."""
 
 LEAVE_EPOCH: Final = -1
-"""Sent by a member that leaves for good."""
+"""Member epoch in the heartbeat of a member that leaves permanently."""
 
 STATIC_LEAVE_EPOCH: Final = -2
-"""Sent by a static member that leaves for a while; the epoch it stands at until it is back (later Kafka)."""
+"""Member epoch of a static member that leaves temporarily; its epoch until it returns (added to Kafka later)."""
 
 
 class Unit(NamedTuple):
@@ -31,7 +31,7 @@ class Unit(NamedTuple):
 
     Sorts by connector name, the connector before its tasks.
 
-    Source: Kafka's ``ConnectorTaskId``, widened by the connector itself.
+    Source: Kafka's ``ConnectorTaskId``, extended by the connector itself.
     """
 
     connector: str
@@ -51,16 +51,16 @@ NO_UNITS: Final[Units] = frozenset()
 
 
 def show(units: Iterable[Unit], *, most: int = 8) -> str:
-    """Units as a person reads them: ``a, a-0, a-1``, sorted, cut after ``most`` with the number left out."""
+    """Format units for display: ``a, a-0, a-1``, sorted, truncated after ``most`` with the number omitted."""
     named = list(units)
     text = ", ".join(str(unit) for unit in nsmallest(most, named))
     return f"{text} and {len(named) - most} more" if len(named) > most else text or "nothing"
 
 
 def printable(value: object, *, most: int = 80) -> str:
-    """Somebody else's text made safe for one line of ours: control characters escaped, cut to ``most`` characters.
+    """Format untrusted text for one line of output: control characters escaped, at most ``most`` characters.
 
-    The text is cut before it is escaped: the work does not grow with what a peer sent.
+    The text is truncated before it is escaped: the cost does not grow with the size of the peer's input.
     """
     head = (value[: most + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: most + 1]
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in str(head))
@@ -68,7 +68,7 @@ def printable(value: object, *, most: int = 80) -> str:
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; ``topic`` is whatever the group calls it, name or id. Sorts by both."""
+    """One partition of a topic; ``topic`` is the name or the id that the group uses. Sorts by both."""
 
     topic: str
     partition: int

@@ -24,9 +24,9 @@ ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerA
 with Install, or only the members if there is nothing else to set.
 
 ``coordinator.own_assignors.as_server_assignor`` converts any ``ConnectAssignor``. By hand: ``question.shares()``
-returns the target assignment of each member (a unit that two members have is in neither), ``question.all_units()`` the
-units to assign, and the result for a member is ``InstalledMember(member_id=..., units=grouped(units),
-version=...)``."""
+returns the target assignment of each member (if two members have a unit, its owner is uncertain),
+``question.all_units()`` the units to assign, and the result for a member is
+``InstalledMember(member_id=..., units=grouped(units), version=...)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""All requests and responses, and the handler that every transport calls."""
+"""All requests and responses, and the handler interface that every transport calls."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Response = (
 
 
 class Handler(Protocol):
-    """What a server serves and a client reaches: every transport carries exactly this contract."""
+    """The contract between client and server; every transport implements exactly this."""
 
     async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
-        """Answer one request.
+        """Process one request.
 
         Args:
-            request: decoded, version-independent.
-            client_host: where it came from, for people to read.
-            client_id: the client id in the request header, empty if null; for people to read.
+            request: the decoded request, independent of the protocol version.
+            client_host: the client's network address; informational.
+            client_id: the client id in the request header, empty if null; informational.
 
         Returns:
-            The response of the request's own type. A refusal is a response with an error code.
+            The response of the request's own type. A rejected request has a response with an error code.
         """

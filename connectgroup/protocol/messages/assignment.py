@@ -15,7 +15,7 @@ from .common import ConfigEntry, ConnectorTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRequest:
-    """Asked by the member chosen to compute: what is the group (ConnectGroupPrepareAssignment)?"""
+    """Sent by the member chosen to compute: request the state of the group (ConnectGroupPrepareAssignment)."""
 
     group_id: str
     member_id: str
@@ -33,15 +33,15 @@ class AssignorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedMember:
-    """One member as the assignor sees it.
+    """One member in the input of an assignor.
 
     Attributes:
-        places: its share of the current target, ascending: places in ``PrepareResponse.all_units()``, which
-            ``PrepareResponse.shares()`` looks up. Numbers, because while there were names the reading of a question
-            took longer than its answer.
-        told: *(tagged)* what this assignor's answer said to the member with that share (``InstalledMember.metadata``);
-            empty where another assignor made it.
-        labels: *(tagged)* as the member's heartbeat gave them; so are the next three.
+        places: the unit indices of its current target assignment, ascending: indices into
+            ``PrepareResponse.all_units()``, which ``PrepareResponse.shares()`` resolves. Indices, because with names
+            the decoding of the input took longer than the computation of the result.
+        told: *(tagged)* the assignor user data that this assignor's result had for the member with that target
+            assignment (``InstalledMember.metadata``); empty if another assignor computed it.
+        labels: *(tagged)* as in the member's heartbeat; so are the next three.
         rack: *(tagged)* see ``HeartbeatRequest``.
         capacity: *(tagged)* see ``HeartbeatRequest``.
         host: *(tagged)* see ``HeartbeatRequest``.
@@ -61,14 +61,14 @@ class PreparedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedConnector:
-    """A connector to be placed: the counterpart of KIP-848's ``Topics``.
+    """A connector to be assigned: the counterpart of KIP-848's ``Topics``.
 
     Attributes:
-        connector: its name.
-        num_tasks: its tasks are 0 .. num_tasks - 1.
-        weight: *(tagged)* load of the connector itself, 0 by default: it mostly watches.
+        connector: the connector's name.
+        num_tasks: the tasks are 0 .. num_tasks - 1.
+        weight: *(tagged)* load of the connector itself, 0 by default: it mostly watches its source.
         task_weights: *(tagged)* load of each task; empty means 1 each.
-        placement: *(tagged)* what its configuration says under ``assignment.``.
+        placement: *(tagged)* the entries of its configuration with the prefix ``assignment.``.
     """
 
     connector: str
@@ -80,13 +80,13 @@ class PreparedConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """Units that nobody is given for now: they wait for a lost worker, or for as long as the assignor asked.
+    """Delayed units: reserved for a lost worker, or delayed at the request of the assignor.
 
     Attributes:
-        member_id: the worker that is waited for; empty where the assignor asked.
-        instance_id: its static name, null if it had none.
-        left_ms: how much longer.
-        units: what waits.
+        member_id: the lost worker; empty if the assignor requested the delay.
+        instance_id: the lost worker's group instance id, null if it had none.
+        left_ms: time left, in milliseconds.
+        units: the delayed units.
     """
 
     member_id: str = ""
@@ -97,10 +97,11 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareResponse:
-    """The group at ``group_epoch``, complete: all that an assignor may look at.
+    """The group at ``group_epoch``, complete: everything that an assignor may use.
 
     Attributes:
-        held_back: *(tagged)* may be placed or left out, as the assignor likes: the coordinator gives it to nobody yet.
+        held_back: *(tagged)* delayed units. The assignor may assign them or leave them out: the coordinator assigns
+            them to no member yet.
         scheduled_rebalance_max_delay_ms: *(tagged)* the group's setting, in milliseconds; 0 is no delay.
     """
 
@@ -116,15 +117,15 @@ class PrepareResponse:
     scheduled_rebalance_max_delay_ms: int = 0
 
     def all_units(self) -> list[Unit]:
-        """All there is to place, in the order of ``connectors``: each connector, then its tasks."""
+        """All units to assign, in the order of ``connectors``: each connector, then its tasks."""
         return [Unit(entry.connector, task) for entry in self.connectors for task in range(CONNECTOR, entry.num_tasks)]
 
     def starts(self) -> list[int]:
-        """Each connector's place in ``all_units()``, with its tasks behind it; last, how many places there are."""
+        """The index of each connector in ``all_units()``, followed by its tasks; last, the number of units."""
         return list(accumulate((entry.num_tasks + 1 for entry in self.connectors), initial=0))
 
     def shares(self) -> list[Units]:
-        """What each member has, in the order of ``members``; a place that there is not is nobody's."""
+        """The target assignment of each member, in the order of ``members``; an index out of range is ignored."""
         names = [entry.connector for entry in self.connectors]
         *starts, total = self.starts()
 
@@ -137,7 +138,7 @@ class PrepareResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledMember:
-    """One member's share of a computed target."""
+    """One member's part of a computed target assignment."""
 
     member_id: str
     error: int = 0
@@ -148,15 +149,15 @@ class InstalledMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallRequest:
-    """The computed target (ConnectGroupInstallAssignment).
+    """The computed target assignment (ConnectGroupInstallAssignment).
 
     Attributes:
-        group_epoch: the epoch that Prepare named.
+        group_epoch: the epoch in the response to Prepare.
         error: 0, or the assignor's error: then nothing is installed.
-        members: the whole target; a member left out gets nothing.
-        message: *(tagged)* the error in words; without one, what people should know of the answer.
+        members: the complete target assignment; a member that is not listed is assigned nothing.
+        message: *(tagged)* the error as text; without an error, the assignor's remark on its result for operators.
         held_back: *(tagged)* units left out on purpose; needs ``delay_ms``.
-        delay_ms: *(tagged)* ask again after this long; 0 is never.
+        delay_ms: *(tagged)* request another computation after this delay; 0 is never.
     """
 
     group_id: str
@@ -172,7 +173,7 @@ class InstallRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallResponse:
-    """Whether the target was taken; it is taken whole or not at all."""
+    """Whether the target assignment was installed; it is installed atomically."""
 
     throttle_time_ms: int = 0
     error_code: int = 0

@@ -1,4 +1,4 @@
-"""ApiVersions and FindCoordinator, as far as this coordinator serves them."""
+"""ApiVersions and FindCoordinator, as far as this coordinator supports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Which APIs do you serve? The names are sent from version 3 on."""
+    """Request the list of supported APIs. The client's names are sent from version 3 on."""
 
     client_software_name: str = ""
     client_software_version: str = ""
@@ -15,7 +15,7 @@ class ApiVersionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersion:
-    """One API and the versions of it that are served."""
+    """One API and its supported versions."""
 
     api_key: int
     min_version: int
@@ -24,7 +24,7 @@ class ApiVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsResponse:
-    """The APIs served here."""
+    """The APIs that the server supports."""
 
     error_code: int = 0
     api_keys: tuple[ApiVersion, ...] = ()
@@ -33,7 +33,7 @@ class ApiVersionsResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest:
-    """Who coordinates this group? ``key`` up to version 3, ``coordinator_keys`` from version 4 on."""
+    """Look up a group's coordinator. ``key`` up to version 3, ``coordinator_keys`` from version 4 on."""
 
     key: str = ""
     key_type: int = 0
@@ -42,7 +42,7 @@ class FindCoordinatorRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCoordinator:
-    """One group's coordinator."""
+    """The coordinator of one group."""
 
     key: str
     node_id: int
@@ -54,7 +54,7 @@ class FoundCoordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """The coordinator: the single fields up to version 3, ``coordinators`` from version 4 on."""
+    """The coordinators: the single fields up to version 3, ``coordinators`` from version 4 on."""
 
     throttle_time_ms: int = 0
     error_code: int = 0

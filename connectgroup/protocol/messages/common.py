@@ -1,4 +1,4 @@
-"""Parts that several messages share: units grouped by connector, configuration entries, assignors."""
+"""Structures that several messages share: units grouped by connector, configuration entries, assignors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...masking import masked_value
 from ..units import CONNECTOR, NO_UNITS, Unit, Units
 
 _unit = tuple.__new__
-"""A ``Unit`` of its fields without the detour through Python that a named tuple takes, for long loops."""
+"""Creates a ``Unit`` from its fields without the Python-level constructor of a named tuple; for long loops."""
 
 
 LARGEST_METADATA: Final = 65_536
-"""Bytes of one member's metadata for one assignor: it travels in every Prepare and is a record of the log."""
+"""Limit in bytes on one member's metadata for one assignor: it is sent in every Prepare and is a record of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class ConnectorTasks:
 
     Attributes:
         connector: the connector's name.
-        owns_connector: whether the connector itself is among them.
+        owns_connector: whether the connector itself is included.
         tasks: task numbers, ascending.
     """
 
@@ -33,11 +33,11 @@ class ConnectorTasks:
 
 
 def grouped(units: Iterable[Unit]) -> tuple[ConnectorTasks, ...]:
-    """Units in their wire shape: connectors ascending, tasks ascending, so that equal sets are equal bytes."""
+    """Units in their wire form: connectors ascending, tasks ascending, so that equal sets have equal bytes."""
     by_connector: dict[str, list[int]] = {}
     for connector, task in units:
         by_connector.setdefault(connector, []).append(task)
-    # Numbers are sorted a connector at a time: eight times as fast as all units in one sort.
+    # Sort the numbers per connector: eight times as fast as one sort of all units.
     grouped_tasks = [(connector, sorted(by_connector[connector])) for connector in sorted(by_connector)]
     return tuple(
         [
@@ -52,7 +52,7 @@ def grouped(units: Iterable[Unit]) -> tuple[ConnectorTasks, ...]:
 
 
 def each_unit(groups: Iterable[ConnectorTasks]) -> Iterable[Unit]:
-    """Every unit named, in the order written, repeats included (the validators look for those)."""
+    """Every unit listed, in the order of the message, duplicates included (validation looks for them)."""
     for group in groups:
         if group.owns_connector:
             yield Unit(group.connector)
@@ -61,12 +61,12 @@ def each_unit(groups: Iterable[ConnectorTasks]) -> Iterable[Unit]:
 
 
 def units_of(groups: Iterable[ConnectorTasks] | None) -> Units:
-    """The set a wire shape stands for; ``None`` is read as nothing, so ask for ``None`` first where it matters."""
+    """The set for a wire form; ``None`` is read as no units, so check for ``None`` first where it matters."""
     return frozenset(unit_list(groups)) if groups else NO_UNITS
 
 
 def unit_list(groups: Iterable[ConnectorTasks]) -> list[Unit]:
-    """As ``each_unit``, and three times as fast: a full heartbeat names all that its sender has."""
+    """As ``each_unit``, and three times as fast: a full heartbeat lists all units that the member owns."""
     units: list[Unit] = []
     for group in groups:
         connector = group.connector
@@ -78,7 +78,7 @@ def unit_list(groups: Iterable[ConnectorTasks]) -> list[Unit]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One line of a connector's or a task's configuration. Its ``repr`` shows no credential."""
+    """One entry of a connector's or a task's configuration. Its ``repr`` shows no credential."""
 
     name: str
     value: str
@@ -88,17 +88,17 @@ class ConfigEntry:
 
 
 def entries(config: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
-    """A configuration in its wire shape, sorted by name."""
+    """A configuration in its wire form, sorted by name."""
     return tuple(ConfigEntry(name=name, value=config[name]) for name in sorted(config))
 
 
 def masked(lines: Iterable[ConfigEntry]) -> tuple[ConfigEntry, ...]:
-    """A configuration as it may be shown: without the values of credentials."""
+    """A configuration for display: without the values of credentials."""
     return tuple([ConfigEntry(name=line.name, value=masked_value(line.name, line.value)) for line in lines])
 
 
 def config_of(lines: Iterable[ConfigEntry]) -> dict[str, str]:
-    """The configuration a wire shape stands for."""
+    """The configuration for a wire form."""
     return {line.name: line.value for line in lines}
 
 
@@ -108,11 +108,11 @@ class AssignorInfo:
 
     Attributes:
         name: the assignor's name, the same on every member.
-        minimum_version: lowest version of its metadata it can read, >= -1.
-        maximum_version: highest version it can read, >= 0.
-        reason: why the metadata changed; 0 is none. A change of it asks for a rebalance.
+        minimum_version: lowest version of its metadata that it can read, >= -1.
+        maximum_version: highest version that it can read, >= 0.
+        reason: why the metadata changed; 0 is none. A new reason requests a rebalance.
         version: version of ``metadata``, within the two above.
-        metadata: opaque to all but the assignor.
+        metadata: opaque to everything but the assignor.
     """
 
     name: str
@@ -133,10 +133,10 @@ class RestartRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartResponse:
-    """Whether the restart is requested; the member is notified with its next heartbeat response.
+    """Whether a restart was requested; the member is notified in its next heartbeat response.
 
     Attributes:
-        already_requested: an earlier request had not been carried out yet; this one changed nothing.
+        already_requested: an earlier request is still pending; this one changed nothing.
     """
 
     throttle_time_ms: int = 0

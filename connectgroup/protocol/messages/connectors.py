@@ -16,16 +16,16 @@ class TaskConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorChange:
-    """One change to one connector; what is null stays as it is.
+    """One change to one connector; null means "unchanged".
 
     Attributes:
-        connector: its name.
-        expected_version: the version it must have; 0 "does not exist yet", -1 any.
-        delete: remove it and its tasks.
-        config: the new configuration, whole.
-        wanted_state: RUNNING 1, PAUSED 2 (no task runs), STOPPED 3 (nothing runs); 0 as it is.
+        connector: the connector's name.
+        expected_version: the connector's current version; 0 "does not exist yet", -1 any.
+        delete: delete the connector and its tasks.
+        config: the new configuration, complete.
+        wanted_state: RUNNING 1, PAUSED 2 (no task runs), STOPPED 3 (no unit runs); 0 unchanged.
         task_configs: the new task list, from the member that owns the connector.
-        owner_epoch: that member's grant of the connector; needed with ``task_configs``.
+        owner_epoch: that member's owner epoch of the connector; required with ``task_configs``.
     """
 
     connector: str
@@ -42,9 +42,9 @@ class UpdateConnectorsRequest:
     """Changes to a group's connectors, each with compare-and-set on its version.
 
     Attributes:
-        group_id: the worker group; made if it does not exist.
-        member_id: the member that speaks; null for an operator.
-        changes: taken all or none, in order.
+        group_id: the worker group; created if it does not exist.
+        member_id: the member that sends the request; null for an operator.
+        changes: applied atomically, in order.
     """
 
     group_id: str
@@ -54,7 +54,7 @@ class UpdateConnectorsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedConnector:
-    """One change's outcome; ``version`` is that of the connector now: its last change's epoch (0: there is none)."""
+    """The result of one change; ``version`` is the connector's now: the epoch of its last change (0: no connector)."""
 
     connector: str
     error_code: int = 0
@@ -64,7 +64,7 @@ class ChangedConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConnectorsResponse:
-    """The outcome. With a top-level error nothing was changed; ``results`` then names the offender."""
+    """The results. With a top-level error nothing was changed; ``results`` then names the rejected change."""
 
     throttle_time_ms: int = 0
     error_code: int = 0

@@ -10,21 +10,21 @@ from .common import ConfigEntry, ConnectorTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeRequest:
-    """What do these groups look like?"""
+    """Request the descriptions of groups."""
 
     group_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """One member: what it runs, what it is stopping, what it shall run.
+    """One member: its assigned units, its pending revocations, and its target assignment.
 
     Attributes:
-        labels: *(tagged)* as the member's heartbeat gave them; so are the next three.
+        labels: *(tagged)* as in the member's heartbeat; so are the next three.
         rack: *(tagged)* see ``HeartbeatRequest``.
         capacity: *(tagged)* see ``HeartbeatRequest``.
         host: *(tagged)* see ``HeartbeatRequest``.
-        client_id: *(tagged)* the client id of the request that joined.
+        client_id: *(tagged)* the client id of the request with which the member joined.
         joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown.
     """
 
@@ -46,7 +46,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedUnit:
-    """One unit of a connector: where it is and how it fares. ``member_id`` is empty while nobody holds it."""
+    """One unit of a connector: its owner and status. ``member_id`` is empty while no member owns it."""
 
     task: int
     member_id: str = ""
@@ -68,15 +68,15 @@ class DescribedConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One unit's change of hands.
+    """One unit's move from one member to another.
 
     Attributes:
         connector: the connector's name.
         task: the task number, -1 for the connector itself.
-        source: the member it left, empty if it ran nowhere.
-        target: the member it went to, empty if nobody got it.
-        standstill_ms: from the moment its old holder was told to stop (or was removed) to its new grant, as
-            the coordinator saw it; -1 while it is on its way.
+        source: the member that owned the unit before, empty if it ran nowhere.
+        target: the member that owns the unit now, empty if none.
+        standstill_ms: downtime, as measured by the coordinator: from the moment the unit's old owner was sent the
+            revocation (or was removed) to the assignment to the new owner; -1 while the move is in progress.
     """
 
     connector: str
@@ -88,18 +88,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """Why the group changed and what it cost.
+    """The causes and the cost of a rebalance.
 
     Attributes:
-        epoch: the group epoch this led to.
-        causes: in words, in the order they came.
+        epoch: the group epoch that resulted.
+        causes: as text, in order of arrival.
         started_ms: wall clock of the first cause, milliseconds since 1970.
-        finished_ms: wall clock of the moment all members had reached it; -1 while under way.
-        computed_by: the member that computed the target, or "coordinator".
-        moved: units that changed hands.
-        started: units that were given to a member and had run nowhere before.
-        longest_standstill_ms: of all that moved.
-        moves: those that stood still longest, at most 100.
+        finished_ms: wall clock of the moment when all members had reached the epoch; -1 while in progress.
+        computed_by: the member that computed the target assignment, or "coordinator".
+        moved: number of units that moved to another member.
+        started: number of units that were assigned and had run on no member before.
+        longest_standstill_ms: the longest downtime of a moved unit.
+        moves: the moves with the longest downtime, at most 100.
     """
 
     epoch: int
@@ -119,7 +119,7 @@ class DescribedGroup:
 
     Attributes:
         rebalances: the last 100, oldest first.
-        held_back: *(tagged)* what is given to nobody for now, and for how much longer.
+        held_back: *(tagged)* delayed units that are assigned to no member, with the time left.
     """
 
     error_code: int = 0
@@ -139,7 +139,7 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeResponse:
-    """One entry a group asked for, in that order."""
+    """One entry per requested group, in the order of the request."""
 
     throttle_time_ms: int = 0
     groups: tuple[DescribedGroup, ...] = ()
@@ -148,14 +148,14 @@ class DescribeResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRequest:
-    """Forget these groups with their connectors; a group that has members is kept (ConnectGroupDelete)."""
+    """Delete groups with their connectors; a group that has members is kept (ConnectGroupDelete)."""
 
     group_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedGroup:
-    """What became of one group asked for."""
+    """The result for one requested group."""
 
     group_id: str
     error_code: int = 0
@@ -164,7 +164,7 @@ class DeletedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResponse:
-    """One entry a group asked for, in that order."""
+    """One entry per requested group, in the order of the request."""
 
     throttle_time_ms: int = 0
     results: tuple[DeletedGroup, ...] = ()

@@ -1,4 +1,4 @@
-"""What all records share: kinds, keys, tombstones."""
+"""Kinds, keys and tombstones of records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kind(IntEnum):
 
 
 class Key(NamedTuple):
-    """What a record is about; records with equal keys replace one another."""
+    """The key of a record; of records with equal keys the latest one is valid."""
 
     kind: Kind
     group_id: str
@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The key is no more."""
+    """Deletes the record with this key."""
 
     key: Key
 

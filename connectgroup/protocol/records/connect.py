@@ -1,11 +1,11 @@
-"""The only way a group changes: one frozen class a record, keyed so that the newest of each key is enough.
+"""The records of a group: the only way its state changes. One frozen class per record kind.
 
-A record's key is ``(kind, group_id, name)``. Two records with the same key: the later one replaces the earlier
-(a log may be compacted at any time). A ``Tombstone`` removes a key; one for a key that is not there is a
-no-op (KAFKA-17306).
+A record's key is ``(kind, group_id, name)``. Of two records with the same key the later one replaces the earlier, so
+the log may be compacted at any time. A ``Tombstone`` removes a key; a tombstone for an unknown key is a no-op
+(KAFKA-17306).
 
 Source: the "data model" of KIP-848 (ConsumerGroupMetadata, MemberMetadata, TargetAssignmentMetadata,
-TargetAssignmentMember, CurrentMemberAssignment), widened by connectors, statuses and rebalances.
+TargetAssignmentMember, CurrentMemberAssignment), extended by connectors, statuses and rebalances.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ GROUP_TYPE: Final = "connect"
 
 
 _unit = tuple.__new__
-"""As in ``messages``: a ``Unit`` of its fields, for long loops."""
+"""As in ``messages``: creates a ``Unit`` from its fields, for long loops."""
 
 
 HISTORY: Final = 100
-"""Rebalances a group remembers: design 3.12."""
+"""Number of rebalances that a group keeps: design 3.12."""
 
 
 MOST_MOVES: Final = 100
-"""Moves of one rebalance that are kept one by one: a record must fit into a batch however large the group is."""
+"""Number of moves of one rebalance that are kept individually: a record must fit into a batch for any group size."""
 
 
 class MemberState(IntEnum):
-    """Where a member stands on its way to its target (Kafka's MemberState, same bytes)."""
+    """A member's reconciliation state (Kafka's MemberState, same bytes)."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -45,7 +45,7 @@ class MemberState(IntEnum):
 
 
 class WantedState(IntEnum):
-    """What an operator wants of a connector."""
+    """The state of a connector that an operator requests."""
 
     RUNNING = 1
     PAUSED = 2
@@ -53,7 +53,7 @@ class WantedState(IntEnum):
 
 
 class UnitState(IntEnum):
-    """What a worker says of a unit it holds."""
+    """The state of a unit that its worker reports."""
 
     RUNNING = 1
     FAILED = 2
@@ -61,10 +61,10 @@ class UnitState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """The group's epoch; its first one makes the group.
+    """The group epoch; the first record of this kind creates the group.
 
-    ``created_ms`` is the coordinator's wall clock when it did, the same in all that follow: a group whose log was lost
-    begins again at epoch 1, and this tells it from the one before.
+    ``created_ms`` is the coordinator's wall clock at that time, the same in all later records: a group whose log was
+    lost starts again at epoch 1, and this field distinguishes it from the one before.
     """
 
     group_id: str
@@ -79,15 +79,16 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """What a member said about itself when it joined, or since.
+    """A member's metadata, as of its join or its latest update.
 
     Attributes:
-        draining: *(tagged)* it wants nothing new and its work taken over.
+        draining: *(tagged)* the member requests no new units and that its units be moved.
         labels: *(tagged)* the worker's labels, sorted by name.
-        rack: *(tagged)* the worker's rack or zone; empty if not given.
-        capacity: *(tagged)* the most weight the worker can carry; 0 if not given.
-        host: *(tagged)* the machine the worker runs on; empty if not given.
-        client_id: *(tagged)* the client id of the request that joined; for people to read, as ``client_host`` is.
+        rack: *(tagged)* the worker's rack or zone; empty if not set.
+        capacity: *(tagged)* the maximum weight that the worker can carry; 0 if not set.
+        host: *(tagged)* the machine that the worker runs on; empty if not set.
+        client_id: *(tagged)* the client id of the request with which the member joined; informational, as is
+            ``client_host``.
         joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown (KIP-848,
             ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId).
         restart_requested: *(tagged)* an operator has requested that the worker restart; the member has not left yet.
@@ -111,7 +112,7 @@ class MemberRecord:
 
     @property
     def traits(self) -> tuple[tuple[ConfigEntry, ...], str, int, str]:
-        """Labels, rack, capacity and host: a change of them asks for a new target assignment."""
+        """Labels, rack, capacity and host: a change of them requires a new target assignment."""
         return (self.labels, self.rack, self.capacity, self.host)
 
     @property
@@ -121,12 +122,12 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecord:
-    """A target is installed: the last record of its batch, so that half a target is never current.
+    """A target assignment is installed: the last record of its batch, so that a partial one is never current.
 
     Attributes:
-        checksum: *(tagged)* of what was installed, to tell the same install sent twice from another one.
-        deferred: *(tagged)* moves that were left for the next round (``GroupSettings.most_moves``).
-        at_ms: *(tagged)* the coordinator's wall clock when an assignor's answer was taken; 0: it was never asked.
+        checksum: *(tagged)* checksum of the Install request, to distinguish a repeated request from another one.
+        deferred: *(tagged)* number of moves deferred to the next round (``GroupSettings.most_moves``).
+        at_ms: *(tagged)* the coordinator's wall clock when an assignor's result was installed; 0: no assignor ran.
     """
 
     group_id: str
@@ -144,7 +145,7 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMemberRecord:
-    """One member's share of the target."""
+    """One member's target assignment."""
 
     group_id: str
     member_id: str
@@ -160,12 +161,12 @@ class TargetMemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTasks:
-    """Some of one connector's units with the epochs at which they were given.
+    """Some of one connector's units, with their owner epochs.
 
     Attributes:
         connector: the connector's name.
         tasks: ascending, -1 for the connector itself.
-        owner_epochs: one a task, in the same order.
+        owner_epochs: one per task, in the same order.
     """
 
     connector: str
@@ -174,7 +175,7 @@ class HeldTasks:
 
 
 def held(units: Mapping[Unit, int]) -> tuple[HeldTasks, ...]:
-    """Units and owner epochs in their stored shape, sorted."""
+    """Units and owner epochs in their stored form, sorted."""
     by_connector: dict[str, list[int]] = {}
     for connector, task in sorted(units):
         by_connector.setdefault(connector, []).append(task)
@@ -189,7 +190,7 @@ def held(units: Mapping[Unit, int]) -> tuple[HeldTasks, ...]:
 
 
 def epochs_of(groups: Iterable[HeldTasks]) -> dict[Unit, int]:
-    """Units and owner epochs out of their stored shape."""
+    """Units and owner epochs from their stored form."""
     return {
         _unit(Unit, (group.connector, task)): epoch
         for group in groups
@@ -199,9 +200,9 @@ def epochs_of(groups: Iterable[HeldTasks]) -> dict[Unit, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRecord:
-    """What a member runs (``assigned``) and what it has been told to stop (``pending``).
+    """A member's current assignment: assigned units (``assigned``) and pending revocations (``pending``).
 
-    ``at_ms`` is the coordinator's wall clock when it was written: standstill is measured with it.
+    ``at_ms`` is the coordinator's wall clock when the record was written; downtime is measured with it.
     """
 
     group_id: str
@@ -224,8 +225,9 @@ class TaskEntry:
 
     Attributes:
         config: its configuration.
-        since_epoch: the group epoch that brought this configuration. A grant older than that is of the
-            configuration before, and must be given back before the task is granted anew.
+        since_epoch: the group epoch of this configuration. An older owner epoch belongs to the configuration before;
+            the
+            task must be revoked before it is assigned again.
     """
 
     config: tuple[ConfigEntry, ...] = ()
@@ -234,9 +236,9 @@ class TaskEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorRecord:
-    """A connector as the group knows it; ``version`` is the group epoch of the last change of anything in it.
+    """A connector; ``version`` is the group epoch of the last change of anything in it.
 
-    ``since_epoch`` is to the connector itself what ``TaskEntry.since_epoch`` is to a task.
+    ``since_epoch`` is for the connector itself what ``TaskEntry.since_epoch`` is for a task.
     """
 
     group_id: str
@@ -254,17 +256,17 @@ class ConnectorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationRecord:
-    """Who was asked to compute the target for ``epoch``, and how often that failed before.
+    """The computation of the target assignment for ``epoch``: the chosen member and the failures before.
 
     Attributes:
-        epoch: the group epoch to compute for. Once the member has prepared, the group epoch it was given: the group
+        epoch: the group epoch to compute for. Once the member has prepared, the group epoch in that response: the group
             epoch may advance while the assignor runs.
-        member_id: the member asked.
-        prepared: whether it has come for the group's state; until then it is told again.
-        failures: computations that failed or stayed silent since the last target assignment.
-        failed_members: who failed; not asked again while others can be.
-        error: the last failure in words, kept after the target is in, for describe.
-        assignor: *(tagged)* the assignor the member was told to run when it prepared.
+        member_id: the chosen member; empty for the coordinator.
+        prepared: whether the member has sent Prepare; until then it is asked again.
+        failures: computations that failed or timed out since the last target assignment.
+        failed_members: members that failed; not chosen again while others can compute.
+        error: the last failure as text, kept after the target assignment is installed, for describe.
+        assignor: *(tagged)* the assignor in the response to Prepare.
     """
 
     group_id: str
@@ -283,7 +285,7 @@ class ComputationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRecord:
-    """What the holder of a unit last said of it."""
+    """The status that the owner of a unit last reported."""
 
     group_id: str
     connector: str
@@ -300,19 +302,20 @@ class StatusRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayRecord:
-    """Work that is given to nobody until its deadline: a lost worker's, or what an assignor wants held back.
+    """Units that are assigned to no member until a deadline: those of a lost worker, or at an assignor's request.
 
     Attributes:
-        member_id: the worker that is waited for; empty where the assignor asked for the delay.
-        instance_id: that worker's static name, if it had one: it may come back under another member id.
-        units: what is held back.
-        error: with ``version`` and ``metadata`` the rest of the lost worker's share, to be given back as it was.
-        delay_ms: how long it was to last when it began; what is left of it is never taken to be more.
-        deadline_ms: wall clock, milliseconds since 1970. A coordinator that loads the group goes on from it.
-        epoch: the group epoch that the loss led to. While it is the newest, nothing else has happened since. A unit
-            that is newer than this (made anew, reconfigured) does not wait.
+        member_id: the lost worker; empty if the assignor requested the delay.
+        instance_id: that worker's group instance id, if it had one: it may return under another member id.
+        units: the delayed units.
+        error: with ``version`` and ``metadata`` the rest of the lost worker's target assignment, to be restored
+            unchanged.
+        delay_ms: the full delay when it started; upper bound on the time left.
+        deadline_ms: wall clock, milliseconds since 1970. A coordinator that loads the group continues with it.
+        epoch: the group epoch of the loss. While it is the newest, nothing else has changed since. A unit that is newer
+            than this (created again, reconfigured) is not delayed.
         said: checksum of the assignors the worker listed, with their metadata and reasons, and of its labels, rack,
-            capacity and host: one that comes back with others wants another target.
+            capacity and host: a worker that returns with others needs another target assignment.
     """
 
     group_id: str
@@ -332,13 +335,13 @@ class DelayRecord:
         return Key(Kind.DELAY, self.group_id, self.member_id)
 
     def left_ms(self, now_ms: int) -> int:
-        """What is left at ``now_ms``: never below zero, nor above the whole, whatever the clocks did (F14)."""
+        """Time left at ``now_ms``: never below zero, nor above the full delay, even if clocks jump (F14)."""
         return min(max(self.deadline_ms - now_ms, 0), self.delay_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceRecord:
-    """One rebalance, written when it begins and again when all members have reached its target."""
+    """One rebalance, written when it starts and again when all members have reached its target assignment."""
 
     group_id: str
     rebalance: Rebalance
