@@ -53,7 +53,7 @@ class PipelineConnector(Connector):
 
 
 class PipelineSettings(PluginSettings):
-    """The settings of the pipeline itself. Settings of its source and sink have the prefixes ``source.`` and ``sink.``."""
+    """The settings of the pipeline itself. Those of its source and sink are prefixed ``source.`` and ``sink.``."""
 
     source: str
     sink: str

@@ -1,6 +1,6 @@
-"""The data plane: tasks that run on Spark, and sinks that refuse a task that is no longer the owner.
+"""The data plane on Spark: tasks that run as Spark queries, and the sources and sinks that ship with the library.
 
-Nothing here is imported by the rest of the package before a connector asks for it, and importing a module of
-this folder does not import pyspark: Spark is touched inside functions only (``source`` is the exception, and
-only ``query`` and Spark's own Python workers import that).
+The rest of the package imports this package only when a connector needs it. Importing one of its modules does not
+import pyspark: functions import Spark when they are called. ``sources.file_reader`` is the exception; only
+``FileSource.stream`` and Spark's own Python workers import it.
 """

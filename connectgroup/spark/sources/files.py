@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DATA_SOURCE: Final = "connectgroup-files"
-"""Its name among Spark's data sources."""
+"""Name of the data source in Spark."""
 
 Format = Literal["csv", "jsonl"]
 
@@ -43,10 +43,10 @@ class FileSettings(PluginSettings):
     max_bytes_per_batch: Annotated[int, Field(ge=1024, le=256 << 20, description="1024 to 268435456")] = 16 << 20
 
     def model_post_init(self, _: Any) -> None:
-        """Check what does not fit together.
+        """Check the path, the schema and their combination with the format.
 
         Raises:
-            ConfigError: a setting cannot be used with the others.
+            ConfigError: the path is relative, the schema is not valid, or ``jsonl`` has no schema.
         """
         require_absolute("source.path", self.path, "a directory, as an absolute path")
         if self.schema_ is not None:
@@ -57,15 +57,15 @@ class FileSettings(PluginSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource(Source):
-    """What one task reads.
+    """The files that one task reads.
 
     Attributes:
         root: the directory.
         form: ``csv`` or ``jsonl``.
-        columns: names and types.
-        task, tasks: which files are this task's.
+        columns: names and types of the columns.
+        task, tasks: the task's number and the number of tasks; they determine the files of this task.
         most_bytes: upper bound on the bytes of one batch.
-        null: a word that means null in CSV, beside the empty field.
+        null: a word that means null in CSV, in addition to the empty field.
     """
 
     Settings = FileSettings
@@ -110,7 +110,7 @@ class FileSource(Source):
 
     @classmethod
     def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:
-        """The source and the positions that ``stream`` handed to Spark."""
+        """Decode the source and the positions that ``stream`` passed to Spark."""
         plain = json.loads(text)
         positions = plain.pop("positions")
         columns = tuple(Column(**column) for column in plain.pop("columns"))
@@ -118,10 +118,10 @@ class FileSource(Source):
 
 
 def _columns(settings: FileSettings, root: Path) -> Columns:
-    """The schema, or the columns of a CSV header where none is given.
+    """Return the columns of the schema setting or, without one, of a CSV header.
 
     Raises:
-        ConfigError: there is no schema and no file to take it from.
+        ConfigError: there is no schema and no CSV file with a header.
     """
     if settings.schema_ is not None:
         return from_ddl(settings.schema_)

@@ -1,8 +1,8 @@
-"""Bytes of whole lines into typed columns, or one clear complaint about the first line that will not do.
+"""Parses bytes of whole lines into typed columns; an error describes the first invalid line.
 
-Parsing is strict and the same wherever it runs: a value that is not of its column's type is an error, never a
-null, because a row that is silently half there is a row lost. A whole range is parsed in one go; only when that
-fails are the lines searched for the one at fault.
+Parsing is strict and identical on every worker: a value that is not of its column's type is an error, never a
+null, because a row that silently loses a value is a lost row. A whole range is parsed in one call; only if that
+fails are the lines searched for the invalid one.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _JSON_TYPES: Final[dict[str, frozenset[type]]] = {
 
 
 def read_range(root: Path, wanted: Range, columns: Columns, form: Format, null: str = "") -> pa.RecordBatch:
-    """The rows of one range of one file.
+    """Return the rows of one range of one file.
 
     Args:
         root: the source's directory.
         wanted: bytes ``[start, end)`` of whole lines. A CSV file's first line is its header, never a row.
-        columns: names and types; a CSV header must be exactly these names in this order. A JSON line may leave
-            columns out (null) and have more than these (dropped).
+        columns: names and types; a CSV header must be exactly these names in this order. A JSON line may omit
+            columns (null) and have others (dropped).
         form: ``csv`` or ``jsonl``.
-        null: a word that means null in a CSV field without quotes, beside the empty one (``NA``).
+        null: a word that means null in an unquoted CSV field, in addition to the empty field (for example ``NA``).
 
     Returns:
-        One row a line that is not blank, in the order of the file.
+        One row per line that is not blank, in the order of the file.
 
     Raises:
-        BadLine: the first line at fault: file, line number, byte offset, what is wrong, what is allowed.
+        BadLine: a line is invalid; names file, line number, byte offset, violation and what is allowed, of the first.
         SourceError: the file cannot be read.
     """
     data = read_bytes(root, wanted)
@@ -78,10 +78,10 @@ def read_range(root: Path, wanted: Range, columns: Columns, form: Format, null: 
 
 
 def columns_from_header(root: Path) -> Columns | None:
-    """The columns of the first CSV file of a directory that has a whole first line, all strings; None without one.
+    """Return the columns of the first CSV file with a complete header line, all strings; None without such a file.
 
     Raises:
-        ConfigError: the header names a column twice or not at all.
+        ConfigError: the header has an empty or duplicate column name.
         SourceError: the directory or the file cannot be read.
     """
     for name in list_files(root):
@@ -94,14 +94,15 @@ def columns_from_header(root: Path) -> Columns | None:
 
 
 def _parse(data: bytes, columns: Columns, form: Format, null: str) -> pa.RecordBatch:
-    """All lines of ``data``, or any exception of ``_FAULTS``."""
+    """Parse all lines of ``data``; an invalid line raises one of ``_FAULTS``."""
     return _parse_csv(data, columns, null) if form == "csv" else _parse_jsonl(data, columns)
 
 
 def _parse_csv(data: bytes, columns: Columns, null: str) -> pa.RecordBatch:
     if data.count(b"\r") != data.count(b"\r\n"):
         raise ValueError("a carriage return alone")
-    # A quote left open on the last line would run to the end unseen: this line is then swallowed, and missed.
+    # Append a line: a quote left open on the last line would otherwise run to the end of the data unnoticed. It
+    # swallows the appended line instead, and the row count shows that.
     lines = data.count(b"\n") + 1
     data += _SOME_VALUE.get(columns[0].type, b"0") + b"," * (len(columns) - 1) + b"\n"
     rows = _read_csv(data, to_arrow(columns), null)
@@ -113,14 +114,14 @@ def _parse_csv(data: bytes, columns: Columns, null: str) -> pa.RecordBatch:
 def _read_csv(data: bytes, schema: pa.Schema, null: str) -> pa.RecordBatch:
     table = pyarrow.csv.read_csv(
         io.BytesIO(data),
-        # One block: a line may be longer than the default block, and the row order is that of the file.
+        # One block: a line may be longer than the default block; it also keeps the row order of the file.
         read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=len(data) + 1, use_threads=False),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=schema,
             null_values=["", null],
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
-            # a,,b is a null; a,"",b is an empty string.
+            # The second field of a,,b is null; that of a,"",b is an empty string.
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
@@ -129,7 +130,7 @@ def _read_csv(data: bytes, schema: pa.Schema, null: str) -> pa.RecordBatch:
 
 
 def _parse_jsonl(data: bytes, columns: Columns) -> pa.RecordBatch:
-    # Not Arrow's own JSON reader: version 26 ends the process on a line that says null.
+    # Do not use Arrow's JSON reader: version 26 ends the process on the line ``null``.
     lines = _lines(data)
     if not all(line.lstrip()[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
         raise ValueError("a line is not an object")
@@ -165,12 +166,12 @@ def _refuse_constant(name: str) -> float:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """The lines that are not blank, without their line feeds."""
+    """Return the lines that are not blank, without their line feeds."""
     return [line for line in data.split(b"\n") if line.strip(b"\r")]
 
 
 def _first_fault(data: bytes, columns: Columns, form: Format, null: str) -> tuple[int, str]:
-    """Offset of the first line that fails, and why. Halves the lines until one is left."""
+    """Return the offset of the first invalid line, and the reason. Uses a binary search."""
     lines = data.splitlines(keepends=True) if b"\r" not in data else [x + b"\n" for x in data.split(b"\n")[:-1]]
     low, high = 0, len(lines)
     while high - low > 1:
@@ -230,7 +231,11 @@ def _allowed(column: Column) -> str:
 
 
 def _check_header(path: Path, data: bytes, skipped: int, columns: Columns) -> int:
-    """Where the rows of a CSV file begin, if its first line names exactly the columns."""
+    """Return the offset of the first row of a CSV file.
+
+    Raises:
+        BadLine: the first line is not exactly the names of the columns.
+    """
     end = data.index(b"\n", skipped) + 1
     names = _header_names(path, data[:end])
     if names != [column.name for column in columns]:

@@ -1,8 +1,8 @@
-"""A directory of growing files, cut into slices and ranges of whole lines.
+"""Divides a directory of growing files into slices and ranges of whole lines.
 
 A slice is a file, named by its path below the directory; its position is the number of bytes read. Task *i* of
-*n* reads the files whose name's CRC-32 leaves *i* when divided by *n*: the same answer in every process, for
-ever. Only lines that end in a line feed are there; what follows the last one is still being written.
+*n* reads the files for which the CRC-32 of the name modulo *n* is *i*. The result is the same in every process,
+always. Only lines that end in a line feed are read; the text after the last line feed is still being written.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def is_slice_of(name: str, task: int, tasks: int) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """Chooses what the next batch reads.
+    """Chooses the ranges of the next batch.
 
     Attributes:
         root: the directory.
-        task, tasks: which files are ours.
+        task, tasks: the task's number and the number of tasks; they determine the files of this task.
         most_bytes: upper bound on the bytes of one batch, and on the length of a line.
     """
 
@@ -44,15 +44,15 @@ class Planner:
     _last_served: str = ""
 
     def advance(self, start: Mapping[str, int]) -> dict[str, int]:
-        """Where the next batch ends, given where it starts; equal to ``start`` when there is nothing to read.
+        """Return the end of the next batch, given its start; equal to ``start`` if there is nothing to read.
 
         Raises:
-            SourceError: the directory or a file cannot be read, a file got shorter, a line is too long.
+            SourceError: the directory or a file cannot be read, a file became shorter, or a line is too long.
         """
         end = dict(start)
         left = self.most_bytes
         names = [name for name in list_files(self.root) if is_slice_of(name, self.task, self.tasks)]
-        # Begin after the file served last, so that one that grows fast cannot starve the others.
+        # Round robin: begin after the file read last, so that a fast-growing file cannot starve the others.
         for name in [n for n in names if n > self._last_served] + [n for n in names if n <= self._last_served]:
             if left <= 0:
                 break
@@ -65,7 +65,7 @@ class Planner:
         return end
 
     def _whole_lines(self, name: str, position: int, most_bytes: int) -> int:
-        """The end of the last whole line that begins at or after ``position`` within ``most_bytes``."""
+        """Return the end of the last whole line that starts at or after ``position`` and ends within ``most_bytes``."""
         path = self.root / name
         try:
             found = path.stat()
@@ -84,7 +84,7 @@ class Planner:
         except FileNotFoundError as error:
             if path.is_symlink():
                 raise _unreadable(path, error) from error
-            return position  # Gone between the listing and now; what was read of it stays read.
+            return position  # Deleted since the listing; the part already read stays committed.
         except OSError as error:
             raise _unreadable(path, error) from error
         if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
@@ -96,7 +96,7 @@ class Planner:
 
 
 def list_files(root: Path) -> list[str]:
-    """The names of all files below a directory, sorted, without hidden ones and ones still being written.
+    """Return the sorted names of all files below a directory, except hidden and unfinished ones (``UNFINISHED``).
 
     Raises:
         SourceError: the directory cannot be read.
@@ -121,7 +121,7 @@ def list_files(root: Path) -> list[str]:
 
 
 def last_line_end(descriptor: int, start: int, stop: int) -> int:
-    """The offset after the last line feed in ``[start, stop)`` of an open file; ``start`` if there is none."""
+    """Return the offset after the last line feed in ``[start, stop)`` of an open file; ``start`` without one."""
     end = stop
     while end > start:
         begin = max(start, end - _BLOCK_BYTES)
@@ -133,10 +133,10 @@ def last_line_end(descriptor: int, start: int, stop: int) -> int:
 
 
 def read_bytes(root: Path, wanted: Range) -> bytes:
-    """The bytes of a range.
+    """Return the bytes of a range.
 
     Raises:
-        SourceError: the file cannot be read, or is shorter now than when the range was chosen.
+        SourceError: the file cannot be read, or is shorter than when the range was chosen.
     """
     path = root / wanted.slice
     try:
