@@ -1,23 +1,23 @@
-"""A member of a classic Kafka consumer group whose assignor is written in Python, on a broker as it is today.
+"""A member of a classic Kafka consumer group with assignors written in Python, for existing brokers.
 
     async with GroupConsumer("127.0.0.1:9092", group="billing", topics=["orders"]) as consumer:
         async for record in consumer:
             ...
 
-It shares a group with consumers of any other kind: Java's, librdkafka's, other ``GroupConsumer``s. Chosen leader, it
-assigns for all of them. What ``poll`` has returned counts as dealt with when ``poll`` is called again: rebalances,
-commits and the listener's callbacks happen there and nowhere else, so no record is taken away while it is being
-worked on. Heartbeats and the waiting for a rebalance go on in the background; who does not come back to ``poll``
-within ``max_poll_interval_ms`` is out.
+The group may contain consumers of any other kind: Java's, librdkafka's, other ``GroupConsumer``s. If this member is
+elected leader, it computes the assignment of all members. Records that ``poll`` has returned count as processed when
+``poll`` is called again: rebalances, commits and the listener's callbacks run there and nowhere else, so no partition
+is revoked while one of its records is being processed. Heartbeats and the wait for a rebalance run in the background; a
+consumer that does not call ``poll`` within ``max_poll_interval_ms`` leaves the group.
 
 Delivery is at least once.
 
     membership   JoinGroup, SyncGroup, Heartbeat, LeaveGroup
-    leading      what the leader does in between
+    leading      the leader's work between JoinGroup and SyncGroup
     fetching     records, through confluent-kafka
-    reading      positions, and what has come
+    reading      positions, and fetched records
     offsets      OffsetCommit, OffsetFetch
-    client       which broker to ask
+    client       broker selection
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ RETRY_S = 0.1
 
 
 class GroupConsumer:
-    """Reads what its group gives it.
+    """Reads the partitions that its group assigns to it.
 
     Args:
         bootstrap: ``host:port`` of one or more brokers, with commas. PLAINTEXT only: no TLS, no SASL.
         group: the group's name.
-        topics: names, at least one; those that do not exist yet are waited for.
-        assignors: what this member can assign with, best first: entry-point names or objects. The group uses one that
-            all its members offer. Whether it rebalances EAGER or COOPERATIVE is the best that all of these can
+        topics: names, at least one; the consumer waits for topics that do not exist yet.
+        assignors: the assignors of this member, best first: entry-point names or objects. The group uses one that all
+            its members offer. The rebalance protocol, EAGER or COOPERATIVE, is the highest that all of these support
             (KIP-429).
-        listener: hears of partitions given and taken.
-        instance: ``group.instance.id``: a name that outlives the process. A static member that is closed does not
-            leave: its partitions wait for it for a session (KIP-345).
-        rack: where it runs, for assignors that look at it and for fetching from the closest replica.
-        session_timeout_ms: after how long without a heartbeat the group goes on without it.
+        listener: is notified of assigned and revoked partitions.
+        instance: ``group.instance.id``, static membership: a static member does not leave the group on close; its
+            partitions are kept for it until the session timeout (KIP-345).
+        rack: the consumer's rack, for rack-aware assignors and for fetching from the closest replica.
+        session_timeout_ms: time without a heartbeat after which the group removes the member.
         heartbeat_interval_ms: at most a third of that.
-        max_poll_interval_ms: after how long without ``poll`` it leaves. A rebalance waits as long for it; its assignor
-            may take half of it.
-        auto_offset_reset: where to begin without a committed offset: ``earliest``, ``latest`` or ``error``.
-        auto_commit_interval_ms: how often ``poll`` commits what it returned before, and before each revocation; null
-            leaves it to ``commit``.
-        metadata_max_age_ms: how often the leader looks for new topics and partitions.
-        client_id: told to the brokers.
+        max_poll_interval_ms: time without ``poll`` after which the member leaves. A rebalance waits for the member for
+            the same time; its assignor may take half of it.
+        auto_offset_reset: start position without a committed offset: ``earliest``, ``latest`` or ``error``.
+        auto_commit_interval_ms: how often ``poll`` commits the records it returned before, and before each revocation;
+            null disables automatic commits in favor of ``commit``.
+        metadata_max_age_ms: how often the leader checks for new topics and partitions.
+        client_id: sent to the brokers.
         fetch: settings of librdkafka for fetching, as ``{"fetch.min.bytes": 1}``.
 
     Raises:
-        ConfigError: a setting; field, value, what is allowed. Also where the extra ``kafka`` is not installed.
-        PluginError: an assignor that cannot be loaded.
+        ConfigError: a setting is invalid; field, value, what is allowed. Also if the extra ``kafka`` is not installed.
+        PluginError: an assignor cannot be loaded.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class GroupConsumer:
         self._membership = Membership(self._client, self._settings, self._assignors)
 
         self._owned = NOTHING
-        self._taken_over = -1  # the generation of the last assignment that was
+        self._taken_over = -1  # generation of the last applied assignment
         self._ended: Round | None = None
         self._commit_due = 0.0
         self._background: list[asyncio.Task[None]] = []
@@ -140,18 +140,18 @@ class GroupConsumer:
     # ------------------------------------------------------------------------------------------ records
 
     async def poll(self, timeout_s: float = 1.0, *, most: int = MOST_FETCHED) -> list[Record]:
-        """The next records, of each partition in order; none if none come in time. Keeps the group's pace meanwhile.
+        """Return the next records, in order within a partition; none if none arrive in time. Performs group work too.
 
-        Whatever it returned before counts as dealt with.
+        Records returned before count as processed.
 
         Args:
-            timeout_s: how long to wait for the first one; a callback or a commit under way is waited for beyond it.
-            most: how many at most.
+            timeout_s: maximum wait for the first record; a callback or a commit in progress may extend it.
+            most: maximum number of records.
 
         Raises:
-            FencedInstanceId: another process has this member's ``instance``. This consumer is at its end.
-            PluginError: a callback, or the assignor on the leader (then the group has been left).
-            BrokerError: the group, a topic or an offset is refused.
+            FencedInstanceId: another process has this member's ``instance``. This consumer cannot continue.
+            PluginError: a callback raised, or the assignor on the leader did (the member has then left the group).
+            BrokerError: the group, a topic or an offset is rejected.
             FetchError: a partition cannot be read.
         """
         if self._closed:
@@ -168,36 +168,36 @@ class GroupConsumer:
                 if self._keeping is not None or self._has_something_to_do():
                     await self._keep_up()
                 if self._membership.changed.is_set():
-                    continue  # something else has come up meanwhile: it goes before the records
+                    continue  # membership changed meanwhile: handle that before records are returned
                 if records := self._reading.hand_out(most):
                     return records
                 left_s = give_up - time.monotonic()
                 if left_s <= 0:
                     return []
                 if self._owned != self._reading.positions.keys():
-                    left_s = min(left_s, RETRY_S)  # where to begin could not be told
+                    left_s = min(left_s, RETRY_S)  # a start position was not available
                 await self._reading.wait(self._membership.changed, left_s)
         finally:
             self._membership.polled_at = time.monotonic()
             self._polling = False
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records one by one, until the consumer is closed. Raises as ``poll`` does."""
+        """Iterate over records until the consumer is closed. Raises as ``poll`` does."""
         while not self._closed:
             for record in await self.poll(1.0, most=1):
                 yield record
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Tell the group how far this consumer has got. Returns when it is stored.
+        """Commit this consumer's positions to the group. Returns when they are stored.
 
         Args:
-            offsets: of the next record to read, of partitions that this consumer has; null is everything that ``poll``
-                returned. The record that an ``async for`` is at counts as returned.
+            offsets: of the next record to read, for partitions that this consumer owns; null commits all records that
+                ``poll`` returned. The current record of an ``async for`` counts as returned.
 
         Raises:
-            CommitRefused: the partitions are, or may be, another's by now; nothing was stored.
-            BrokerError: refused for another reason.
-            TransportError: no answer; it may have been stored.
+            CommitRefused: the partitions belong, or may belong, to another member by now; nothing was stored.
+            BrokerError: rejected for another reason.
+            TransportError: no response; the offsets may have been stored.
         """
         if offsets is None:
             await self._commit(self._reading.uncommitted())
@@ -212,38 +212,38 @@ class GroupConsumer:
         await self._commit({TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()})
 
     async def _commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        async with self._commit_turn:  # or an older offset could overtake a newer one
+        async with self._commit_turn:  # otherwise an older offset could overwrite a newer one
             taken = await commit(self._client, self._membership, positions)
             self._reading.committed |= {partition: positions[partition] for partition in taken & self._owned}
 
-    # ------------------------------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------------------------------ state
 
     @property
     def assignment(self) -> Partitions:
-        """The partitions it has."""
+        """The partitions that this consumer owns."""
         return self._owned
 
     @property
     def member_id(self) -> str:
-        """Its name in the group, empty while it has none."""
+        """The member id, empty if the consumer has none."""
         return self._membership.member_id
 
     @property
     def generation(self) -> int:
-        """Of the assignment it has, -1 outside."""
+        """The generation of the current assignment, -1 outside the group."""
         return self._taken_over if self._membership.in_group else -1
 
     @property
     def is_leader(self) -> bool:
-        """Whether it has made the assignment it has."""
+        """Whether this member computed the current assignment."""
         return self._membership.in_group and self._ended is not None and self._ended.leader
 
     @property
     def assignor(self) -> str | None:
-        """The name of the assignor that the group has used last."""
+        """The name of the assignor that the group used last."""
         return self._ended.assignor.name if self._ended is not None else None
 
-    # ------------------------------------------------------------------------------------------ beginning and end
+    # ------------------------------------------------------------------------------------------ start and close
 
     async def __aenter__(self) -> GroupConsumer:
         self._start()
@@ -257,10 +257,11 @@ class GroupConsumer:
         await self.close()
 
     async def close(self, *, leave: bool | None = None) -> None:
-        """Commit, give everything up, and leave the group.
+        """Commit, revoke all partitions, and leave the group.
 
         Args:
-            leave: whether to tell the group; by default a static member does not, so that its partitions wait for it.
+            leave: whether to send LeaveGroup; by default a static member does not, so that its partitions are kept for
+                it.
 
         Raises:
             PluginError: a callback raised; everything is closed all the same.
@@ -282,7 +283,7 @@ class GroupConsumer:
             else:
                 await self._give_up(self._owned)
             if membership.round is not None:
-                # Not before: a commit may have to wait for the new generation.
+                # Not earlier: a commit may have to wait for the new generation.
                 membership.round.cancel()
                 await asyncio.wait({membership.round})
             if leave:
@@ -305,13 +306,13 @@ class GroupConsumer:
                 asyncio.create_task(membership.watch_topics(), name="topics"),
             ]
 
-    # ------------------------------------------------------------------------------------------ keeping up
+    # ------------------------------------------------------------------------------------------ group work
 
     async def _keep_up(self) -> None:
-        """Do whatever the group asks of this member before more records are handed out.
+        """Perform all pending group work before more records are returned.
 
-        In a task of its own: a ``poll`` that is cancelled must not leave a rebalance half done. The next call waits for
-        its end first.
+        It runs in a task of its own: a cancelled ``poll`` must not leave a rebalance half done. The next call first
+        waits for the end of that task.
         """
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._do_what_is_asked(), name="keeping up")
@@ -359,16 +360,16 @@ class GroupConsumer:
         self._raise_trouble()
         for task in self._background:
             if task.done():
-                task.result()  # a bug: without heartbeats nothing here can be trusted
+                task.result()  # a bug: without heartbeats the membership cannot be trusted
         if self._commit_is_due():
             self._commit_due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
-            # Beside the reading: a coordinator that does not answer must not hold that up.
+            # Run concurrently with reading: a coordinator that does not respond must not delay reading.
             self._committing = asyncio.create_task(self._commit_if_possible(), name="commit")
         if new := self._owned - self._reading.positions.keys():
             await self._reading.begin(new)
 
     async def _begin_round(self) -> None:
-        """Give up what must be given up before a JoinGroup, then join beside the reading."""
+        """Revoke the partitions that must be revoked before a JoinGroup, then join concurrently with reading."""
         membership = self._membership
         before = before_joining(
             self._protocol, owned=self._owned, subscribed=self._subscribed, in_group=membership.in_group
@@ -376,7 +377,7 @@ class GroupConsumer:
         await self._give_up(before.lost)
         await self._revoke(before.revoked)
         if self._owned and not membership.in_group:
-            return  # lost while a callback ran: what is left must go too
+            return  # membership was lost while a callback ran: the remaining partitions are lost too
         membership.begin_round(self._offers)
 
     def _offers(self) -> tuple[tuple[str, bytes], ...]:
@@ -389,7 +390,7 @@ class GroupConsumer:
         )
 
     async def _end_round(self, task: asyncio.Task[Round | None]) -> None:
-        """Take over what a rebalance has brought."""
+        """Apply the result of a rebalance."""
         membership = self._membership
         try:
             ended = task.result()
@@ -420,13 +421,13 @@ class GroupConsumer:
         if step.rejoin:
             membership.ask_to_rejoin("has given up partitions that others wait for")
         if ended.failure is not None:
-            # Another member may do better. This one must not lead again, so it goes.
+            # Another member's assignor may succeed. This member must not lead again, so it leaves.
             await self._revoke(self._owned)
             await membership.leave(str(ended.failure))
             membership.fatal = ended.failure
 
     async def _revoke(self, partitions: Partitions) -> None:
-        """Stop reading, commit, tell the listener, and only then let go."""
+        """Stop reading, commit, call the listener, and only then release the partitions."""
         if not partitions:
             return
         await self._reading.stop(partitions)
@@ -436,7 +437,7 @@ class GroupConsumer:
         self._let_go(partitions)
 
     async def _give_up(self, partitions: Partitions) -> None:
-        """Stop reading what may be another's already."""
+        """Stop reading partitions that may already belong to another member."""
         if not partitions:
             return
         await self._reading.stop(partitions)
@@ -447,7 +448,7 @@ class GroupConsumer:
         self._owned -= partitions
         self._reading.forget(partitions)
 
-    # ------------------------------------------------------------------------------------------ committing and telling
+    # ------------------------------------------------------------------------------------------ commits and callbacks
 
     async def _commit_if_possible(self) -> None:
         try:
@@ -456,7 +457,7 @@ class GroupConsumer:
             logger.warning("group %s: %s", self._settings.group, error)
 
     async def _tell(self, event: Event, partitions: Partitions) -> None:
-        """Tell the listener; what it raises is kept for the end of ``poll``."""
+        """Call the listener; an exception is stored and raised at the end of ``poll``."""
         if self._listener is not None and partitions:
             failure = await tell_listener(self._listener, event, partitions, self._taken_over)
             self._reading.trouble = self._reading.trouble or failure

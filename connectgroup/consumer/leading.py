@@ -1,9 +1,9 @@
-"""What the leader of a group does between JoinGroup and SyncGroup: put the question, run the assignor, answer.
+"""The work of a group's leader between JoinGroup and SyncGroup: build the input, run the assignor, send the result.
 
-The coordinator knows nothing of partitions; the member that it has made leader reads everybody's subscription, asks
-the cluster for the topics, and shares out. The assignor is anybody's code: it runs off the event loop, is given a
-time limit, and what it answers is judged. Where it fails, everybody keeps what it has for this generation, so that a
-bad plug-in costs the group nothing but a rebalance.
+The coordinator does not interpret partitions. The member that it elected leader reads all subscriptions, queries the
+cluster for the topics, and computes the assignment. The assignor is untrusted code: it runs off the event loop with a
+time limit, and its result is validated. If it fails, all members keep their partitions for this generation, so a
+faulty plug-in costs the group no more than a rebalance.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Led:
-    """What the leader answers.
+    """The result of the leader's work.
 
     Attributes:
         shares: for SyncGroup.
-        names: the topics that somebody is subscribed to.
-        topics: those of them that exist, as the assignor was told.
-        failure: the assignor's; then everybody keeps what it has.
+        names: the topics with at least one subscriber.
+        topics: those of them that exist, as passed to the assignor.
+        failure: of the assignor, if it failed; all members then keep their partitions.
     """
 
     shares: tuple[MemberShare, ...]
@@ -59,19 +59,19 @@ async def lead(
     as_before: bool,
     timeout_s: float,
 ) -> Led:
-    """Share the group's partitions out.
+    """Compute the assignment of the group.
 
     Args:
         client: for partition counts and racks.
-        assignor: the one the coordinator has chosen.
-        members: as JoinGroup told.
-        as_before: leave everything as it is: nothing has changed but that a static leader is back (KIP-814). Then there
-            are no shares, and only the topics are looked at.
-        timeout_s: how long the assignor may take.
+        assignor: the assignor that the coordinator has chosen.
+        members: from the JoinGroup response.
+        as_before: keep the assignment: nothing has changed except that a static leader rejoined (KIP-814). ``shares``
+            is then empty, and only the topics are queried.
+        timeout_s: time limit of the assignor.
 
     Raises:
-        TransportError: no broker told the topics.
-        WireError: a member's subscription cannot be read.
+        TransportError: no broker returned the topics.
+        WireError: a member's subscription cannot be decoded.
     """
     joined = [
         Joined(
@@ -109,7 +109,7 @@ async def lead(
 
 
 def as_it_is(group: PartitionGroup) -> PartitionAssignment:
-    """Everybody keeps what is its own beyond dispute; the rest is nobody's until the next rebalance."""
+    """Every member keeps its undisputed partitions; the rest is unassigned until the next rebalance."""
     sole = {partition: owners[0] for partition, owners in claimants(group.members).items() if len(owners) == 1}
     there = frozenset(group.partitions)
     kept: dict[str, set[TopicPartition]] = {member.member_id: set() for member in group.members}

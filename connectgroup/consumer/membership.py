@@ -1,12 +1,12 @@
-"""One member's place in its group: getting in, being heard, getting out.
+"""The membership of one consumer in its group: join, heartbeats, leave.
 
-A round is one rebalance from JoinGroup to SyncGroup, run as a task beside the consumer, so that reading goes on
-under the COOPERATIVE protocol. ``beat`` sends heartbeats in the background and only notes what they are answered
-with: a rebalance (``rejoin``), a membership that is over (``in_group`` false), an end (``fatal``). Acting on it is
-the consumer's business, between two records; ``changed`` wakes it.
+A round is one rebalance from JoinGroup to SyncGroup. It runs as a task concurrently with the consumer, so that reading
+continues under the COOPERATIVE protocol. ``beat`` sends heartbeats in the background and only records the outcome: a
+rebalance (``rejoin``), the end of the membership (``in_group`` false), a fatal error (``fatal``). The consumer acts on
+it between two records; ``changed`` wakes it up.
 
-The lease is looked at before anything is handed out: a process that was stopped for longer than the session does not
-know it by any answer yet, but by its clock.
+The lease is checked before any record is returned: a process that was suspended for longer than the session timeout
+cannot know this from a response yet, only from its clock.
 
 Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator``; KIP-62, KIP-345, KIP-394, KIP-792, KIP-800,
 KIP-814.
@@ -50,14 +50,14 @@ LEAVE_PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A rebalance that has ended for this member.
+    """A rebalance that is complete for this member.
 
     Attributes:
-        generation: the one it belongs to.
-        assignor: the one that was used.
-        leader: whether this member assigned.
-        share: what it is given.
-        failure: of the assignor, where this member led.
+        generation: of the rebalance.
+        assignor: the assignor that was used.
+        leader: whether this member computed the assignment.
+        share: the member's assignment.
+        failure: of the assignor, if this member led and the assignor failed.
     """
 
     generation: int
@@ -68,18 +68,18 @@ class Round:
 
 
 class Membership:
-    """Who this member is to the coordinator.
+    """This member's state at the coordinator.
 
     Attributes:
-        member_id: empty until the coordinator has given one.
-        generation: of the last JoinGroup answered, -1 outside.
-        in_group: false from the moment it is known that the membership is over, until the next JoinGroup is answered.
-        lost_because: why it is over, for people.
-        rejoin: why a rebalance is needed, empty if none is.
-        fatal: what ends this consumer.
+        member_id: empty until the coordinator has assigned one.
+        generation: from the last successful JoinGroup response, -1 outside the group.
+        in_group: false from the detection of the membership's end until the next successful JoinGroup response.
+        lost_because: the reason for the end, for users.
+        rejoin: the reason for a required rebalance, empty if none is required.
+        fatal: the error that ends this consumer.
         changed: set when any of these has changed.
-        round: the rebalance that goes on, until the consumer has taken over what it brought.
-        polled_at: when the consumer last came for records; null while it is waiting for some.
+        round: the rebalance in progress, until the consumer has applied its result.
+        polled_at: end of the consumer's last ``poll``; null while a ``poll`` is in progress.
     """
 
     def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
@@ -97,23 +97,23 @@ class Membership:
         self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
         self._joining = False
 
-    # ------------------------------------------------------------------------------------------ getting in
+    # ------------------------------------------------------------------------------------------ join
 
     def begin_round(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> None:
-        """Begin a rebalance beside everything else."""
+        """Start a rebalance in the background."""
         self.round = asyncio.create_task(self._join(offers), name="rebalance")
 
     async def _join(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> Round | None:
-        """One rebalance, tried again until it has ended or the membership is over.
+        """Run one rebalance; retry until it is complete or the membership has ended.
 
         Args:
-            offers: what JoinGroup says of this member's assignors and subscription.
+            offers: returns the protocols for JoinGroup: assignor names and subscriptions.
 
         Returns:
-            Null where the membership was lost on the way: what it held has to be given up before the next try.
+            Null if the membership was lost: the member's partitions must be released before the next attempt.
 
         Raises:
-            ConnectGroupError: it cannot be in the group at all.
+            ConnectGroupError: the member cannot join the group at all.
         """
         self._joining = True
         try:
@@ -147,7 +147,7 @@ class Membership:
                 protocols=tuple(OfferedProtocol(name=name, metadata=metadata) for name, metadata in offers),
                 reason=reason[:255],
             )
-            # Answered when the slowest member has joined, so the coordinator's limit for that counts, and a margin.
+            # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
             longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
             try:
                 answer: JoinGroupResponse = await self._client.ask_coordinator(request, timeout_s=longest_s)
@@ -165,22 +165,22 @@ class Membership:
                 case Code.REBALANCE_IN_PROGRESS | Code.UNRELEASED_INSTANCE_ID:
                     await asyncio.sleep(0.1)
                 case Code.UNKNOWN_MEMBER_ID | Code.ILLEGAL_GENERATION if not self.in_group:
-                    self.member_id = ""  # it has nothing to lose: the next try is a new member's
+                    self.member_id = ""  # not in the group, nothing to lose: the next attempt joins as a new member
                 case code:
                     self.refused(code, "JoinGroup")
                     return None
 
     async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
-        """Null to join again: lost, or another rebalance has begun."""
+        """Return null to join again: membership was lost, or another rebalance has begun."""
         settings = self.settings
         assignor = assignor_named(self._assignors, joined.protocol_name or "")
         leader = joined.leader == joined.member_id
         led = None
         self._watched = None
         if leader:
-            self._joining = False  # heartbeats go on while the leader assigns
+            self._joining = False  # heartbeats continue while the leader computes
             try:
-                # The coordinator removes a leader that is silent for the whole of it.
+                # The coordinator removes a leader that sends nothing for the whole interval.
                 timeout_s = settings.max_poll_interval_ms / 2000
                 led = await lead(
                     self._client,
@@ -221,10 +221,10 @@ class Membership:
                 self.refused(code, "SyncGroup")
         return None
 
-    # ------------------------------------------------------------------------------------------ being heard
+    # ------------------------------------------------------------------------------------------ heartbeats
 
     async def beat(self) -> None:
-        """Heartbeats for ever, once an interval."""
+        """Send heartbeats forever, one per interval."""
         settings = self.settings
         while True:
             await asyncio.sleep(settings.heartbeat_interval_ms / 1000)
@@ -251,7 +251,7 @@ class Membership:
             request, timeout_s=session_s, each_s=session_s / 3
         )
         if (request.generation_id, request.member_id) != (self.generation, self.member_id):
-            return  # a rebalance has gone on meanwhile: this answer is of the past
+            return  # a rebalance completed meanwhile: the response is stale
         match answer.error_code:
             case Code.NONE:
                 self._heard_at = max(self._heard_at, sent_at)
@@ -263,7 +263,7 @@ class Membership:
                 self.refused(code, "Heartbeat")
 
     async def watch_topics(self) -> None:
-        """The leader's duty: when topics or partitions have come or gone, share out anew."""
+        """On the leader: rejoin when topics or partitions have been added or removed."""
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
             watched = self._watched
@@ -279,18 +279,18 @@ class Membership:
                 self.ask_to_rejoin("topics or partitions have changed")
 
     def lease_is_over(self) -> bool:
-        """Whether the coordinator may have removed this member already: no answer for a whole session."""
+        """Whether the coordinator may have removed this member already: no response for a whole session timeout."""
         lease_s = self.settings.session_timeout_ms / 1000
-        # While a JoinGroup or SyncGroup waits the coordinator keeps its sender.
+        # While a JoinGroup or SyncGroup is pending, the coordinator keeps its sender.
         return self.in_group and not self._joining and time.monotonic() - self._heard_at > lease_s
 
     def ask_to_rejoin(self, reason: str) -> None:
-        """Join again as soon as the consumer comes for records."""
+        """Request a rejoin, performed in the consumer's next ``poll``."""
         self.rejoin = self.rejoin or reason
         self.changed.set()
 
     def refused(self, code: int, what: str) -> None:
-        """Take in an error that says that this membership, or this consumer, is at an end."""
+        """Process an error that ends this membership, or this consumer."""
         if code == Code.FENCED_INSTANCE_ID:
             name = printable(self.settings.instance)
             self.fatal = FencedInstanceId(f"{what}: another process has joined as instance {name!r}; this one must end")
@@ -299,7 +299,7 @@ class Membership:
         self.lose(f"{what}: {told(code)}", forget_id=code == Code.UNKNOWN_MEMBER_ID)
 
     def lose(self, why: str, *, forget_id: bool) -> None:
-        """The membership is over; what this member holds may be another's."""
+        """The membership has ended; this member's partitions may belong to another member."""
         self.in_group, self.generation = False, NO_GENERATION
         self.lost_because = self.lost_because or why
         if forget_id:
@@ -307,10 +307,10 @@ class Membership:
         self._watched = None
         self.ask_to_rejoin(why)
 
-    # ------------------------------------------------------------------------------------------ getting out
+    # ------------------------------------------------------------------------------------------ leave
 
     async def leave(self, reason: str) -> None:
-        """Tell the group that this member is gone; done also where nobody answers."""
+        """Send LeaveGroup; the membership ends even if there is no response."""
         member_id, was_in = self.member_id, self.in_group
         self.lose(reason, forget_id=True)
         if not was_in:

@@ -1,7 +1,7 @@
-"""How far a group has got, partition by partition: asking it, and telling it.
+"""Committed offsets of a group, per partition: fetch and commit.
 
-An offset is the group's business only while its sender is in the group: every commit says member and generation, and
-the coordinator refuses one that is not of the present.
+The coordinator accepts a commit only from a current member: every commit carries member id and generation, and a stale
+one is rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .membership import Membership
 
 
 class Position(NamedTuple):
-    """Where to read on: the next record's offset, and the leader epoch of the one before it (-1 unknown)."""
+    """A read position: the offset of the next record, and the leader epoch of the one before it (-1 unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -36,11 +36,11 @@ class Position(NamedTuple):
 async def committed(
     client: GroupClient, group_id: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Position]:
-    """Where the group says to read on; without those for which it says nothing.
+    """Return the group's committed positions; partitions without one are omitted.
 
     Raises:
-        TransportError: no answer.
-        BrokerError: refused.
+        TransportError: no response.
+        BrokerError: rejected.
     """
     request = OffsetFetchRequest(
         group_id=group_id,
@@ -69,12 +69,12 @@ async def committed(
 async def commit(
     client: GroupClient, membership: Membership, positions: Mapping[TopicPartition, Position]
 ) -> set[TopicPartition]:
-    """Commit as the member that ``membership`` is; the partitions of which the offsets were taken, all of them.
+    """Commit as the member of ``membership``; return the partitions whose offsets were accepted, that is, all of them.
 
     Raises:
-        CommitRefused: the group has gone on without this member; it has been told so by then.
-        BrokerError: refused for another reason.
-        TransportError: no answer.
+        CommitRefused: the member is no longer in the group; ``membership`` has been updated.
+        BrokerError: rejected for another reason.
+        TransportError: no response.
     """
     settings = membership.settings
     while positions:
@@ -97,8 +97,8 @@ async def commit(
         if code not in MEMBERSHIP_LOST and code != Code.REBALANCE_IN_PROGRESS:
             raise BrokerError(f"commit of {partition}", code)
         if membership.round is not None and not membership.round.done():
-            # Said in the old generation while the new one begins, or before its leader has assigned. What is held is
-            # held in the new one too.
+            # The commit carried the old generation while the new one begins, or came before its leader has assigned.
+            # Partitions that are still owned are owned in the new generation too.
             await asyncio.wait({membership.round})
             if membership.in_group:
                 continue
@@ -118,10 +118,10 @@ async def send_commit(
     generation: int,
     timeout_s: float,
 ) -> dict[TopicPartition, int]:
-    """Commit; the error code of each partition, 0 where it was taken.
+    """Commit; return the error code of each partition, 0 if accepted.
 
     Raises:
-        TransportError: no answer; it may have been taken.
+        TransportError: no response; the commit may have been accepted.
     """
     request = OffsetCommitRequest(
         group_id=group_id,
@@ -164,7 +164,7 @@ def _commit_codes(answer: Any) -> set[int]:
 
 def _fetch_codes(answer: Any) -> set[int]:
     within = {each.error_code for topic in answer.topics for each in topic.partitions}
-    # A transaction is about to commit offsets: ask again until it has (KIP-447).
+    # A transaction is about to commit offsets: retry until it has (KIP-447).
     return {Code.REQUEST_TIMED_OUT if code == Code.UNSTABLE_OFFSET_COMMIT else code for code in within} | {
         answer.error_code
     }

@@ -1,7 +1,7 @@
-"""What a consumer is reading: where it has got to in each partition, and what has come and was not handed out yet.
+"""The read state of a consumer: its position in each partition, and fetched records not returned yet.
 
-A position is the offset of the next record to hand out. It is told to the group (``offsets``) as the offset to read
-on from.
+A position is the offset of the next record to return. It is committed to the group (``offsets``) as the offset at which
+to continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .settings import ConsumerSettings
 logger = logging.getLogger(__name__)
 
 FETCH_SLICE_S = 0.1
-"""How long one read may block its thread: what a rebalance waits for at most."""
+"""Maximum time that one read blocks its thread, and hence the maximum wait of a rebalance for it."""
 
 MOST_FETCHED = 500
 
@@ -30,9 +30,9 @@ class Reading:
     """The partitions that are read.
 
     Attributes:
-        positions: of each partition that is read.
-        committed: what the group is known to know of them.
-        trouble: what reading has met, for the next ``poll`` to raise.
+        positions: position of each partition that is read.
+        committed: last known committed positions of them.
+        trouble: an error from reading, to be raised by the next ``poll``.
     """
 
     def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
@@ -48,10 +48,10 @@ class Reading:
     # ------------------------------------------------------------------------------------------ partitions
 
     async def begin(self, partitions: Partitions) -> None:
-        """Read these too, each from where the group has got to; those for which that cannot be told are left for later.
+        """Start reading partitions at their committed positions; those without an available position are skipped.
 
         Raises:
-            BrokerError, FetchError: it is refused.
+            BrokerError, FetchError: the request is rejected.
         """
         try:
             found = await committed(self._client, self._settings.group, partitions)
@@ -67,7 +67,7 @@ class Reading:
         self.positions |= found
 
     async def stop(self, partitions: Partitions) -> None:
-        """Read these no more, and hand out nothing of them; their positions stay, so that they can be committed."""
+        """Stop reading, and drop fetched records; positions are kept so that they can be committed."""
         await self._fetcher.drop(partitions & self.positions.keys())
         if self._fetch is not None:
             await asyncio.wait({self._fetch})
@@ -75,13 +75,13 @@ class Reading:
         self._buffer = deque(record for record in self._buffer if record.topic_partition not in partitions)
 
     def forget(self, partitions: Partitions) -> None:
-        """Let go of the positions of these."""
+        """Discard the positions of these partitions."""
         for partition in partitions:
             self.positions.pop(partition, None)
             self.committed.pop(partition, None)
 
     async def close(self) -> None:
-        """Read nothing any more."""
+        """Stop reading everything."""
         if self._fetch is not None:
             self._fetch.cancel()
         await self._fetcher.close()
@@ -89,7 +89,7 @@ class Reading:
     # ------------------------------------------------------------------------------------------ records
 
     def hand_out(self, most: int) -> list[Record]:
-        """What has come, up to so many; they count as read."""
+        """Return up to ``most`` fetched records; they count as read."""
         records = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
         for record in records:
             self.positions[record.topic_partition] = Position(record.offset + 1, record.leader_epoch)
@@ -97,21 +97,21 @@ class Reading:
         return records
 
     def settle(self) -> None:
-        """What was handed out last has been dealt with."""
+        """Mark the records returned last as processed."""
         self._last = ()
 
     def take_back(self) -> None:
-        """What was handed out last was not dealt with: it does not count as read."""
+        """The records returned last were not processed: reset their positions, so that they do not count as read."""
         for record in reversed(self._last):
             if record.topic_partition in self.positions:
                 self.positions[record.topic_partition] = Position(record.offset)
 
     def uncommitted(self) -> dict[TopicPartition, Position]:
-        """The positions that the group does not know of."""
+        """The positions that differ from the committed ones."""
         return {each: at for each, at in self.positions.items() if self.committed.get(each) != at}
 
     async def wait(self, wake: asyncio.Event, timeout_s: float) -> None:
-        """Until records have come, the event is set, or time is up."""
+        """Wait until records have arrived, the event is set, or the timeout has elapsed."""
         if self._fetch is None and self.positions:
             self._fetch = asyncio.create_task(self._fetcher.fetch(MOST_FETCHED, FETCH_SLICE_S), name="fetch")
         waking = asyncio.create_task(wake.wait(), name="wake")

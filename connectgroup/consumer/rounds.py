@@ -1,19 +1,20 @@
-"""One rebalance of a classic group, first as each member goes through it, then as its leader does.
+"""One rebalance of a classic group, from the view of each member and of the leader.
 
-    member   before_joining     what it gives up, and what it says it still holds
+    member   before_joining     what it revokes, and what it reports as owned
              -> JoinGroup
-    leader   question           what everybody said, as an assignor is asked it
-             settle             nothing is given to one member while another owns it
-             shares_to_send     everybody's share as bytes
+    leader   question           all subscriptions, as the input of an assignor
+             settle             no partition is assigned to a member while another owns it
+             shares_to_send     all assignments as bytes
              -> SyncGroup
-    member   after_sync         what it gives up, what it takes, and whether it joins again at once
+    member   after_sync         what it revokes, what it adds, and whether it rejoins immediately
 
-The promise: a partition is revoked by its owner before it is given to another member. EAGER keeps it by giving up
-everything before JoinGroup. COOPERATIVE gives up nothing then; the leader leaves out what is to move, its owner sees
-that it is gone from its share, gives it up and joins again, and in that next rebalance it is free.
+The guarantee: a partition is revoked by its owner before it is assigned to another member. EAGER achieves this by
+revoking everything before JoinGroup. COOPERATIVE revokes nothing at that point; the leader omits the partitions that
+are to move, the owner sees that they are no longer in its assignment, revokes them and rejoins, and in that next
+rebalance they are free.
 
-Both kinds may be in one group. What a member says it owns is all the leader needs to know of it: one that has given up
-everything owns nothing, whatever the protocol is called.
+Members of both protocols may be in one group. The leader needs only the owned partitions that a member reports: a
+member that has revoked everything owns nothing, whatever its protocol.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ NOTHING: Partitions = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeJoining:
-    """What happens to what a member holds before it sends JoinGroup.
+    """What happens to a member's partitions before it sends JoinGroup.
 
     Attributes:
-        lost: it is no longer the member's and may be somebody else's already: nothing of it can be committed.
-        revoked: the member gives it up while it is still its own.
-        kept: goes on, and is what the member says it owns.
+        lost: no longer the member's, possibly already assigned to another member: their offsets cannot be committed.
+        revoked: revoked by the member while it still owns them.
+        kept: not interrupted; the member reports them as owned.
     """
 
     lost: Partitions = NOTHING
@@ -56,13 +57,13 @@ class BeforeJoining:
 def before_joining(
     protocol: RebalanceProtocol, *, owned: Partitions, subscribed: frozenset[str], in_group: bool
 ) -> BeforeJoining:
-    """What a member must be rid of before it sends JoinGroup, and what it may keep.
+    """Return the partitions that a member must release before it sends JoinGroup, and those it may keep.
 
     Args:
-        protocol: the one it follows: ``choice.choose_protocol``.
-        owned: what it holds.
-        subscribed: the topics it wants now.
-        in_group: false where it has no member id or no generation (any more): it is new, or was told so.
+        protocol: the protocol it follows: ``choice.choose_protocol``.
+        owned: the partitions it owns.
+        subscribed: the topics it subscribes to now.
+        in_group: false if it has no valid member id or generation: it is new, or the coordinator removed it.
 
     Source: Kafka's ``ConsumerCoordinator.onJoinPrepare``.
     """
@@ -76,14 +77,14 @@ def before_joining(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterSync:
-    """What a member does with its share, in this order.
+    """What a member does with its assignment, in this order.
 
     Attributes:
-        revoked: to be given up first, and before the next JoinGroup.
-        holds: what it holds from then on.
-        added: those of ``holds`` that are new.
-        rejoin: join again at once, so that what was revoked can be given on; or, where nothing was taken over, because
-            the share was made for an earlier subscription.
+        revoked: to be revoked first, and before the next JoinGroup.
+        holds: owned from then on.
+        added: the new ones among ``holds``.
+        rejoin: rejoin immediately, so that revoked partitions can be assigned to other members; or, if the assignment
+            was not applied, because it was computed for an earlier subscription.
     """
 
     revoked: Partitions = NOTHING
@@ -93,15 +94,15 @@ class AfterSync:
 
 
 def after_sync(*, owned: Partitions, assigned: Partitions, subscribed: frozenset[str]) -> AfterSync:
-    """What a member does with the share it was given.
+    """Return what a member does with its assignment.
 
-        revoked = owned - assigned        (none in EAGER: it comes here owning nothing)
+        revoked = owned - assigned        (empty in EAGER: the member owns nothing at this point)
         added   = assigned - owned
 
     Args:
-        owned: what it kept while joining.
-        assigned: its share.
-        subscribed: the topics it wants now; a share with others in it is not taken over.
+        owned: the partitions it kept while joining.
+        assigned: its assignment.
+        subscribed: the topics it subscribes to now; an assignment with other topics is not applied.
 
     Source: KIP-429, "Consumer"; Kafka's ``ConsumerCoordinator.onJoinComplete``.
     """
@@ -117,10 +118,10 @@ def after_sync(*, owned: Partitions, assigned: Partitions, subscribed: frozenset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A member as the JoinGroup answer tells the leader of it.
+    """A member as the JoinGroup response describes it to the leader.
 
     Attributes:
-        subscription: what it said to the assignor that was chosen.
+        subscription: the member's subscription for the chosen assignor.
     """
 
     member_id: str
@@ -129,12 +130,12 @@ class Joined:
 
 
 def question(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: PartitionAssignor) -> PartitionGroup:
-    """What everybody said, as ``assignor`` is asked it.
+    """Return the input of ``assignor`` from all subscriptions.
 
     Args:
-        topics: those that exist; more than anybody wants does no harm.
-        assignor: the one the coordinator chose. The members' user data has no version on this protocol; it is taken to
-            be in the assignor's own.
+        topics: topics that exist; topics without a subscriber are allowed.
+        assignor: the assignor that the coordinator chose. User data has no version in this protocol; it is assumed to
+            have the assignor's own.
     """
     members = [
         PartitionMember(
@@ -153,19 +154,20 @@ def question(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: Pa
 
 
 def settle(assignor: PartitionAssignor, group: PartitionGroup, answer: PartitionAssignment) -> PartitionAssignment:
-    """The answer as it may be sent out: nothing in it is given to one member while another owns it.
+    """Return a result that may be sent: no partition is assigned to a member while another owns it.
 
-    An assignor that lists COOPERATIVE has promised that, so one that breaks its word is refused, as Kafka does. One
-    that does not list it cannot be blamed for members that have kept something all the same; there the leader itself
-    leaves out what must be given up first.
+    An assignor that lists COOPERATIVE guarantees that, so a violation is rejected, as in Kafka. An assignor that does
+    not list it cannot be blamed if members have kept partitions all the same; in that case the leader itself omits the
+    partitions that must be revoked first.
 
     Args:
-        assignor: the one that was asked.
-        group: what it was asked.
-        answer: what ``assignor_guard.run_assignor`` returned.
+        assignor: the assignor that was run.
+        group: its input.
+        answer: the return value of ``assign.sandbox.run_assignor``.
 
     Raises:
-        PluginError: the answer is an error, or breaks the assignor's promise: what goes to whom, and whose it is.
+        PluginError: the result is an error, or violates the assignor's guarantee; names the partition, the assigned
+            member and the owners.
 
     Source: KIP-429; KIP-792 (generations in the check); Kafka's ``validateCooperativeAssignment``.
     """
@@ -181,9 +183,9 @@ def settle(assignor: PartitionAssignor, group: PartitionGroup, answer: Partition
 
 
 def withhold(members: Sequence[PartitionMember], answer: PartitionAssignment) -> PartitionAssignment:
-    """``answer`` without what other members still own, which becomes ``withheld``.
+    """``answer`` without the partitions that other members still own; these are added to ``withheld``.
 
-    An assignor that knows where everything is to be in the end becomes a cooperative one by returning
+    An assignor that computes a complete final assignment becomes cooperative by returning
     ``withhold(group.members, answer)``.
     """
     early = frozenset(each.partition for each in given_too_early(members, answer))
@@ -194,10 +196,10 @@ def withhold(members: Sequence[PartitionMember], answer: PartitionAssignment) ->
 
 
 def shares_to_send(group: PartitionGroup, answer: PartitionAssignment) -> dict[str, bytes]:
-    """What SyncGroup carries: every member's share, nothing for one that the answer does not name.
+    """Return the assignments of SyncGroup: one per member, empty for a member that the result does not name.
 
     Raises:
-        WireError: a share that cannot be sent.
+        WireError: an assignment that cannot be sent.
     """
     shares = {share.member_id: share for share in answer.members}
     sent = {}

@@ -1,4 +1,4 @@
-"""A consumer's settings, checked at the edge: one line with field, value and what is allowed."""
+"""A consumer's settings, validated on construction: one-line errors with field, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OURS = (
     *("auto.offset.reset", "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms"),
     *("partition.assignment.strategy", "client.id", "client.rack", "enable.partition.eof"),
 )
-"""librdkafka's settings that this consumer makes itself."""
+"""librdkafka's settings that this consumer sets itself."""
 
 
 class ConsumerSettings(Settings):
-    """One member; ``GroupConsumer`` has the words."""
+    """The settings of one member; documented in ``GroupConsumer``."""
 
     bootstrap: Annotated[str, Field(min_length=1)]
     group: Name

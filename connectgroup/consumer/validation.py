@@ -1,11 +1,11 @@
-"""Who owns what by the members' own word, and what an answer gives away before its owner has let go.
+"""Ownership as reported by the members, and partitions that a result assigns before their owner has revoked them.
 
-``validate_subscription`` is for assignors to call, customised ones too; it only tells. The leader asks
-``given_too_early`` of every answer before it is sent out, whoever wrote the assignor.
+``validate_subscription`` is for assignors, including custom ones; it only reports. The leader applies
+``given_too_early`` to every result before it is sent, whichever assignor computed it.
 
-Both go by the same rule: of several claims to a partition those of the latest generation count (KIP-792). A claim that
-nobody disputes counts in whatever generation it was made: its member does hold the partition, and giving it to
-somebody else at once would make two owners of one.
+Both follow the same rule: of several claims to a partition, those of the latest generation count (KIP-792). An
+undisputed claim counts in any generation: its member does own the partition, and assigning it to another member at
+once would give it two owners.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Early", "given_too_early", "require_no_overlap", "told", "validate_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Early:
-    """A partition that is given away while others own it.
+    """A partition that is assigned while other members own it.
 
     Attributes:
-        to: the member that is given it.
-        owners: those others, sorted.
+        to: the member it is assigned to.
+        owners: the other members, sorted.
     """
 
     partition: TopicPartition
@@ -38,17 +38,17 @@ class Early:
 
 
 def given_too_early(members: Collection[PartitionMember], answer: PartitionAssignment) -> tuple[Early, ...]:
-    """What ``answer`` gives to one member while another still owns it, sorted; empty if all is well.
+    """Return partitions that ``answer`` assigns to one member while another still owns them, sorted; empty if none.
 
-    A partition that two claim in the same generation is nobody's before both have let go, so it is too early for
-    either of them as well.
+    A partition that two members claim in the same generation is free only after both have revoked it, so it is too
+    early for either of them as well.
 
     Source: KIP-429, "the assignor must make sure a partition is revoked by its previous owner before it can be assigned
     to a new one"; Kafka's ``ConsumerCoordinator.validateCooperativeAssignment``, which does not know generations.
     """
     owned = {member.member_id: member.owned for member in members}
     claimed: set[TopicPartition] = set()
-    doubtful: set[TopicPartition] = set()  # claimed twice, or new to one and claimed by another: mostly none
+    doubtful: set[TopicPartition] = set()  # claimed twice, or new to one and claimed by another: usually empty
     for its in owned.values():
         doubtful |= claimed & its
         claimed |= its
@@ -66,17 +66,17 @@ def given_too_early(members: Collection[PartitionMember], answer: PartitionAssig
 
 
 def require_no_overlap(members: Iterable[PartitionMember]) -> None:
-    """For an assignor that cannot work with overlapping owners.
+    """For an assignor that does not support overlapping owners.
 
     Raises:
-        ValueError: what overlaps, on one line.
+        ValueError: the overlaps, on one line.
     """
     if overlaps := validate_subscription(members):
         raise ValueError(told(overlaps))
 
 
 def told(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, most: int = 8) -> str:
-    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, cut after ``most``; empty if nothing overlaps."""
+    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``most``; empty if nothing overlaps."""
     lines = [f"{partition} is owned by {_names(owners)}" for partition, owners in overlaps.items()]
     more = f"; and {len(lines) - most} more" if len(lines) > most else ""
     return "; ".join(lines[:most]) + more
