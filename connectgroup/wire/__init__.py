@@ -1,16 +1,16 @@
-"""Bytes to messages and back: Kafka's wire, from message definitions in Kafka's own JSON form.
+"""Encoding and decoding of Kafka's wire format, from message definitions in Kafka's own JSON form.
 
     framing        four bytes of length, then a message             FrameReader, frame
     apis           header and body of requests and responses        decode_request, encode_response, error_response ...
-    record_codec   what the log keeps                               encode_record, decode_record
+    record_codec   records as stored in the log                     encode_record, decode_record
     codec          definition -> Python source -> two functions     compile_codec
-    definition     reads ``messages/*.json``, holds it against the class
-    primitives     what generated code calls for the rare case
-    faults         from a failed line of generated code to the field's name
+    definition     reads ``messages/*.json``, checks it against the class
+    primitives     functions that generated code calls for rare cases
+    faults         maps a failed line of generated code to the name of the field
 
-Pure: no I/O, no clock, the standard library only. For any bytes whatever the outcome is a message or a ``WireError``.
+Pure: no I/O, no clock, the standard library only. For any input bytes the result is a message or a ``WireError``.
 To add a field: add it to the class and, as a *tagged* field with the next tag, to the definition; a peer without it
-passes over it. To change anything else, add a version. ``load`` refuses a class and a definition that disagree.
+skips it. To change anything else, add a version. ``load`` rejects a class and a definition that disagree.
 """
 
 from __future__ import annotations

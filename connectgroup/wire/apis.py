@@ -1,21 +1,21 @@
-"""Requests and responses as Kafka frames them: header, then body, in the version that both sides know.
+"""Requests and responses in Kafka's format: header, then body, in a version that both sides support.
 
-A server reads ``decode_request`` and writes ``encode_response``; a client does the reverse. What a server does with
-bytes it cannot read follows from where reading stopped, and is decided here once:
+A server calls ``decode_request`` and ``encode_response``; a client does the reverse. The reaction of a server to bytes
+that it cannot decode depends on where decoding stopped, and is decided here only:
 
 ====================================================  ==========================================================
-bytes                                                  what is answered (``error_response`` says it)
+bytes                                                  response (built by ``error_response``)
 ====================================================  ==========================================================
-shorter than the 8 bytes up to the correlation id      nothing: close. There is no id to answer to.
-an API that is not served                              nothing: close, as Kafka does: the shape of an answer
-                                                       is not known to both sides
-ApiVersions in a version too high                      a version 0 answer: error 35 and the list of what is served
-another API in a version that is not served            nothing: close, as Kafka does
-anything wrong after that                              that API's own response with INVALID_REQUEST; the frame was
-                                                       whole, so the connection lives on
+shorter than the 8 bytes up to the correlation id      none: close. There is no correlation id to respond to.
+an API that is not supported                           none: close, as Kafka does: the two sides share no format of a
+                                                       response
+ApiVersions in a version too high                      version 0: error 35 and the list of supported APIs
+another API in an unsupported version                  none: close, as Kafka does
+anything invalid after that                            that API's own response with INVALID_REQUEST; the frame was
+                                                       complete, so the connection stays open
 ====================================================  ==========================================================
 
-Framing itself (``framing``) is the other way to lose a connection.
+A framing error (``framing``) also closes the connection.
 
 Source: Kafka's protocol guide; ``RequestHeader.parse``, ``RequestContext.parseRequest``; KIP-511 for ApiVersions.
 """
@@ -66,7 +66,7 @@ RESTART_MEMBER: Final = 20486
 
 
 MAX_CLIENT_ID: Final = 249
-"""Bytes of a request header's client id, as of every other identifier."""
+"""Limit in bytes on the client id in a request header, as for every other identifier."""
 
 _ANSWERABLE: Final = struct.Struct(">hhi")  # API key, version, correlation id
 _HEADER: Final = struct.Struct(">hhih")  # and the length of the client id, which is never compact
@@ -75,7 +75,7 @@ _INT16: Final = struct.Struct(">h")
 
 
 class DecodedRequest(NamedTuple):
-    """A request and what its header says."""
+    """A request and the fields of its header."""
 
     api_key: int
     version: int
@@ -85,7 +85,7 @@ class DecodedRequest(NamedTuple):
 
 
 class RequestHeader(NamedTuple):
-    """The part of a request's header that an answer needs."""
+    """The fields of a request's header that a response needs."""
 
     api_key: int
     version: int
@@ -93,11 +93,11 @@ class RequestHeader(NamedTuple):
 
 
 class DecodeFailure(WireError):
-    """A request that cannot be read.
+    """A request that cannot be decoded.
 
     Attributes:
-        header: what an answer needs; null if the bytes end before it does.
-        code: the error code to answer with, if there is an answer (``error_response`` knows).
+        header: the fields that a response needs; null if the bytes end before them.
+        code: the error code of the response, if there is one (``error_response`` decides).
     """
 
     def __init__(self, message: str, *, header: RequestHeader | None, code: int) -> None:
@@ -107,15 +107,15 @@ class DecodeFailure(WireError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API as it is served here.
+    """One supported API.
 
     Attributes:
-        key: its number on the wire.
+        key: its API key on the wire.
         name: its name without Request and Response.
-        request_class: what its requests decode to.
-        response_class: what its responses decode to.
-        versions: the versions served.
-        flexible: those of them that have compact lengths and tagged fields.
+        request_class: the class of decoded requests.
+        response_class: the class of decoded responses.
+        versions: the supported versions.
+        flexible: the flexible ones of them, with compact lengths and tagged fields.
         requests: the codec of each version's request.
         responses: the codec of each version's response.
     """
@@ -131,17 +131,17 @@ class Api:
 
 
 def encode_request(request: Request, *, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Header and body, without the length in front.
+    """Encode header and body, without the length prefix.
 
     Raises:
-        WireError: a value that its field cannot hold, or a version that is not served.
+        WireError: a value that its field cannot hold, or an unsupported version.
     """
     codec, key, flexible = _TO_SEND.get((type(request), version)) or _refuse_to_send(request, version)
     return encode_header(key, version, correlation_id, client_id, flexible=flexible) + codec.encode(request)
 
 
 def encode_header(key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool) -> bytes:
-    """What stands before a request's body.
+    """Encode the header of a request.
 
     Raises:
         WireError: a value that its field cannot hold.
@@ -159,12 +159,12 @@ def encode_header(key: int, version: int, correlation_id: int, client_id: str | 
 
 
 def decode_request(data: bytes | memoryview) -> DecodedRequest:
-    """One whole request, without the length in front.
+    """Decode one complete request, without the length prefix.
 
     Raises:
-        DecodeFailure: anything else, with the header if it could be read; the table above says what to answer.
+        DecodeFailure: anything else, with the header if it could be decoded; the table above gives the response.
     """
-    data = bytes(data)  # no copy if it is bytes already
+    data = bytes(data)  # no copy if the argument is bytes already
     size = len(data)
     if size < _ANSWERABLE.size:
         found = f"got {size} bytes; allowed: {_ANSWERABLE.size} or more"
@@ -186,7 +186,7 @@ def decode_request(data: bytes | memoryview) -> DecodedRequest:
                 raise Fault(f"client_id of length {length}", f"at most {MAX_CLIENT_ID} bytes")
             client_id = data[10:pos].decode()
         if flexible:
-            # Tagged fields of the header: none are known, those of a newer client are passed over.
+            # Tagged fields of the header: none are defined; those of a newer client are skipped.
             pos = skip_tags(data, pos, size) if data[pos] else pos + 1
         return DecodedRequest(api_key, version, correlation_id, client_id, codec.decode(data, pos))
     except WireError as error:
@@ -198,9 +198,9 @@ def decode_request(data: bytes | memoryview) -> DecodedRequest:
 
 
 def encode_response(response: Response, *, api_key: int, version: int, correlation_id: int) -> bytes:
-    """Header and body, without the length in front.
+    """Encode header and body, without the length prefix.
 
-    ``version`` is the request's. An ApiVersions request of a version too high is answered in version 0 (KIP-511).
+    ``version`` is the request's. The response to ApiVersions in a version too high has version 0 (KIP-511).
 
     Raises:
         WireError: a value that its field cannot hold, or not a response of that API.
@@ -216,28 +216,28 @@ def encode_response(response: Response, *, api_key: int, version: int, correlati
 
 
 def decode_response(data: bytes | memoryview, *, api_key: int, version: int) -> tuple[int, Response]:
-    """The correlation id and the response to a request of ``api_key`` and ``version``.
+    """Decode the correlation id and the response to a request of ``api_key`` and ``version``.
 
     Raises:
-        WireError: the bytes are not exactly that.
+        WireError: the bytes are not exactly such a response.
     """
-    data = bytes(data)  # no copy if it is bytes already
+    data = bytes(data)  # no copy if the argument is bytes already
     codec, header_end, _ = _TO_ANSWER.get((api_key, version)) or _answer_otherwise(api_key, version)
     correlation_id, pos = decode_response_header(data, codec.name, flexible=bool(header_end))
     try:
         return correlation_id, codec.decode(data, pos)
     except WireError:
-        # Asked in a version it does not know, a server answers ApiVersions in version 0 with error 35 (KIP-511).
+        # A server that does not support the version responds to ApiVersions in version 0 with error 35 (KIP-511).
         if api_key == API_VERSIONS and data[4:6] == _INT16.pack(UnsupportedVersion.code):
             return correlation_id, APIS[API_VERSIONS].responses[0].decode(data, 4)
         raise
 
 
 def decode_response_header(data: bytes, name: str, *, flexible: bool) -> tuple[int, int]:
-    """The correlation id, and where the body begins.
+    """Decode the correlation id and the start of the body.
 
     Raises:
-        WireError: the bytes are not that; ``name`` says of what.
+        WireError: the bytes are not such a header; ``name`` is the message named in the error.
     """
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(data)
@@ -247,15 +247,15 @@ def decode_response_header(data: bytes, name: str, *, flexible: bool) -> tuple[i
 
 
 def error_response(api_key: int, version: int, correlation_id: int, code: int, message: str) -> bytes | None:
-    """The answer to a request that could not be read, or that nobody could handle.
+    """The response to a request that could not be decoded or processed.
 
     Args:
-        api_key: from the request's header, as are the two that follow.
-        code: of ``errors``; ApiVersions in a version too high is always answered with 35.
+        api_key: from the request's header, as are the next two.
+        code: an error code of ``errors``; for ApiVersions in a version too high it is always 35.
         message: one line.
 
     Returns:
-        The response, or null where there is none that the other side could read: close the connection.
+        The response, or null if there is none that the client could decode: close the connection.
     """
     if (api_key, version) not in _TO_ANSWER:
         if api_key != API_VERSIONS:
@@ -266,9 +266,9 @@ def error_response(api_key: int, version: int, correlation_id: int, code: int, m
 
 
 def refusal(api_key: int, code: int, message: str) -> Response:
-    """The response of an API that says no more than an error.
+    """The response of an API that carries only an error.
 
-    Describe, Delete and FindCoordinator have no place for an error of the whole: it is that of one unnamed group.
+    Describe, Delete and FindCoordinator have no top-level error: it is reported for one group without a name.
     """
     message = printable(message, most=1000).encode("utf-8", "replace").decode()
     if api_key == API_VERSIONS:
@@ -285,7 +285,7 @@ def refusal(api_key: int, code: int, message: str) -> Response:
 
 
 def served() -> tuple[ApiVersion, ...]:
-    """What ApiVersions answers, by API key."""
+    """The supported APIs in the response to ApiVersions, by API key."""
     return tuple(
         ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[-1])
         for key, api in sorted(APIS.items())
@@ -325,10 +325,10 @@ APIS: Final[dict[int, Api]] = {
         _api(RESTART_MEMBER, "ConnectGroupRestartMember", RestartRequest, RestartResponse),
     )
 }
-"""Every API served here, by key."""
+"""Every supported API, by key."""
 
-# Looked up once a request, by what is at hand then. A response to ApiVersions has a header without tagged fields in
-# every version, because its reader does not know yet what the other side can do (KIP-511).
+# Precomputed tables, one look-up per request. A response to ApiVersions has a header without tagged fields in every
+# version, because the client does not know yet what the server supports (KIP-511).
 _TO_SEND: Final = {
     (api.request_class, version): (codec, api.key, version in api.flexible)
     for api in APIS.values()

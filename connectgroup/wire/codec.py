@@ -1,15 +1,15 @@
-"""Turns a message definition into two functions, ``encode`` and ``decode``, by writing Python and compiling it.
+"""Compiles a message definition into two functions, ``encode`` and ``decode``, by generating Python source.
 
-One pair a (message, version). The source written is straight-line code: neighbouring numbers go through one
-``struct`` call, lengths below 128 take no call at all, a version or a tag that does not apply leaves no trace. It is
-made from our own definition files only; nothing that arrives from outside reaches the compiler. Why generate at all:
-interpreting a definition costs about ten times as much, and hand-written code for 30
-messages would have its checks forgotten somewhere.
+There is one pair per message and version. The generated source is straight-line code: neighbouring numbers use one
+``struct`` call, lengths below 128 need no call, and a version or a tag that does not apply generates no code. The
+source is generated from this package's own definition files only; no external input reaches the compiler. Reason to
+generate: interpreting a definition costs about ten times as much, and in hand-written code for 30 messages some checks
+would be forgotten.
 
-The contract of what comes out, for any bytes whatever: ``decode`` returns a message or raises ``WireError``, and
-nothing is allocated before its length was held against the bytes that remain (KAFKA-20570) and against the limits that
-the definition declares (``maxLength``, ``maxElements``, ``maxTotal``). ``encode`` raises ``WireError`` with the field's
-name for a value that the field cannot hold; it does not check the declared limits.
+Contract of the generated functions, for any input bytes: ``decode`` returns a message or raises ``WireError``, and
+allocates nothing before the length has been checked against the bytes that remain (KAFKA-20570) and against the limits
+that the definition declares (``maxLength``, ``maxElements``, ``maxTotal``). ``encode`` raises ``WireError`` with the
+field's name for a value that the field cannot hold; it does not check the declared limits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .primitives import Fault
 
 PRESENT: Final = b"\x01"
 NULL_STRUCT: Final = b"\xff"
-"""Marks before a struct that may be null (KIP-893)."""
+"""The marker of a null value of a nullable struct (KIP-893)."""
 
 _DECODING: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
 _ENCODING: Final = (Fault, AttributeError, TypeError, ValueError, KeyError, OverflowError, struct.error)
@@ -36,13 +36,13 @@ _ENCODING: Final = (Fault, AttributeError, TypeError, ValueError, KeyError, Over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """The two directions of one message in one version.
+    """Encoder and decoder of one message in one version.
 
     Attributes:
-        name: the definition's name and the version, for people.
+        name: the definition's name and the version; informational.
         encode: message to bytes; WireError naming the field if a value does not fit.
-        decode: bytes and the place to begin to message; WireError unless the bytes are exactly one message.
-        source: the Python that was written, for people.
+        decode: bytes and start position to message; WireError unless the bytes are exactly one message.
+        source: the generated Python source; informational.
     """
 
     name: str
@@ -87,7 +87,7 @@ def compile_codec(message: Message, version: int) -> Codec:
 
 
 def smallest(field: Field, version: int, flexible: bool) -> int:
-    """The least bytes one element (or a field that is no array) takes: what caps the count of an array."""
+    """Minimum size in bytes of one element (or of a field that is no array): it limits the count of an array."""
     if field.wire_type == "struct":
         assert field.struct is not None
         present = [f for f in field.struct.fields if version in f.versions and version not in f.tagged]
@@ -106,10 +106,10 @@ def _smallest_whole(field: Field, version: int, flexible: bool) -> int:
 
 
 class _Writer:
-    """Writes the source of one message in one version: ``encode_X(m)`` and ``decode_X(data, pos, size)`` a struct.
+    """Generates the source of one message in one version: ``encode_X(m)`` and ``decode_X(data, pos, size)`` per struct.
 
-    Where a field of the message declares ``maxTotal``, all decoding functions take ``left`` as well: for each such
-    field, how many more elements this message may hold.
+    If a field of the message declares ``maxTotal``, all decoding functions also take ``left``: for each such field, the
+    number of elements that this message may still hold.
     """
 
     def __init__(self, *, version: int, flexible: bool) -> None:
@@ -124,12 +124,12 @@ class _Writer:
         self._total_of: dict[tuple[str, str], int] = {}
 
     def put(self, indent: int, line: str, *fields: Field) -> None:
-        """One line; ``fields`` are those to blame if it fails."""
+        """Append one line; ``fields`` are the fields to report if it fails."""
         self.lines.append("    " * indent + line)
         self.fields[len(self.lines)] = fields
 
     def default(self, of: Struct, field: Field) -> str:
-        """The field's default as it is written in the generated module."""
+        """The field's default as an expression of the generated module."""
         if field.default is None or field.array or field.struct is None:
             return repr(field.default)
         name = f"DEFAULT_{of.name}_{field.attribute}"
@@ -137,7 +137,7 @@ class _Writer:
         return name
 
     def layout(self, letters: str) -> tuple[str, str, int]:
-        """The names of the two functions that pack and unpack these ``struct`` letters, and their size."""
+        """The names of the functions that pack and unpack these ``struct`` letters, and their size."""
         of = struct.Struct(">" + letters)
         suffix = letters.replace("?", "t")
         self.names[f"pack_{suffix}"], self.names[f"unpack_{suffix}"] = of.pack, of.unpack_from
@@ -172,7 +172,7 @@ class _Writer:
         self._decoder(of, plain, tagged, absent)
 
     # ----------------------------------------------------------------------------------------------
-    # encoding
+    # Encoding
 
     def _encoder(self, of: Struct, plain: list[Field], tagged: list[Field], absent: list[Field]) -> None:
         self.put(0, f"def encode_{of.name}(m):")
@@ -221,7 +221,7 @@ class _Writer:
             self.put(2, f"tags += {primitives.uvarint(field.tag)!r} + uvarint(len(value)) + value", field)
 
     def _encode_value(self, indent: int, field: Field, prefix: str, value: str) -> list[str]:
-        """Leaves the length (or presence mark) in ``prefix`` and the rest in ``value``; tells which there are."""
+        """Leaves the length (or presence mark) in ``prefix`` and the rest in ``value``; returns which of them exist."""
         at, whole_struct = f"m.{field.attribute}", field.wire_type == "struct" and not field.array
         if whole_struct and self.version not in field.nullable:
             self.put(indent, f"{value} = {self._encode_struct(field, at)}", field)
@@ -271,11 +271,11 @@ class _Writer:
         return f'b"".join(map({"compact_string" if self.flexible else "classic_string"}, {at}))'
 
     # ----------------------------------------------------------------------------------------------
-    # decoding
+    # Decoding
 
     def _decoder(self, of: Struct, plain: list[Field], tagged: list[Field], absent: list[Field]) -> None:
-        # A frozen dataclass sets each slot through object.__setattr__: 1.7 us for a heartbeat, more than all the rest.
-        # So the slots are filled in a class of the same layout that is not frozen, which then becomes the real one.
+        # A frozen dataclass sets each slot through object.__setattr__: 1.7 us for a heartbeat, more than everything
+        # else. So the slots are filled in a class of the same layout that is not frozen; then the class is replaced.
         loose = type(of.cls.__name__, (), {"__slots__": of.cls.__slots__})
         self.names[f"Loose_{of.name}"], self.names[f"Class_{of.name}"] = loose, of.cls
         self.put(0, f"def decode_{of.name}({self._arguments}):")
@@ -356,7 +356,7 @@ class _Writer:
         if field.array:
             self._decode_elements(indent, field, of)
             return
-        # One comparison for three faults: null (or worse) where it is not allowed, too long, and beyond the end.
+        # One comparison for three faults: null (or invalid) where it is not allowed, too long, and beyond the end.
         limit = field.max_length
         self.put(indent, "stop = pos + n")
         self.put(indent, f"if not pos <= stop <= size{f' or n > {limit}' if limit else ''}:")
@@ -415,12 +415,12 @@ def _fixed(field: Field) -> bool:
 
 
 def _letters(run: list[Field], *, decoding: bool = False) -> str:
-    # Kafka reads any byte but 0 as true, and so does "?". But "?" would also write any object: there BOOL looks it up.
+    # Kafka decodes any byte but 0 as true, and so does "?". But "?" would also encode any object: there BOOL checks it.
     return "".join(INTEGERS.get(field.wire_type) or ("?" if decoding else "b") for field in run)
 
 
 def _runs(fields: list[Field]) -> list[list[Field]]:
-    """Neighbouring numbers together, everything else alone."""
+    """Group neighbouring numbers; every other field is a group of its own."""
     runs: list[list[Field]] = []
     for field in fields:
         if runs and _fixed(field) and _fixed(runs[-1][0]):

@@ -1,14 +1,14 @@
-"""Reads a message definition and holds it against the class that the rest of the package speaks.
+"""Reads a message definition and checks it against the class that the rest of the package uses.
 
-A definition is one JSON file in the form Kafka uses for its own messages: a name, the versions there are, the
-versions from which it is flexible, and its fields in wire order. The class says what a field means; the definition
-says where its bytes are. ``load`` refuses a pair that disagrees, naming message and field, so that a field added
-to one and forgotten in the other is found when the module is imported and not when a byte goes missing.
+A definition is one JSON file in the form Kafka uses for its own messages: a name, the valid versions, the versions from
+which it is flexible, and its fields in wire order. The class defines the meaning of a field; the definition defines its
+encoding. ``load`` rejects a pair that disagrees, naming message and field, so that a field that was added to only one
+of them is found when the module is imported and not as a decoding error.
 
 Beyond Kafka's form, a field may declare limits, which the decoder checks before it allocates: ``maxLength`` (bytes of a
 string or bytes value), ``maxElements`` (of one array) and ``maxTotal`` (of all arrays of the field in one message).
 
-Source: the README beside Kafka's ``clients/src/main/resources/common/message``.
+Source: the README next to Kafka's ``clients/src/main/resources/common/message``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTEGERS: Final[Mapping[str, str]] = {"int8": "b", "int16": "h", "int32": "i", "
 """Integer types and their ``struct`` letters."""
 
 LATEST: Final = 32767
-"""What an open range of versions (``3+``) ends at: a version is an int16."""
+"""The end of an open range of versions (``3+``): a version is an int16."""
 
 NEVER: Final = range(0)
 
@@ -51,18 +51,18 @@ class Field:
         attribute: its name in the class: the definition's name in snake case, or the definition's ``attribute``.
         wire_type: ``bool``, ``int8`` ... ``int64``, ``string``, ``bytes`` or ``struct``; of the element, if an array.
         array: whether it is an array of that type.
-        struct: what a ``struct`` holds.
-        versions: the versions that have it.
+        struct: the struct of a field of type ``struct``.
+        versions: the versions that have the field.
         nullable: the versions in which it may be null.
         tagged: the versions in which it is a tagged field.
-        tag: its number there.
-        default: its value where it is absent.
-        ignorable: whether a value other than the default may be left out of a version that lacks the field.
-        choices: the numbers it may have and what they are called, if its class is an ``IntEnum``.
-        max_length: the most bytes accepted in a string or bytes value (each element, if an array); null for no limit
-            but the frame's.
-        max_elements: the most elements accepted in one array of this field; null for no limit but the frame's.
-        max_total: the most elements accepted in all arrays of this field in one message; null for no limit.
+        tag: its tag in those versions.
+        default: its value if it is absent.
+        ignorable: whether a value other than the default may be omitted in a version that lacks the field.
+        choices: the valid numbers and their names, if its class is an ``IntEnum``.
+        max_length: maximum bytes in a string or bytes value (each element, if an array); null for no limit except the
+            frame's.
+        max_elements: maximum elements in one array of this field; null for no limit except the frame's.
+        max_total: maximum elements in all arrays of this field in one message; null for no limit.
     """
 
     attribute: str
@@ -83,7 +83,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct:
-    """Some fields in wire order, and the class that holds them."""
+    """Fields in wire order, and the class that holds them."""
 
     name: str
     cls: type[Any]
@@ -92,7 +92,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A whole definition: the outermost struct and what is said of it."""
+    """A complete definition: the outermost struct and the attributes of the message."""
 
     kind: str
     api_key: int | None
@@ -106,7 +106,7 @@ class Message:
 
 
 def load(name: str, cls: type[Any], *, folder: str = "messages") -> Message:
-    """The definition ``<folder>/<name>.json``, agreed with ``cls``.
+    """Load the definition ``<folder>/<name>.json`` and check it against ``cls``.
 
     Raises:
         AssertionError: the file and the class disagree, or the file is not a definition; names message and field.
@@ -137,7 +137,7 @@ def _struct(
     where: str, name: str, listed: list[dict[str, Any]], cls: type[Any], common: Mapping[str, Any], flexible: range
 ) -> Struct:
     if not dataclasses.is_dataclass(cls) or hasattr(cls, "__post_init__") or not hasattr(cls, "__slots__"):
-        # The decoder fills slots without calling __init__: a class that checks or derives there would be bypassed.
+        # The decoder fills slots without calling __init__: checks or derived fields there would be bypassed.
         raise AssertionError(f"{where}: {cls.__name__} must be a slotted dataclass without __post_init__")
     hints = typing.get_type_hints(cls)
     of_class = {field.name: field for field in dataclasses.fields(cls)}
@@ -217,14 +217,15 @@ def _limit(at: str, entry: Mapping[str, Any], key: str, applies: bool) -> int | 
 
 
 def _default(at: str, entry: Mapping[str, Any], type_name: str, array: bool, struct: Struct | None) -> object:
-    """The definition's default, or the one that Kafka's form implies: zero, false, empty."""
+    """The definition's default, or the implied default of Kafka's form: zero, false, empty."""
     written = entry.get("default")
     if written == "null":
         return None
     if array:
         return ()
     if struct is not None:
-        # A struct's default is the struct of its fields' defaults. One with a field that has none cannot be absent.
+        # A struct's default is the struct of its fields' defaults. If a field has no default, the struct must be
+        # present.
         try:
             return struct.cls()
         except TypeError:

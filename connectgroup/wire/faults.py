@@ -1,8 +1,8 @@
-"""Says which field is at fault when generated code fails, from the line on which it failed.
+"""Finds the field at fault when generated code fails, from the line that failed.
 
-The generated code carries no names and no checks for the sake of messages: it is fast because it just fails, with
-an ``IndexError`` or a ``struct.error``. Each of its lines is known to belong to one field (or a few); so the
-traceback *is* the path to the fault, from the message down to the field, and reading it costs nothing until then.
+The generated code contains no names and no checks for the sake of messages: it is fast because it simply fails, with
+an ``IndexError`` or a ``struct.error``. Each of its lines belongs to one field (or a few), so the traceback *is* the
+path to the fault, from the message down to the field, and costs nothing until it is read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .definition import INTEGERS, Field
 from .primitives import Fault
 
 MAX_CLASSIC_STRING: Final = 32767
-"""Bytes in a string whose length is an int16."""
+"""Maximum bytes in a string whose length is an int16."""
 
 _BITS: Final = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Of one generated module: which fields each line is about."""
+    """The fields that each line of a generated module belongs to."""
 
     filename: str
     version: int
@@ -68,7 +68,7 @@ def explain_encoding(error: BaseException, lines: Lines) -> str:
 
 
 def _trace(traceback: TracebackType | None, lines: Lines) -> tuple[list[str], FrameType | None, tuple[Field, ...]]:
-    """The fields passed through, the innermost generated frame, and the fields its line is about."""
+    """The fields on the path, the innermost generated frame, and the fields of its line."""
     path: list[str] = []
     frame: FrameType | None = None
     blamed: tuple[Field, ...] = ()
@@ -82,7 +82,7 @@ def _trace(traceback: TracebackType | None, lines: Lines) -> tuple[list[str], Fr
 
 
 def _found(value: object) -> str:
-    """A value as it may be told. No text is repeated: it may be a secret out of a configuration."""
+    """Describe a value for an error message, without its text, which may be a secret in a configuration."""
     if value is None or isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, str):

@@ -1,10 +1,10 @@
-"""Messages out of a stream of bytes: four bytes of length, then that many.
+"""Splits a stream of bytes into messages: four bytes of length, then that many bytes.
 
-No socket here: bytes go in as they come, whole messages come out. A length that cannot be one means that both sides
+No socket here: bytes are fed as they arrive, complete messages are returned. An invalid length means that the two sides
 no longer agree on where messages begin; nothing after it can be trusted, and the connection must be closed.
 
 Source: "Protocol Primitive Types" and "Common Request and Response Structure" of Kafka's protocol guide; the reader
-is shaped as in h11, which does no I/O either.
+has the form of h11, which does no I/O either.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class FrameReader:
-    """Cuts what one peer sends into frames. Holds at most one frame that is not whole yet.
+    """Splits the bytes of one peer into frames. Buffers at most one incomplete frame.
 
     Args:
-        max_bytes: the longest frame accepted, in bytes, its length not counted.
+        max_bytes: the maximum size of a frame, in bytes, without its length prefix.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -34,15 +34,15 @@ class FrameReader:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether part of a frame has come and the rest has not: what a deadline for slow peers watches."""
+        """Whether a frame is partly received: a deadline for slow peers depends on it."""
         return bool(self._pending)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
-        """Take in ``data``; give out the frames that are whole now, without their lengths.
+        """Feed ``data``; return the frames that are complete now, without their lengths.
 
         Raises:
-            WireError: a length that is not from 1 to ``max_bytes``; from then on always. Frames that came whole in
-                the same ``data`` are lost with the connection, as they would be had it broken.
+            WireError: a length that is not from 1 to ``max_bytes``; every later call raises it too. Frames that were
+                complete in the same ``data`` are lost with the connection, as if it had failed.
         """
         if self._broken is not None:
             raise WireError(self._broken)
@@ -66,10 +66,10 @@ class FrameReader:
 
 
 def frame(data: bytes) -> bytes:
-    """``data`` with its length in front.
+    """``data`` with its length prefix.
 
     Raises:
-        WireError: nothing to send, or more than an int32 can count.
+        WireError: no data, or more than an int32 can count.
     """
     if not 1 <= len(data) <= 0x7FFFFFFF:
         raise WireError(_refusal(len(data), 0x7FFFFFFF))

@@ -1,6 +1,6 @@
-"""What a consumer says to Kafka's own brokers: requests to bytes, and bytes to their answers.
+"""The client side of a consumer's connection to Kafka's own brokers: encodes requests and decodes responses.
 
-The other half of ``apis``, which has what is served here. ApiVersions and FindCoordinator are the same in both. The
+The counterpart of ``apis``, which has the APIs served here. ApiVersions and FindCoordinator are the same in both. The
 versions are those of brokers from Kafka 2.5 on, up to 4.x; all of them are flexible.
 
 Source: Kafka's protocol guide; ``definition`` for the form of ``kafka/*.json``.
@@ -28,14 +28,14 @@ BrokerResponse = kafka.KafkaResponse | ApiVersionsResponse | FindCoordinatorResp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerApi:
-    """One API as it is spoken here.
+    """One API that the client supports.
 
     Attributes:
-        key: its number on the wire.
+        key: its API key on the wire.
         name: its name without Request and Response.
-        request_class: what is sent.
-        response_class: what answers decode to.
-        versions: the versions known here.
+        request_class: the class of requests.
+        response_class: the class of decoded responses.
+        versions: the supported versions.
         requests: the codec of each version's request.
         responses: the codec of each version's response.
     """
@@ -50,10 +50,10 @@ class BrokerApi:
 
 
 def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, client_id: str) -> bytes:
-    """Header and body, without the length in front.
+    """Encode header and body, without the length prefix.
 
     Raises:
-        WireError: a value that its field cannot hold, or a version not known here.
+        WireError: a value that its field cannot hold, or an unsupported version.
     """
     if isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
         return apis.encode_request(request, version=version, correlation_id=correlation_id, client_id=client_id)
@@ -63,10 +63,10 @@ def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, cl
 
 
 def decode_answer(data: bytes, *, to: type[BrokerRequest], version: int) -> tuple[int, Any]:
-    """The correlation id, and the response to a request of that class and version.
+    """Decode the correlation id and the response to a request of that class and version.
 
     Raises:
-        WireError: the bytes are not exactly that.
+        WireError: the bytes are not exactly such a response.
     """
     api = BROKER_APIS[to]
     if api.key in apis.APIS:
@@ -128,4 +128,4 @@ BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {
         _api("OffsetFetch", kafka.OffsetFetchRequest, kafka.OffsetFetchResponse),
     )
 }
-"""Every API spoken here, by the class of its request."""
+"""Every API that the client supports, by the class of its request."""

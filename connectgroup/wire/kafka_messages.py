@@ -1,8 +1,8 @@
-"""The messages of Kafka's own group protocol, as a consumer speaks it to a broker.
+"""The messages of Kafka's classic group protocol, as a consumer exchanges them with a broker.
 
-This is the classic protocol of JoinGroup and SyncGroup, under which the members assign, and what goes with it: who
-the brokers are, who coordinates, and the group's offsets. ``protocol.messages`` has the protocol that the
-coordinator serves; this one is spoken as a client only. Error codes are Kafka's numbers (see ``consumer.errors``).
+This is the protocol of JoinGroup and SyncGroup, in which the members compute the assignment, and the requests that it
+needs: brokers, coordinator, and the group's offsets. ``protocol.messages`` has the protocol that the coordinator
+serves; the protocol here is used as a client only. Error codes are Kafka's numbers (see ``consumer.errors``).
 
 Source: Kafka's protocol guide.
 """
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 
 NO_GENERATION = -1
 NO_OPERATIONS = -(1 << 31)
-"""Authorized operations that were not asked for."""
+"""The value of authorized operations that were not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicName:
-    """A topic asked about."""
+    """A requested topic."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
-    """Which brokers are there, and what are these topics like?
+    """Request the brokers and the metadata of topics.
 
     Attributes:
-        topics: null asks about all, none about the brokers only.
-        allow_auto_topic_creation: whether asking may make a topic.
+        topics: null requests all topics, an empty tuple only the brokers.
+        allow_auto_topic_creation: whether the request may create a topic.
     """
 
     topics: tuple[TopicName, ...] | None
@@ -40,7 +40,7 @@ class MetadataRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A broker that is up."""
+    """A live broker."""
 
     node_id: int
     host: str
@@ -50,7 +50,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """One partition and the brokers that keep it."""
+    """One partition and the brokers that host its replicas."""
 
     error_code: int
     partition_index: int
@@ -86,7 +86,7 @@ class MetadataResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedProtocol:
-    """An assignor that a member can use, and what it tells those who use it."""
+    """An assignor that a member supports, and its metadata for the members that use it."""
 
     name: str
     metadata: bytes
@@ -94,13 +94,13 @@ class OfferedProtocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequest:
-    """Let me in, or let me in again; answered when the rebalance has all its members.
+    """Join or rejoin the group; the response is sent when all members of the rebalance have joined.
 
     Attributes:
         member_id: empty the first time.
-        group_instance_id: the static member's name (KIP-345).
-        protocols: best first.
-        reason: for people (KIP-800); from version 8 on.
+        group_instance_id: the static member's instance id (KIP-345).
+        protocols: in order of preference.
+        reason: informational (KIP-800); from version 8 on.
     """
 
     group_id: str
@@ -115,7 +115,7 @@ class JoinGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member, as the leader is told."""
+    """A member, as sent to the leader."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -124,13 +124,13 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse:
-    """A generation has begun.
+    """A new generation of the group.
 
     Attributes:
-        protocol_name: the assignor that all members can use and most prefer.
-        leader: whose member id equals it assigns, and is told all ``members``.
+        protocol_name: the assignor that all members support and most prefer.
+        leader: the member with this member id computes the assignment and receives all ``members``.
         skip_assignment: the leader must not assign (KIP-814); from version 9 on.
-        member_id: with error 79 (MEMBER_ID_REQUIRED) the id to ask again with (KIP-394).
+        member_id: with error 79 (MEMBER_ID_REQUIRED) the id for the retry (KIP-394).
     """
 
     throttle_time_ms: int = 0
@@ -146,7 +146,7 @@ class JoinGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberShare:
-    """What one member is given."""
+    """The assignment of one member."""
 
     member_id: str
     assignment: bytes
@@ -154,7 +154,7 @@ class MemberShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequest:
-    """From the leader: who gets what. From the others: what do I get?"""
+    """From the leader: the assignment of all members. From the others: a request for their own assignment."""
 
     group_id: str
     generation_id: int
@@ -167,7 +167,7 @@ class SyncGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupResponse:
-    """The receiver's share, when the leader has assigned."""
+    """The receiver's assignment, once the leader has sent it."""
 
     throttle_time_ms: int = 0
     error_code: int
@@ -178,7 +178,7 @@ class SyncGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHeartbeatRequest:
-    """I am alive, in this generation."""
+    """Keep the membership in this generation alive."""
 
     group_id: str
     generation_id: int
@@ -188,7 +188,7 @@ class GroupHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHeartbeatResponse:
-    """Known, or why not: error 27 (REBALANCE_IN_PROGRESS) asks to join again."""
+    """Success, or an error: error 27 (REBALANCE_IN_PROGRESS) requests that the member rejoin."""
 
     throttle_time_ms: int = 0
     error_code: int
@@ -196,7 +196,7 @@ class GroupHeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """Who leaves."""
+    """A member that leaves."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -205,7 +205,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest:
-    """These members are gone; do not wait for their sessions to end."""
+    """Remove these members; do not wait for their session timeouts."""
 
     group_id: str
     members: tuple[LeavingMember, ...]
@@ -213,7 +213,7 @@ class LeaveGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftMember:
-    """Whether one of them could be let go."""
+    """Whether one of the members was removed."""
 
     member_id: str
     group_instance_id: str | None
@@ -222,7 +222,7 @@ class LeftMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """They are gone."""
+    """The result for each member."""
 
     throttle_time_ms: int = 0
     error_code: int
@@ -231,12 +231,12 @@ class LeaveGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCommit:
-    """Where to read on in one partition.
+    """The committed position in one partition.
 
     Attributes:
-        committed_offset: of the next record to read.
-        committed_leader_epoch: of the record before it, -1 unknown (KIP-320).
-        committed_metadata: a word of the member's own, at most 4096 bytes on a broker as it comes.
+        committed_offset: the offset of the next record to read.
+        committed_leader_epoch: the leader epoch of the record before it, -1 unknown (KIP-320).
+        committed_metadata: the member's own metadata, at most 4096 bytes with a broker's default settings.
     """
 
     partition_index: int
@@ -247,7 +247,7 @@ class PartitionCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCommit:
-    """One topic's."""
+    """The committed positions in one topic."""
 
     name: str
     partitions: tuple[PartitionCommit, ...]
@@ -255,7 +255,7 @@ class TopicCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest:
-    """We have read this far. Refused unless member and generation are the group's."""
+    """Commit offsets. Rejected unless member and generation are current."""
 
     group_id: str
     generation_id_or_member_epoch: int = NO_GENERATION
@@ -266,7 +266,7 @@ class OffsetCommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCommitted:
-    """Whether one partition's offset was taken."""
+    """Whether one partition's offset was committed."""
 
     partition_index: int
     error_code: int
@@ -274,7 +274,7 @@ class PartitionCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCommitted:
-    """One topic's."""
+    """The results for one topic."""
 
     name: str
     partitions: tuple[PartitionCommitted, ...]
@@ -282,7 +282,7 @@ class TopicCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse:
-    """An error code a partition."""
+    """One error code per partition."""
 
     throttle_time_ms: int = 0
     topics: tuple[TopicCommitted, ...] = ()
@@ -290,7 +290,7 @@ class OffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicToFetch:
-    """The partitions of one topic."""
+    """The requested partitions of one topic."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -298,11 +298,11 @@ class TopicToFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest:
-    """How far has the group read?
+    """Fetch the group's committed offsets.
 
     Attributes:
-        topics: null asks for all that was committed.
-        require_stable: answer error 88 while a transaction is about to commit offsets (KIP-447).
+        topics: null requests all committed offsets.
+        require_stable: respond with error 88 while a transaction is about to commit offsets (KIP-447).
     """
 
     group_id: str
@@ -312,7 +312,7 @@ class OffsetFetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """Where to read on in one partition; offset -1 where nothing was committed."""
+    """The committed position in one partition; offset -1 if nothing was committed."""
 
     partition_index: int
     committed_offset: int
@@ -323,7 +323,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """One topic's."""
+    """The committed positions in one topic."""
 
     name: str
     partitions: tuple[FetchedPartition, ...]
@@ -331,7 +331,7 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse:
-    """The offsets, or an error of the whole."""
+    """The offsets, or a top-level error."""
 
     throttle_time_ms: int = 0
     topics: tuple[FetchedTopic, ...] = ()

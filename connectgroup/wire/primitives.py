@@ -1,9 +1,10 @@
-"""The few functions that generated code calls: long lengths, skipped tags, and the words for what is wrong.
+"""Functions that generated code calls: long lengths, skipped tags, and error descriptions.
 
-Everything common is written out in the generated code; what is here is called for the rare case (a length of 128
-or more, a tagged field of a newer peer, a fault).
+The common case is inlined in the generated code; the functions here are called for the rare case (a length of 128 or
+more, a tagged field of a newer peer, a fault).
 
-Source: "Protocol Primitive Types" of Kafka's protocol guide; the cases refused are those of KAFKA-20570 and kin.
+Source: "Protocol Primitive Types" of Kafka's protocol guide; the rejected cases are those of KAFKA-20570 and related
+bugs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ FOR_GENERATED_CODE: Final = (
     *("bad_choice", "bad_count", "bad_length", "bad_presence", "bad_tag", "bad_total", "tag_not_used_up"),
     "too_many_tags",
 )
-"""What the generated code finds under its own names."""
+"""The names that the generated code imports."""
 
 MAX_TAGS: Final = 64
-"""Tagged fields in one struct. We write 5 at most; thousands of them are an attack."""
+"""Maximum number of tagged fields in one struct. This package writes 5 at most; thousands of them are an attack."""
 
 MAX_LENGTH: Final = 0xFFFFFFFF
 """The largest unsigned varint of 32 bits."""
@@ -39,14 +40,14 @@ BOOL: Final = {False: 0, True: 1}
 
 
 class Fault(Exception):
-    """What is wrong at one place: what was found, what is allowed. Becomes a ``WireError`` with the field's name."""
+    """An invalid value at one position: value and allowed values. Becomes a ``WireError`` with the field's name."""
 
     def __init__(self, got: object, allowed: str) -> None:
         super().__init__(f"got {printable(got)}; allowed: {allowed}")
 
 
 def uvarint(value: int) -> bytes:
-    """``value`` in seven bits a byte, lowest first."""
+    """Encode ``value`` in seven bits per byte, lowest first."""
     if not 0 <= value <= MAX_LENGTH:
         raise Fault(f"length {value}", f"0 to {MAX_LENGTH}")
     out = bytearray()
@@ -68,10 +69,13 @@ def classic_string(text: str) -> bytes:
 
 
 def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    """The value of two bytes or more whose first, already read, is at ``pos - 1``; and the place after it.
+    """Decode a varint of two bytes or more whose first byte, already read, is at ``pos - 1``.
+
+    Returns:
+        The value and the position after it.
 
     Raises:
-        Fault: more than 5 bytes, more than 32 bits, or longer than needed: one value has one form, so that equal
+        Fault: more than 5 bytes, more than 32 bits, or longer than needed: each value has one encoding, so that equal
             messages are equal bytes.
     """
     value, shift = data[pos - 1] & 127, 7
@@ -110,7 +114,7 @@ def _read_text(data: bytes, pos: int, size: int, length: int, limit: int) -> tup
 
 
 def skip_tags(data: bytes, pos: int, size: int) -> int:
-    """The place after a section of tagged fields none of which is known here (``pos``: its first byte)."""
+    """The position after a section of unknown tagged fields (``pos``: its first byte)."""
     count = data[pos]
     pos += 1
     if count > 127:
@@ -128,7 +132,7 @@ def skip_tags(data: bytes, pos: int, size: int) -> int:
 
 
 def read_tag(data: bytes, pos: int) -> tuple[int, int, int]:
-    """The tag at ``pos``, the length of its value, the place of its value."""
+    """The tag at ``pos``, the length of its value, the position of its value."""
     tag = data[pos]
     pos += 1
     if tag > 127:
@@ -141,7 +145,7 @@ def read_tag(data: bytes, pos: int) -> tuple[int, int, int]:
 
 
 def bad_tag(last: int, tag: int, length: int, left: int) -> Fault:
-    """For a tag that comes again or too late, or whose value goes beyond the end."""
+    """The fault for a duplicate or misordered tag, or one whose value extends beyond the end."""
     if tag <= last:
         return Fault(f"tag {tag} after tag {last}", "each tag once, ascending")
     return Fault(f"tag {tag} of {length} bytes", f"at most the {left} that remain")
@@ -156,14 +160,14 @@ def tag_not_used_up(tag: int, used: int, length: int) -> Fault:
 
 
 def bad_length(length: int, left: int, limit: int = MAX_LENGTH) -> Fault:
-    """For the length of a string or bytes, -1 being null."""
+    """The fault for an invalid length of a string or bytes, -1 being null."""
     if limit < length <= left:
         return Fault(f"length {length}", f"at most {limit} bytes")
     return Fault("null" if length == -1 else f"length {length}", f"0 to the {left} bytes that remain")
 
 
 def bad_count(count: int, left: int, smallest: int, limit: int = MAX_LENGTH) -> Fault:
-    """For the count of an array, -1 being null."""
+    """The fault for an invalid count of an array, -1 being null."""
     if limit < count <= left // smallest:
         return Fault(f"{count} elements", f"at most {limit}")
     return Fault(
@@ -173,7 +177,7 @@ def bad_count(count: int, left: int, smallest: int, limit: int = MAX_LENGTH) -> 
 
 
 def bad_total(total: int, limit: int) -> Fault:
-    """For the elements of all arrays of one field in one message."""
+    """The fault for too many elements in all arrays of one field in one message."""
     return Fault(f"{total} elements in the whole message", f"at most {limit}")
 
 

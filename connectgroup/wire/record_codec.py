@@ -1,12 +1,11 @@
-"""Records as the log keeps them: the version in two bytes, then a flexible body.
+"""Records as stored in the log: the version in two bytes, then a flexible body.
 
-A log outlives the program that wrote it. So a kind or a version that is not known here is never skipped: the record
-may be the one that took a task away, and a group served without it would give the task out twice. The caller must
-refuse to serve that group (KAFKA-18672). A field that a *newer* program added as a tagged field is passed over: that is
-what tagged fields are for.
+A log outlives the program that wrote it. So a record of an unknown kind or version is never skipped: it may be the one
+that revoked a task, and a group served without it would assign the task twice. The caller must refuse to serve that
+group (KAFKA-18672). A tagged field that a *newer* program added is skipped: that is the purpose of tagged fields.
 
-The fields that make the key are in the value too, and must agree with it: a value stored under another's key is found
-out when it is read.
+The fields of the key are also in the value, and must agree with it: a value stored under another record's key is
+detected when it is read.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ CLASSES: Final[dict[Kind, type[Any]]] = {
 def encode_record(record: Record) -> bytes | None:
     """The value to store under ``record.key``, null for a tombstone.
 
-    Written in the highest version. The bytes of equal records are equal.
+    Encoded in the highest version. Equal records have equal bytes.
 
     Raises:
         WireError: a value that its field cannot hold.
@@ -60,8 +59,8 @@ def decode_record(key: Key, data: bytes | memoryview | None) -> Record:
     """The record stored under ``key``; a tombstone if its value is null.
 
     Raises:
-        WireError: a kind or a version not known here, bytes that are not such a record, or a record whose own key is
-            another. The group cannot be served.
+        WireError: an unknown kind or version, bytes that are not such a record, or a record with another key. The group
+            cannot be served.
     """
     try:
         codecs = CODECS[Kind(key.kind)]
