@@ -209,7 +209,7 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
         back = before
         for _ in range(members.bit_length()):
             back = back[back]
-        ends = np.unique(back[from_class[back] != NOBODY])  # on circles
+        ends = np.unique(back[from_class[back] != NOBODY])  # on cycles
         if not len(ends):
             total = cost + to_end
             ends = np.flatnonzero(total < 0)

@@ -1,1 +1,1 @@
-"""What rebalances cost, measured. Start at ``rebalance.py``."""
+"""Benchmarks of rebalances. Start with ``rebalance.py``."""

@@ -1,17 +1,19 @@
-"""What assignors of connectors and tasks cost in CPU time, beside Java's.
+"""CPU time of assignors of connectors and tasks, compared with Java's.
 
     python benchmarks/assignors.py [10x100 100x10000 ...] [--peers DIRECTORY]
 
-Three questions a size: everything is new; one worker of a balanced group is gone; one has joined it. Measured is what
-the member that was asked does with the message it got: ``arrays`` is making columns of it, ``assign`` the assignor.
-Both are CPU time of the one thread they run in, medians, so that other work on the machine does not count. Each size
-has a process of its own, whose peak of memory, messages and answers included, is printed below it.
+There are three inputs per size: all units are new; one worker of a balanced group has left; one has joined it. The
+benchmark measures the selected member's work on the received message: ``arrays`` is the conversion to columns,
+``assign`` the assignor. Both are CPU times of the thread they run in, medians, so that other load on the machine does
+not count. Each size runs in a process of its own, whose peak memory, messages and results included, is printed below
+it.
 
-Java's are Apache Kafka's own assignors, run side by side by ``assignor/run.sh`` of the peers' folder where there is one
-(``--peers`` or CONNECTGROUP_PEERS; after its ``fetch.sh``). Java's Connect assignor takes two rounds for a join, as
-``incremental-cooperative`` does; ``balanced`` takes one, and is held against both of Java's together.
+The Java figures are of Apache Kafka's own assignors, run in the same session by ``assignor/run.sh`` of the peers'
+folder if there is one (``--peers`` or CONNECTGROUP_PEERS; after its ``fetch.sh``). Java's Connect assignor takes two
+rounds for a join, as ``incremental-cooperative`` does; ``balanced`` takes one, and is compared with the sum of both of
+Java's rounds.
 
-Exit code 1 if an answer was not legal, not even, or moved more than it had to; no time decides it.
+Exit code 1 if a result was invalid or unbalanced, or moved more than necessary; no time affects it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ SIZES = ("10x100", "100x10000", "1000x100000", "10000x1000000")
 ASSIGNORS = ("incremental-cooperative", "balanced")
 TASKS_A_CONNECTOR = 10
 LONGEST_S = 4.0
-"""A question is asked again and again for about so long, at least three times and at most ``MOST_TIMES``."""
+"""Each input is repeated for about this long, at least three times and at most ``MOST_TIMES``."""
 MOST_TIMES = 30
 JAVA_CASES = {
     ("connect IncrementalCooperative", "full"): ("full", "connect"),
@@ -68,7 +70,7 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """One assignor's answer to one question; times in CPU milliseconds."""
+    """One assignor's measurement for one input; times in CPU milliseconds."""
 
     assignor: str
     case: str
@@ -84,7 +86,7 @@ Java = Mapping[tuple[str, str, str], float]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; the exit code."""
+    """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description="CPU time of assignors, beside Java's")
     parser.add_argument("sizes", nargs="*", default=SIZES, metavar="WORKERSxTASKS", help=" ".join(SIZES))
     parser.add_argument("--peers", type=Path, default=os.environ.get("CONNECTGROUP_PEERS"), help="the peers' folder")
@@ -116,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(size: str) -> list[Row]:
-    """All rows of one size."""
+    """Measure all rows of one size."""
     workers, tasks = map(int, size.split("x"))
     spec = [
         PreparedConnector(connector=f"connector-{number:06}", num_tasks=TASKS_A_CONNECTOR)
@@ -148,13 +150,13 @@ def measured(size: str) -> list[Row]:
 
 
 def holding(share: InstalledMember, place: Mapping[Unit, int]) -> PreparedMember:
-    """A member once it has its share, as the coordinator shows it."""
+    """A member after it has applied its assignment, as the coordinator sends it."""
     places = tuple(sorted([place[unit] for unit in each_unit(share.units)]))
     return PreparedMember(member_id=share.member_id, member_epoch=1, places=places, told=share.metadata)
 
 
 def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResponse) -> tuple[Row, ConnectAssignment]:
-    """Ask until the median is worth something; what was answered is judged, once, outside of the time."""
+    """Repeat until the median is meaningful; validate the result once, outside of the measured time."""
     arrays: list[float] = []
     assign: list[float] = []
     began_s = time.perf_counter()
@@ -169,24 +171,24 @@ def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResp
 
 
 def columns_made(question: PrepareResponse) -> ConnectGroup:
-    """The question as an assignor gets it, read into columns."""
+    """The input as an assignor receives it, converted to columns."""
     group = group_from_prepare(question)
     group.columns()
     return group
 
 
 def cpu_ms(call: Callable[[], T]) -> tuple[T, float]:
-    """What a call gives, and the CPU time it took in this thread."""
+    """The result of a call, and its CPU time in this thread."""
     began_ns = time.thread_time_ns()
     result = call()
     return result, (time.thread_time_ns() - began_ns) / 1e6
 
 
 def judged(group: ConnectGroup, answer: ConnectAssignment) -> int:
-    """How many units were taken from a holder that is there; complete and legal is the guard's word.
+    """Return the number of units revoked from present owners; ``run_assignor`` has checked completeness and validity.
 
     Raises:
-        AssertionError: not even, or more was taken than evenness asks for.
+        AssertionError: not balanced, or more units were revoked than balance requires.
     """
     assert answer.by_column is not None
     columns, owner, _ = answer.by_column
@@ -206,7 +208,7 @@ def judged(group: ConnectGroup, answer: ConnectAssignment) -> int:
 
 
 def java_times(peers: Path | str | None, sizes: Sequence[str]) -> tuple[Java, str]:
-    """Java's times, or none and why."""
+    """Return Java's times, or an empty mapping and the reason."""
     if not peers:
         return {}, "left out (no --peers, no CONNECTGROUP_PEERS)"
     script = Path(peers) / "assignor" / "run.sh"
@@ -223,7 +225,7 @@ def java_times(peers: Path | str | None, sizes: Sequence[str]) -> tuple[Java, st
 
 
 def read_java(printed: str) -> dict[tuple[str, str, str], float]:
-    """The medians of thread CPU time in what ``run.sh`` printed."""
+    """Parse the medians of thread CPU time from the output of ``run.sh``."""
     found: dict[tuple[str, str, str], float] = {}
     for text in printed.splitlines():
         cells = [cell.strip() for cell in text.strip("| ").split("|")]
@@ -234,7 +236,7 @@ def read_java(printed: str) -> dict[tuple[str, str, str], float]:
 
 
 def line(row: Row, java: Java) -> str:
-    """One line of the table."""
+    """Format one line of the table."""
     ours = row.arrays_ms + row.assign_ms
     connect = java.get((row.size, row.case, "connect"))
     if row.case == "joins":

@@ -1,9 +1,9 @@
-"""How long a worker's runner takes to start and stop many idle tasks, and how long its event loop stands still.
+"""How long a worker's runner takes to start and stop many idle tasks, and how long its event loop is blocked.
 
     python benchmarks/bulk.py [--tasks 100000]
 
-One process, no coordinator, garbage collections as in a worker process. The heartbeat is a timer every 5 ms; its lag
-includes whatever else the machine does. The CPU time of the loop's thread between two heartbeats does not.
+One process, no coordinator, garbage collection as in a worker process. The heartbeat is a timer every 5 ms; its lag
+includes other load on the machine. The CPU time of the loop's thread between two heartbeats does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BEAT_S = 0.005
 
 
 class Heart:
-    """A timer on the event loop that measures how late it is called."""
+    """A timer on the event loop that measures its own lateness."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ class Heart:
         self._timer = self._loop.call_later(BEAT_S, self._beat)
 
     def start(self) -> None:
-        """Measure from here on."""
+        """Start a new measurement."""
         self.lag_s = self.cpu_s = 0.0
         self._last, self._last_cpu = self._loop.time(), time.thread_time()
 
@@ -50,12 +50,12 @@ class Heart:
         self._timer = self._loop.call_later(BEAT_S, self._beat)
 
     def stop(self) -> None:
-        """No more heartbeats."""
+        """Cancel the timer."""
         self._timer.cancel()
 
 
 async def measure(tasks: int, scratch: Path) -> list[str]:
-    """Start and stop that many; a row of the table for each."""
+    """Start and stop ``tasks`` tasks; return a row of the table for each."""
     running, count = asyncio.Event(), 0
 
     def report(status: TaskStatus) -> None:
@@ -94,7 +94,7 @@ async def measure(tasks: int, scratch: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and print a table."""
+    """Run the measurement and print a table."""
     parser = argparse.ArgumentParser(description="Start and stop many idle tasks in one worker's runner.")
     parser.add_argument("--tasks", type=int, default=100_000, help="how many (100000)")
     parser.add_argument(

@@ -1,15 +1,15 @@
-"""How long the partition assignors take, beside Kafka's own: ``python -m benchmarks.partition_assignors``.
+"""CPU time of the partition assignors, compared with Kafka's own: ``python -m benchmarks.partition_assignors``.
 
-Thread-CPU milliseconds, the median of several calls. A question is put three times: to a fresh group, when one member
-has left, and when one has come. Three things are timed apart:
+Thread-CPU milliseconds, the median of several calls. There are three inputs: a fresh group, one member has left, one
+has joined. Three phases are timed separately:
 
-- *read*: friendly objects to columns, mostly looking at what each member says it owns;
-- *assign*: columns to an array, what the assignor itself does;
-- *make*: the array to friendly objects, mostly making a ``TopicPartition`` for each that moved.
+- *read*: objects to columns, mostly reading the owned partitions of each member;
+- *assign*: columns to an array, the work of the assignor itself;
+- *make*: the array to objects, mostly creating a ``TopicPartition`` for each moved partition.
 
-Java's figure is its ``assign`` alone, on a question that has been made already and gives Java's own friendly objects:
-compare it with *assign*, and with *assign* and *make* together. ``--java RUN.SH`` runs a script that times Kafka's
-assignors and prints rows ``| server Uniform | full | 10×100 | wall | least wall | thread-CPU | n |``.
+Java's figure is its ``assign`` alone, whose input exists already and whose result is Java's own objects: compare it
+with *assign*, and with *assign* and *make* together. ``--java RUN.SH`` runs a script that times Kafka's assignors and
+prints rows ``| server Uniform | full | 10×100 | wall | least wall | thread-CPU | n |``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ JAVA = {
     "sticky": "client Sticky",
     "range": "client Range",
 }
-"""What each is called there; Kafka's round robin is not among those timed."""
+"""The name of each in the script's output; Kafka's round robin assignor is not timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Times:
 
 
 def question(members: int, partitions: int, held: Mapping[str, Partitions], case: str) -> PartitionGroup:
-    """All are subscribed to all topics, of 100 partitions each (10 where there are few); ``held`` is empty at first."""
+    """All members subscribe to all topics, of 100 partitions each (10 in small sizes); ``held`` is empty at first."""
     each = 10 if partitions <= 1000 else 100
     topics = [TopicSpec(name=f"topic-{number}", num_partitions=each) for number in range(partitions // each)]
     names = frozenset(spec.name for spec in topics)
@@ -68,13 +68,13 @@ def question(members: int, partitions: int, held: Mapping[str, Partitions], case
 
 
 def measured(name: str, members: int, partitions: int, rounds: int) -> dict[str, Times]:
-    """All cases of one assignor."""
+    """Measure all cases of one assignor."""
     assignor = load_partition_assignor(name)
     held: dict[str, Partitions] = {}
     found: dict[str, Times] = {}
     for case in CASES:
         group = question(members, partitions, held, case)
-        # A copy has no columns yet.
+        # A copy has no cached columns.
         read_ms = _median_ms(lambda fresh: fresh.columns(), lambda: replace(group), rounds)  # noqa: B023
         group.columns()
         assign_ms = _median_ms(assignor.assign, lambda: group, rounds)  # noqa: B023
@@ -108,7 +108,7 @@ def java_times(lines: Sequence[str]) -> dict[tuple[str, str, str], float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table, a row an assignor, case and size."""
+    """Print a table, one row per assignor, case and size."""
     parser = argparse.ArgumentParser(description="Time the partition assignors.")
     parser.add_argument("sizes", nargs="*", type=_size, default=list(SIZES), help="MEMBERSxPARTITIONS ...")
     parser.add_argument("--rounds", type=_rounds, help="calls a cell; by default fewer where there is more to do")

@@ -1,10 +1,10 @@
-"""How long rebalances of idle tasks take: one coordinator on SQLite, worker processes over TCP, no Spark.
+"""Duration of rebalances of idle tasks: one coordinator on SQLite, worker processes over TCP, no Spark.
 
     python benchmarks/rebalance.py [--tasks 300] [--workers 3] [--rounds 3]
 
-Every figure comes from the tasks' own log (``task_log``). The coordinator lives in this process, as it does in
-``connectgroup up``. Exit code 1 if any task was ever seen on two workers at once, or did not run at the end of a
-scenario, or if a rolling restart moved a task or stopped one twice; no time decides it.
+Every figure is derived from the tasks' own log (``task_log``). The coordinator runs in this process, as it does in
+``connectgroup up``. Exit code 1 if any task ever ran on two workers at once, or did not run at the end of a scenario,
+or if a rolling restart moved a task or stopped one twice; no time affects it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # Run as a script from anywhere: the modules beside this file are imported as benchmarks.NAME.
+    # Run as a script from any directory: the modules next to this file are imported as benchmarks.NAME.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
@@ -41,7 +41,7 @@ from connectgroup.supervisor import HERE, Supervisor
 GROUP = "bench"
 MAIN = "main"
 QUIET_S = 0.4
-"""Without a start or stop for so long, the tasks are looked at."""
+"""The tasks are checked after this time without a start or stop."""
 PATIENCE_S = 60.0
 RETURN_S = 60.0
 """More than a worker takes to return on a loaded machine: the scheduled rebalance delay of the rolling restarts, and
@@ -52,7 +52,7 @@ CONNECT_SOURCE = (
     "Connect: Kafka 4.3.1, 3 workers, one connector of 300 idle tasks, same kind of machine (2 cores, shared); medians"
 )
 # Seconds unless the row says otherwise; only for --tasks 300 --workers 3. Source: CONNECT_SOURCE. Connect's join is
-# counted from its first revocation and not from the newcomer's first heartbeat, which comes earlier.
+# measured from its first revocation, not from the new worker's first heartbeat, which comes earlier.
 CONNECT = {
     "create small": 1.5,
     "create": 3.2,
@@ -70,7 +70,7 @@ CONNECT = {
 
 
 class Unsettled(Exception):
-    """The tasks did not get to where they belong in time; says which."""
+    """The tasks did not reach their target in time; names them."""
 
 
 TITLES = {
@@ -108,7 +108,7 @@ UNITS |= {f"{scenario} sum": "task-s" for scenario in ("join", "roll", "restart"
 
 
 class Bench:
-    """A group under measurement, and what has been found."""
+    """A group under measurement, and its samples."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class Bench:
         supervised: bool = True,
         verbose: bool = False,
     ) -> None:
-        """Nothing runs yet.
+        """Does not start anything.
 
         Args:
-            delay_s: the scheduled rebalance delay; none as in the runs of Connect that it is compared with.
+            delay_s: the scheduled rebalance delay; 0 as in the Connect runs that serve as the comparison.
             supervised: the supervisor starts the workers; otherwise ``start_unwatched`` does.
         """
         self.tasks, self.workers, self.session_s, self.verbose = tasks, workers, session_s, verbose
@@ -155,14 +155,14 @@ class Bench:
     # Scenarios
 
     async def create(self, key: str, name: str, tasks: int) -> None:
-        """A connector where there was none; put -> all of its tasks run. It is removed again."""
+        """Create a connector; measure from the put until all of its tasks run. Delete it afterwards."""
         began_ns = await self.put(name, tasks)
         self.note(key, began_ns, await self.settled(began_ns))
         await self.delete(name, tasks)
         await self.settled(time.time_ns())
 
     async def join(self, name: str, *, watched: bool = True) -> asyncio.subprocess.Process | None:
-        """One worker more. An unwatched one has no supervisor to say that it died; it is returned."""
+        """Add one worker. An unwatched worker has no supervisor to report its death; its process is returned."""
         self.joined_ns.pop(name, None)
         began_ns = time.time_ns()
         process = None
@@ -181,7 +181,7 @@ class Bench:
         return process
 
     async def stop(self, name: str) -> None:
-        """A worker ends in order."""
+        """Stop a worker cleanly."""
         began_ns = time.time_ns()
         self.live.discard(name)
         ending = asyncio.create_task(self.supervisor.stop_worker(name))
@@ -190,7 +190,7 @@ class Bench:
         await ending
 
     async def kill(self, name: str, silent: asyncio.subprocess.Process | None = None) -> None:
-        """SIGKILL; its supervisor reaps it and says so, or nobody does."""
+        """SIGKILL; the supervisor reaps the process and reports its death, or (``silent``) no process does."""
         began_ns = time.time_ns()
         self.live.discard(name)
         if silent is not None:
@@ -203,7 +203,7 @@ class Bench:
             await silent.wait()
 
     async def add_tasks(self) -> None:
-        """10 more: in a connector of their own, then by a higher ``tasks.max``; back again after each."""
+        """Add 10 tasks: in a connector of their own, then by a higher ``tasks.max``; each is undone."""
         began_ns = await self.put("more", 10)
         self.note("add", began_ns, await self.settled(began_ns))
         self.add("add others", len({event.unit for event in self.since(began_ns) if not event.unit.startswith("more")}))
@@ -219,7 +219,7 @@ class Bench:
         await self.settled(time.time_ns())
 
     async def roll(self) -> None:
-        """Each worker in turn ends and is started again under its name."""
+        """Stop each worker in turn and start it again under its name."""
         began_ns = time.time_ns()
         for name in sorted(self.live):
             self.live.discard(name)
@@ -227,7 +227,7 @@ class Bench:
             await self.supervisor.stop_worker(name)
             await self.supervisor.add_worker(name)
             self.live.add(name)
-            # In short order: an operator's script goes on as soon as all is well.
+            # A short quiet time: an operator's script continues as soon as the group is stable.
             await self.settled(stopped_ns, quiet_s=0.1)
         await self.note_roll("roll", began_ns)
 
@@ -235,7 +235,7 @@ class Bench:
         """Each worker in turn is restarted through the coordinator: ``connectgroup workers restart``.
 
         Raises:
-            Unsettled: one is refused.
+            Unsettled: a restart is rejected.
         """
         began_ns = time.time_ns()
         for name in sorted(self.live):
@@ -266,7 +266,7 @@ class Bench:
         await self.note_roll("static", began_ns)
 
     async def note_roll(self, key: str, began_ns: int) -> None:
-        """What a rolling bounce took: time, stops, moves and downtime."""
+        """Record a rolling bounce: duration, stops, moves and downtime."""
         self.note(key, began_ns, await self.settled(began_ns))
         stood = self.stood(began_ns)
         self.add(f"{key} stops", sum(not event.starts for event in self.since(began_ns)))
@@ -274,10 +274,10 @@ class Bench:
         self.add(f"{key} sum", total(stood))
 
     # ----------------------------------------------------------------------------------------------
-    # Doing
+    # Operations
 
     async def put(self, name: str, tasks: int) -> int:
-        """Create or change a connector of idle tasks; when that was asked for."""
+        """Create or change a connector of idle tasks; return the time of the request."""
         config = {"connector.class": "idle", "tasks.max": str(tasks), "log": str(self.log.path)}
         self.wanted |= names(name, tasks)
         began_ns = time.time_ns()
@@ -285,17 +285,17 @@ class Bench:
         return began_ns
 
     async def delete(self, name: str, tasks: int) -> None:
-        """Remove a connector."""
+        """Delete a connector."""
         self.wanted -= names(name, tasks)
         change = ConnectorChange(connector=name, delete=True)
         request = UpdateConnectorsRequest(group_id=GROUP, changes=(change,))
         await self.supervisor.server.coordinator.handle(request, client_host=HERE)
 
     async def all_joined(self) -> None:
-        """Until the first workers are there.
+        """Wait until all live workers have joined.
 
         Raises:
-            Unsettled: one is not.
+            Unsettled: a worker did not join.
         """
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -306,7 +306,7 @@ class Bench:
             raise Unsettled(f"{', '.join(sorted(self.live - self.joined_ns.keys()))} did not join") from None
 
     async def start_unwatched(self, name: str, *options: str) -> asyncio.subprocess.Process:
-        """A worker process of nobody's: its death is for the session timeout to find."""
+        """Start a worker process without a supervisor: its death is detected by the session timeout."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-P", "-m", "connectgroup", "worker", "--coordinator", self.supervisor.server.address, "--group", GROUP),
@@ -324,12 +324,12 @@ class Bench:
         try:
             async for line in process.stderr:
                 self._hear(name, line.decode(errors="replace").rstrip())
-        except asyncio.CancelledError:  # the measurement has been broken off
+        except asyncio.CancelledError:  # the measurement was aborted
             process.kill()
             raise
 
     def _hear(self, name: str, line: str) -> None:
-        """One line of a worker's log: the one before its first heartbeat has its time in front."""
+        """Process one line of a worker's log: the line before its first heartbeat begins with the time."""
         if found := JOINING.match(line):
             clock = datetime.strptime(found[1], "%H:%M:%S.%f").time()
             self.joined_ns[name] = int(datetime.combine(datetime.now().date(), clock).timestamp() * 1e3) * 1_000_000
@@ -338,10 +338,10 @@ class Bench:
             print(f"{name} | {line}", file=sys.stderr, flush=True)
 
     # ----------------------------------------------------------------------------------------------
-    # Looking
+    # Observation
 
     async def settled(self, since_ns: int, *, quiet_s: float = QUIET_S) -> int:
-        """Wait until every wanted task runs on one live worker, evenly, and nothing else does; the last start since.
+        """Wait until each wanted task runs on one live worker, balanced, and no other task does; return the last start.
 
         Raises:
             Unsettled: not within a minute.
@@ -360,7 +360,7 @@ class Bench:
             await asyncio.sleep(0.02)
 
     def amiss(self) -> list[str]:
-        """What is not as it should be, in words."""
+        """Describe every deviation from the expected state."""
         places = running(self.log.runs)
         found = []
         for what, units in (
@@ -378,24 +378,24 @@ class Bench:
         return found
 
     def since(self, began_ns: int) -> Iterable[Event]:
-        """Starts and stops after a moment."""
+        """Starts and stops since a point in time."""
         return (event for event in self.log.events if event.at_ns >= began_ns)
 
     def stood(self, began_ns: int) -> list[Standstill]:
-        """Standstills that began after a moment."""
+        """Downtimes that began after a point in time."""
         return standstills(self.log.runs, since_ns=began_ns)
 
     def note(self, key: str, began_ns: int, ended_ns: int) -> None:
-        """One more sample: a time in seconds."""
+        """Add a sample: a duration in seconds."""
         self.add(key, (ended_ns - began_ns) / 1e9)
 
     def add(self, key: str, value: float) -> None:
-        """One more sample."""
+        """Add a sample."""
         self.samples.setdefault(key, []).append(value)
 
 
 def names(connector: str, tasks: int) -> set[str]:
-    """The tasks of a connector as the log calls them."""
+    """The tasks of a connector by their names in the log."""
     return {f"{connector}-{number}" for number in range(tasks)}
 
 
@@ -405,20 +405,20 @@ def tenth(tasks: int) -> int:
 
 
 def longest(stood: Sequence[Standstill]) -> float:
-    """Seconds of the longest one."""
+    """Seconds of the longest downtime."""
     return max((still.seconds for still in stood), default=0.0)
 
 
 def total(stood: Sequence[Standstill]) -> float:
-    """Task-seconds of all."""
+    """Task-seconds of all downtimes."""
     return sum(still.seconds for still in stood)
 
 
 async def measure(bench: Bench, rounds: int) -> None:
-    """All scenarios, each ``rounds`` times (a join goes before each end of a worker, so there are three a round).
+    """Run all scenarios, each ``rounds`` times (a join precedes each end of a worker, so there are three per round).
 
     Raises:
-        Unsettled: a task is missing, or is where it should not be, and stays so.
+        Unsettled: a task is missing or on a wrong worker, and remains so.
     """
     newcomer = f"worker-{bench.workers + 1}"
     async with bench.supervisor:
@@ -488,7 +488,7 @@ def moved(bench: Bench) -> list[str]:
 
 
 def table(bench: Bench, rounds: int) -> str:
-    """The figures, a line each, beside Connect's where it was measured at the same size."""
+    """Format the figures, one per line, with Connect's figures for the same size where available."""
     comparable = (bench.tasks, bench.workers, bench.session_s) == (300, 3, 10.0)
     words = {
         "tasks": bench.tasks,
@@ -517,12 +517,12 @@ def table(bench: Bench, rounds: int) -> str:
 
 
 def figure(value: float) -> str:
-    """Three digits that count."""
+    """Format with three significant digits."""
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Measure, check, print; the exit code."""
+    """Measure, check, print; return the exit code."""
     with tempfile.TemporaryDirectory(prefix="rebalance-") as directory:
 
         def bench_in(name: str, session_s: float, **more: Any) -> Bench:
@@ -552,7 +552,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def verdict(logs: Sequence[TaskLog], faults: Sequence[str]) -> int:
-    """Say what must never be, if it was; the exit code."""
+    """Print every violation; return the exit code."""
     found = [*faults, *(overlap for log in logs for overlap in overlaps(log.runs))]
     for fault in found:
         print(f"FAULT: {fault}")
@@ -562,7 +562,7 @@ def verdict(logs: Sequence[TaskLog], faults: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+    """The command line."""
     parser = argparse.ArgumentParser(description="Time rebalances of idle tasks.")
     parser.add_argument("--tasks", type=at_least(1), default=300, help="of the one connector (default 300)")
     parser.add_argument("--workers", type=at_least(2), default=3, help="before one joins (default 3)")
@@ -575,7 +575,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A type for argparse."""
+    """An argparse type: an integer from ``least`` to 10,000."""
 
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text[:6]) <= 10_000:

@@ -1,8 +1,8 @@
-"""What idle tasks say of themselves, and what follows from it: who ran where, from when to when, and how long not.
+"""The log written by idle tasks, and what it implies: which task ran on which worker, from when to when, and downtimes.
 
-The log is the tasks' own word (``connectgroup.connectors.idle``), one line for each start and each stop. No
-coordinator and no status page is asked: those have been seen to say RUNNING of tasks that did not run for minutes.
-A killed process writes no STOP, so whoever killed it says when.
+The tasks themselves write the log (``connectgroup.connectors.idle``), one line for each start and each stop. Neither a
+coordinator nor a status page is queried: those have been observed to report RUNNING for tasks that did not run for
+minutes. A killed process writes no STOP, so the process that killed it records the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A worker was killed: nothing of it runs after ``at_ns``."""
+    """A worker was killed: none of its tasks runs after ``at_ns``."""
 
     at_ns: int
     member_id: str
@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """A task that stopped and started again, and the time between."""
+    """The downtime of a task that stopped and started again."""
 
     unit: str
     source: str
@@ -63,9 +63,9 @@ class Standstill:
 
 
 def runs_of(events: Iterable[Event], deaths: Iterable[Death] = ()) -> list[Run]:
-    """Put starts and stops together, in the order of the starts.
+    """Match starts and stops, in the order of the starts.
 
-    A stop belongs to the start of the same grant on the same worker. One without a start is a start that failed.
+    A stop belongs to the start of the same grant on the same worker. A stop without a start is a failed start.
     """
     happened: list[Event | Death] = sorted([*events, *deaths], key=lambda event: event.at_ns)
     runs: list[Run] = []
@@ -102,7 +102,7 @@ def by_unit(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def overlaps(runs: Iterable[Run]) -> list[str]:
-    """Every start of a task that was still running, as one sentence each: the one thing that may never happen."""
+    """Describe every start of a task that was still running, one sentence each: the violation of single ownership."""
     found = []
     for unit, its in sorted(by_unit(runs).items()):
         for index, later in enumerate(its):
@@ -118,7 +118,7 @@ def overlaps(runs: Iterable[Run]) -> list[str]:
 
 
 def running(runs: Iterable[Run]) -> dict[str, list[str]]:
-    """Where each unit runs at the end of the log; more than one worker is an overlap."""
+    """The workers on which each unit runs at the end of the log; more than one is an overlap."""
     places: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         if run.end_ns is None:
@@ -127,7 +127,7 @@ def running(runs: Iterable[Run]) -> dict[str, list[str]]:
 
 
 def standstills(runs: Iterable[Run], *, since_ns: int) -> list[Standstill]:
-    """Each stop at or after a moment that was followed by a start of the same task, wherever that was."""
+    """Each stop at or after a point in time that was followed by a start of the same task, on any worker."""
     found = []
     for unit, its in sorted(by_unit(runs).items()):
         for earlier, later in itertools.pairwise(its):
@@ -138,15 +138,15 @@ def standstills(runs: Iterable[Run], *, since_ns: int) -> list[Standstill]:
 
 
 def last_start_ns(runs: Iterable[Run], *, since_ns: int) -> int | None:
-    """When the last task started, of those that started after a moment."""
+    """The time of the last start at or after a point in time."""
     return max((run.begin_ns for run in runs if run.begin_ns >= since_ns), default=None)
 
 
 def parse(lines: Iterable[str]) -> list[Event]:
-    """Lines as ``IdleConnector`` writes them.
+    """Parse lines as ``IdleConnector`` writes them.
 
     Raises:
-        ValueError: a line is something else.
+        ValueError: a line has another format.
     """
     events = []
     for line in lines:
@@ -166,7 +166,7 @@ def parse(lines: Iterable[str]) -> list[Event]:
 
 
 class TaskLog:
-    """A task log that is being written, read on as it grows."""
+    """A task log that is being written, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,7 +176,7 @@ class TaskLog:
         self._rest = b""
 
     def poll(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read new lines; return whether there were any."""
         if not self.path.exists():
             return False
         with self.path.open("rb") as file:
@@ -190,5 +190,5 @@ class TaskLog:
 
     @property
     def runs(self) -> list[Run]:
-        """All that has been read, as runs."""
+        """All events read so far, as runs."""
         return runs_of(self.events, self.deaths)

@@ -1,9 +1,10 @@
-"""A custom assignor and its contract test, in one file: ``python examples/custom_assignor.py`` shows it and tests it.
+"""A custom assignor and its contract test in one file: ``python examples/custom_assignor.py`` shows and tests it.
 
-It keeps together what belongs together: a connector and all of its tasks run on one worker, so that they can
-share a cache there. Connectors stay where they are; homeless ones go to the worker with the fewest tasks.
+A connector and all of its tasks run on one worker, so that they can share a cache there. Connectors stay where they
+are; unassigned connectors go to the worker with the fewest units.
 
-To use it, name it in the ``pyproject.toml`` of your own distribution and install that beside connectgroup:
+To use the assignor, declare it in the ``pyproject.toml`` of your own distribution and install that together with
+connectgroup:
 
     [project.entry-points."connectgroup.assignors"]
     together = "your_module:TogetherAssignor"
@@ -38,11 +39,11 @@ class TogetherAssignor(ConnectAssignor):
     name = "together"
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        """The home of a connector is whoever holds it now; members and connectors are walked in sorted order."""
+        """A connector stays on the worker that owns it now; members and connectors are processed in sorted order."""
         members = sorted(group.members, key=lambda member: member.member_id)
         shares: dict[str, set[Unit]] = {member.member_id: set() for member in members}
         home = {unit.connector: member.member_id for member in reversed(members) for unit in sorted(member.owned)}
-        # Connectors that have a home go first, so that the homeless ones see how full everybody is.
+        # Connectors that have an owner go first, so that the others see the load of every worker.
         for spec in sorted(group.connectors, key=lambda spec: (spec.name not in home, spec.name)):
             if shares:
                 member_id = home.get(spec.name) or min(shares, key=lambda each: (len(shares[each]), each))
@@ -56,7 +57,7 @@ class TogetherAssignor(ConnectAssignor):
 
 
 class TestTogetherAssignor(AssignorContract):
-    """Complete, legal, deterministic, order-independent, sticky; even it is not, and does not want to be."""
+    """Complete, valid, deterministic, order-independent, sticky; by design not balanced."""
 
     assignor = TogetherAssignor
     even = False
@@ -66,8 +67,8 @@ CONNECTORS = [ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in (("a"
 
 
 def show(event: str, members: Sequence[ConnectMember]) -> list[ConnectMember]:
-    """Ask the assignor as a group does, print what everybody gets, and return the members with that in hand."""
-    # run_assignor judges the answer before anybody acts on it.
+    """Run the assignor as a group does, print every assignment, and return the members that own it."""
+    # run_assignor validates the result before it is used.
     answer = run_assignor(TogetherAssignor(), ConnectGroup(members=members, connectors=CONNECTORS))
     print(event)
     for share in answer.members:
@@ -76,7 +77,7 @@ def show(event: str, members: Sequence[ConnectMember]) -> list[ConnectMember]:
 
 
 def main() -> int:
-    """Show what it does when workers come and go, then put it to the contract. 0 if it passes."""
+    """Show the assignments as workers join and leave, then run the contract. Returns 0 if it passes."""
     workers = show("ann and bob begin", [ConnectMember(member_id="ann"), ConnectMember(member_id="bob")])
     workers = show("cat joins: nothing moves", [*workers, ConnectMember(member_id="cat")])
     show("ann leaves: hers goes to the emptiest", workers[1:])

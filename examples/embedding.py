@@ -1,4 +1,4 @@
-"""A worker group inside a program of your own: two workers share four units of work; one leaves, the other takes over.
+"""A worker group embedded in a program: two workers run four units; one worker leaves, the other takes over its units.
 
 python examples/embedding.py
 """
@@ -14,7 +14,7 @@ from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfi
 
 
 class Printer:
-    """What runs the work: here it only says so. ``start`` and ``stop`` are all that a worker asks for."""
+    """The runner of the units; here it only prints. A worker requires nothing but ``start`` and ``stop``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,21 +22,21 @@ class Printer:
         self.publish = asyncio.Event()
 
     async def start(self, grants: Sequence[Grant]) -> None:
-        """Take these on."""
+        """Start these units."""
         self.running |= {grant.unit: grant.owner_epoch for grant in grants}
         print(f"{self.name} runs {', '.join(sorted(map(str, self.running)))}")
         if any(grant.unit.is_connector for grant in grants):
             self.publish.set()
 
     async def stop(self, units: frozenset[Unit]) -> None:
-        """Let these go; when this returns nothing of them works any more."""
+        """Stop these units; when this returns, none of them runs."""
         for unit in units:
             self.running.pop(unit, None)
         print(f"{self.name} stopped {', '.join(sorted(map(str, units)))}")
 
 
 async def main() -> None:
-    """One coordinator, two workers, one connector of three tasks."""
+    """One coordinator, two workers, one connector with three tasks."""
     coordinator = Coordinator(MemoryLog(), GroupSettings())
     await coordinator.start()
     change = ConnectorChange(connector="letters", config=())
@@ -55,7 +55,7 @@ async def main() -> None:
     }
     lives = {name: asyncio.create_task(worker.run()) for name, worker in workers.items()}
 
-    # Whoever was given the connector itself says what its tasks are.
+    # The worker that owns the connector publishes its task configurations.
     owners = {asyncio.create_task(printer.publish.wait()): name for name, printer in printers.items()}
     done, waiting = await asyncio.wait(owners, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

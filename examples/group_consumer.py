@@ -1,12 +1,12 @@
-"""A consumer of a Kafka broker whose group is shared out by an assignor written here.
+"""A consumer for a Kafka broker whose group uses the assignor defined here.
 
     pip install 'connectgroup[kafka]'
     python examples/group_consumer.py 127.0.0.1:9092 GROUP TOPIC [TOPIC ...]
 
-Start it several times and watch partitions move; Ctrl-C commits, gives everything up and leaves. The assignor keeps
-equal numbers of all topics together (``orders-3`` and ``payments-3``), which a join of two topics needs. With
-``cooperative-sticky`` as its second choice this program also shares a group with Java's or librdkafka's consumers,
-which do not know the first.
+Start it several times and watch partitions move; Ctrl-C commits, revokes all partitions and leaves. The assignor keeps
+equal partition numbers of all topics together (``orders-3`` and ``payments-3``), which a join of two topics requires.
+With ``cooperative-sticky`` as its second choice this program can also share a group with Java's or librdkafka's
+consumers, which do not support the first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from connectgroup.protocol.units import Partitions, TopicPartition
 
 
 class SideBySide(PartitionAssignor):
-    """The partitions of one number go to one member, in turn; all members must be subscribed alike."""
+    """Assigns equal partition numbers to the same member, in turn; all members must subscribe to the same topics."""
 
     name = "side-by-side"
 
@@ -38,7 +38,7 @@ class SideBySide(PartitionAssignor):
 
 
 class Printing(ConsumerRebalanceListener):
-    """Says what moves. A callback may be ``async``, and may commit."""
+    """Prints what moves. A callback may be ``async``, and may commit."""
 
     def on_assigned(self, partitions: Partitions, generation: int) -> None:
         print(f"given in generation {generation}: {', '.join(map(str, sorted(partitions)))}")
@@ -60,7 +60,7 @@ async def main(bootstrap: str, group: str, *topics: str) -> None:
         auto_offset_reset="earliest",
     ) as consumer:
         while True:
-            # What was returned before counts as dealt with when poll is called again.
+            # Records returned before count as processed when poll is called again.
             for record in await consumer.poll(1.0):
                 print(f"{record.topic_partition} @ {record.offset}: {record.value!r}", flush=True)
 

@@ -1,3 +1,3 @@
-"""Contract classes: what a plug-in or a back end must do, as test classes to inherit from."""
+"""Contract classes: the requirements on a plug-in or a back end, as test classes to inherit from."""
 
 from .contracts.assignor import AssignorContract as AssignorContract

@@ -1,15 +1,15 @@
-"""What every assignor must keep to, as one pytest class to inherit, whichever kind it is of.
+"""The contract of every assignor, of either kind, as one pytest class to inherit.
 
     from connectgroup.testing import AssignorContract
 
     class TestMine(AssignorContract):
         assignor = Mine
 
-runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or joined,
-with holdings of things that are gone or claimed twice. What an assignor does not aim at is switched off:
-``even = False`` for one that goes by weights or keeps things together, ``fewest = False`` for one that deals anew,
-``sticky = False`` for one that looks at the group only, ``revokes_duplicates = True`` for one that revokes a unit from
-both of two workers that claim it. All built-in assignors pass it.
+runs the whole contract on a table of groups: empty, fresh, unbalanced, with members that left or joined, with owned
+units that no longer exist or are claimed twice. Disable what the assignor does not aim at: ``even = False`` if it
+balances by weight or co-locates units, ``fewest = False`` if it computes each assignment from scratch,
+``sticky = False`` if it ignores the current owners, ``revokes_duplicates = True`` if it revokes a unit that two workers
+claim from both. All built-in assignors pass the contract.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .partition_assignor import PartitionAssignorContract
 
 
 class AssignorContract(Promises[Any, Any, Any]):
-    """Complete, legal, even, deterministic, order-independent, sticky on its own output, with the fewest moves.
+    """Complete, valid, balanced, deterministic, order-independent, sticky on its own result, with the fewest moves.
 
     Attributes:
         assignor: the plug-in, a class that derives from ``ConnectAssignor`` or ``PartitionAssignor``.
-        even: whether members must have equal counts, or one more (partitions: where all are subscribed to the same).
-        fewest: whether an even assignor must take no more from anybody than even counts need.
-        sticky: whether an answer, asked about again, must come back unchanged.
-        strict: partitions only: whether a subscription to a topic that does not exist is refused, or is one to nothing.
+        even: whether the members' counts must differ by at most one (partitions: if all have the same subscription).
+        fewest: whether a balanced assignor must revoke no more from any member than balance requires.
+        sticky: whether the assignor, run on its own result, must return it unchanged.
+        strict: partitions only: whether a subscription to a topic that does not exist is rejected or ignored.
         revokes_duplicates: connectors and tasks only: whether a unit that several workers claim is revoked from all of
-            them, as KIP-415 has it, or the first of them, sorted, keeps it. Of partitions every claimant gives up what
-            is claimed twice (KIP-792).
+            them, as in KIP-415, or the first of them, sorted, keeps it. Every claimant revokes a partition that is
+            claimed twice (KIP-792).
     """
 
     assignor: Callable[[], Assignor[Any, Any, Any]]
@@ -45,7 +45,7 @@ class AssignorContract(Promises[Any, Any, Any]):
     revokes_duplicates: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Add what assignors of this kind are asked, and what only they promise."""
+        """Add the sample groups and the tests that are specific to assignors of this kind."""
         super().__init_subclass__(**more)
         if "assignor" not in vars(cls):
             return
@@ -53,7 +53,7 @@ class AssignorContract(Promises[Any, Any, Any]):
         kinds = {ConnectAssignor: ConnectAssignorContract, PartitionAssignor: PartitionAssignorContract}
         for base, contract in kinds.items():
             if inspect.isclass(given) and issubclass(given, base):
-                # Behind what the author wrote, so that it can be overridden.
+                # After the author's own bases, so that the author can override it.
                 cls.__bases__ = (*(each for each in cls.__bases__ if each is not contract), contract)
                 return
         raise TypeError(
@@ -62,7 +62,7 @@ class AssignorContract(Promises[Any, Any, Any]):
         )
 
     def test_no_more_is_moved_than_even_counts_need(self) -> None:
-        """The most loaded keep one more where some must have it: nobody could be even with fewer moves."""
+        """The most loaded members keep one more where some must have it: balance is impossible with fewer moves."""
         if not (self.even and self.fewest):
             return
         for name, group in self.groups().items():
@@ -79,10 +79,10 @@ class AssignorContract(Promises[Any, Any, Any]):
 
 
 def holdings(group: ConnectGroup | PartitionGroup, *, revokes_duplicates: bool = False) -> dict[str, frozenset[Any]]:
-    """What each member has and may keep: things that exist, of which it is the one holder.
+    """The units that each member owns and may keep: they exist, and the member is their only owner.
 
-    Of two workers that claim a unit the first one, sorted, holds it, or neither (``revokes_duplicates``); of two
-    consumers neither does (KIP-792).
+    Of two workers that claim a unit the first, sorted, owns it, or neither (``revokes_duplicates``); of two consumers
+    neither does (KIP-792).
     """
     holder: dict[Any, str]
     if isinstance(group, PartitionGroup):

@@ -1,14 +1,14 @@
-"""What every connect assignor must keep to, as a pytest class to inherit.
+"""The contract of every connect assignor, as a pytest class to inherit.
 
     class TestMine(ConnectAssignorContract):
         def assignor(self) -> ConnectAssignor:
             return Mine()
 
-runs the whole contract on a table of groups: nobody and nothing, fresh, lopsided, with members that left or
-joined, with holdings of things that are gone. Set ``even = False`` for an assignor that does not aim at even
-task counts (one that goes by weights), ``sticky = False`` for one that looks at the group only.
+runs the whole contract on a table of groups: empty, fresh, unbalanced, with members that left or joined, with owned
+units that no longer exist. Set ``even = False`` for an assignor that does not aim at equal task counts (one that
+balances by weight), ``sticky = False`` for one that ignores the current owners.
 
-``AssignorContract`` has the promises that any assignor makes; ``partition_contract`` has the class for assignors of
+``AssignorContract`` has the guarantees of any assignor; ``contracts.partition_assignor`` has the class for assignors of
 topic partitions.
 """
 
@@ -44,65 +44,65 @@ ThingT = TypeVar("ThingT", Unit, TopicPartition)
 
 
 def unless(switch: str) -> str:
-    """How to say that an assignor does not mean to keep a promise."""
+    """The hint in a failure that the assignor may not aim at a guarantee."""
     return f" (if that is no aim of this assignor: {switch} = False in its test class)"
 
 
 class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
-    """Complete, legal, even, deterministic, order-independent, sticky on its own output.
+    """Complete, valid, balanced, deterministic, order-independent, sticky on its own result.
 
     Attributes:
-        even: whether members must have equal counts, or one more.
-        sticky: whether an answer, asked about again, must come back unchanged (KAFKA-18688).
+        even: whether the members' counts must differ by at most one.
+        sticky: whether the assignor, run on its own result, must return it unchanged (KAFKA-18688).
     """
 
     even: ClassVar[bool] = True
     sticky: ClassVar[bool] = True
 
-    # What its children say
+    # Defined by subclasses
 
     def assignor(self) -> Assignor[Any, Any, Any]:
         """A new assignor to test."""
         raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
 
     def groups(self) -> dict[str, GroupT]:
-        """The groups it is tried on, by name; small, and the same every time."""
+        """The groups that the contract runs on, by name; small and deterministic."""
         raise NotImplementedError
 
     def to_give(self, group: GroupT) -> frozenset[ThingT]:
-        """All that must be given."""
+        """All units that must be assigned."""
         raise NotImplementedError
 
     def shares(self, group: GroupT, answer: AnswerT) -> dict[str, frozenset[ThingT]]:
-        """Everybody's share, those left out of the answer included."""
+        """Every member's assignment, including members that the result omits."""
         raise NotImplementedError
 
     def left_out(self, answer: AnswerT) -> frozenset[ThingT]:
-        """What the answer leaves out on purpose, and says so."""
+        """The units that the result omits on purpose, as listed in it."""
         return frozenset()
 
     def final(self, group: GroupT) -> tuple[GroupT, AnswerT]:
-        """The answer, and the group it is for: after the last round, where an assignor takes more than one."""
+        """The result and the group it belongs to: after the last round, if the assignor takes more than one."""
         answer: Any = run_assignor(self.assignor(), group)
         return group, answer
 
     def counts(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> Iterator[tuple[str, list[int]]]:
-        """What must be even: a word for it, and each member's count."""
+        """The counts that must be balanced: a name, and each member's count."""
         raise NotImplementedError
 
     def owning(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> GroupT:
-        """The same question, asked when everybody has its share."""
+        """The same input after every member has applied its assignment."""
         raise NotImplementedError
 
     def shuffled(self, group: GroupT, random: Random) -> GroupT:
-        """The same question in another order."""
+        """The same input in another order."""
         raise NotImplementedError
 
     def told(self, answer: AnswerT) -> str:
-        """An answer as text: equal texts are equal bytes on the wire."""
+        """A result as text: equal texts are equal bytes on the wire."""
         raise NotImplementedError
 
-    # The promises
+    # The guarantees
 
     def test_it_can_introduce_itself_to_the_group(self) -> None:
         assignor: Any = self.assignor()
@@ -110,7 +110,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
 
     def test_everything_is_given_to_exactly_one_member(self) -> None:
         for name, group in self.groups().items():
-            answer: Any = run_assignor(self.assignor(), group)  # raises with the first offence
+            answer: Any = run_assignor(self.assignor(), group)  # raises with the first violation
             assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
             given = frozenset[ThingT]().union(*self.shares(group, answer).values())
             assert given | self.left_out(answer) == self.to_give(group), name
@@ -152,7 +152,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
             assert self.told(run_assignor(used, group)) == self.told(fresh), name
 
     def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
-        """Two processes that iterate over their sets in different orders give equal bytes."""
+        """Two processes that iterate over their sets in different orders return equal bytes."""
         kind = type(self)
         where = (inspect.getfile(kind), kind.__module__, kind.__qualname__)
         call = f"from {__name__} import answers_of; answers_of(*{where!r})"
@@ -173,20 +173,20 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
         return sample_groups()
 
     def to_give(self, group: ConnectGroup) -> Units:
-        """Every connector and task, if there is anybody."""
+        """Every connector and task, if the group has members."""
         return frozenset(group.units) if group.members else frozenset()
 
     def shares(self, group: ConnectGroup, answer: ConnectAssignment) -> dict[str, Units]:
-        """Everybody's share, those left out of the answer included."""
+        """Every member's assignment, including members that the result omits."""
         given = {member.member_id: member.units for member in answer.members}
         return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
 
     def left_out(self, answer: ConnectAssignment) -> Units:
-        """What is held back."""
+        """The delayed units."""
         return frozenset(answer.held_back)
 
     def final(self, group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
-        """What is held back until its holder has let go of it is asked about once more, as the coordinator does."""
+        """Run again while owned units are delayed, after their owner has stopped them, as the coordinator does."""
         for _ in range(20):
             answer = run_assignor(self.assignor(), group)
             shares = self.shares(group, answer)
@@ -198,29 +198,29 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
         raise AssertionError("20 rounds, and more is held back in each")
 
     def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
-        """Connectors and tasks are counted apart."""
+        """Connectors and tasks are counted separately."""
         for is_connector, word in ((True, "connectors"), (False, "tasks")):
             yield word, [sum(unit.is_connector is is_connector for unit in units) for units in shares.values()]
 
     def owning(self, group: ConnectGroup, shares: Mapping[str, Units]) -> ConnectGroup:
-        """The same question, asked when everybody has its share."""
+        """The same input after every member has applied its assignment."""
         members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
         return dataclasses.replace(group, members=members, held_back=())
 
     def shuffled(self, group: ConnectGroup, random: Random) -> ConnectGroup:
-        """Members and connectors in another order."""
+        """The same input with members and connectors in another order."""
         members, connectors = list(group.members), list(group.connectors)
         random.shuffle(members)
         random.shuffle(connectors)
         return dataclasses.replace(group, members=members, connectors=connectors)
 
     def told(self, answer: ConnectAssignment) -> str:
-        """What would be installed."""
+        """The content of the install request."""
         return repr((answer.error, answer.message, members_for_install(answer)))
 
 
 def sample_groups() -> dict[str, ConnectGroup]:
-    """The groups the contract is tried on, by name; small, and the same every time."""
+    """The groups that the contract runs on, by name; small and deterministic."""
     connectors = [ConnectorSpec(name="a", num_tasks=4), ConnectorSpec(name="b", num_tasks=7), ConnectorSpec(name="c")]
     everything = ConnectGroup(connectors=connectors).units
     gone = frozenset({Unit("gone"), Unit("gone", 0), Unit("a", 99)})
@@ -261,7 +261,7 @@ def sample_groups() -> dict[str, ConnectGroup]:
 
 
 def answers_of(path: str, module: str, qualname: str) -> None:
-    """Print what the contract class's assignor answers to every group of it; run in a process of its own."""
+    """Print the result of the contract class's assignor for every sample group; run in a process of its own."""
     sys.path.insert(0, str(Path(path).parents[module.count(".")]))  # so that the module finds its own package
     spec = importlib.util.spec_from_file_location("under_contract" if module == "__main__" else module, path)
     assert spec is not None, path
@@ -280,7 +280,7 @@ def answers_of(path: str, module: str, qualname: str) -> None:
 
 
 def _run(code: str, hash_seed: str) -> str:
-    # The path of this process as it is: -P adds no current directory, and "" stands for it where it is wanted.
+    # Pass this process's sys.path: -P omits the current directory, and "" represents it where it is wanted.
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
     done = subprocess.run(
@@ -291,6 +291,6 @@ def _run(code: str, hash_seed: str) -> str:
 
 
 def _group(connectors: Iterable[ConnectorSpec], held: Mapping[str, Iterable[Unit]]) -> ConnectGroup:
-    """A group from who holds what."""
+    """A group from a mapping of member ids to owned units."""
     members = tuple(ConnectMember(member_id=member_id, owned=frozenset(units)) for member_id, units in held.items())
     return ConnectGroup(members=members, connectors=tuple(connectors))

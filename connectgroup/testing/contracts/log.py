@@ -1,4 +1,4 @@
-"""What every log must do, as tests: inherit ``LogContract``, say how a log is made, and run pytest.
+"""The contract of every log, as tests: inherit ``LogContract``, define ``make_log``, and run pytest.
 
 class TestMyLog(LogContract):
     def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
@@ -55,7 +55,7 @@ def member(name: str, *, group: str = "g", host: str = "") -> MemberRecord:
 
 
 def newest(records: Iterable[Record]) -> dict[Key, Record]:
-    """What replaying the records leaves, key by key: all that compaction must keep."""
+    """The state after replaying the records, by key: compaction must keep all of it."""
     state: dict[Key, Record] = {}
     for record in records:
         if isinstance(record, Tombstone):
@@ -67,7 +67,7 @@ def newest(records: Iterable[Record]) -> dict[Key, Record]:
 
 
 async def contents(log: Log, group: str = "g") -> list[Record]:
-    """The records of one group, which must be sound."""
+    """The records of one group; asserts that they can be loaded."""
     loaded = (await log.load(group))[group]
     assert not isinstance(loaded, LogError), loaded
     return list(loaded)
@@ -134,7 +134,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
 
 
 class LogContract:
-    """The contract of ``log.base.Log``. Each test opens its own logs below ``place``, a folder of its own."""
+    """The contract of ``log.base.Log``. Each test opens its own logs below ``place``, a separate directory."""
 
     def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
         """A log that is not open. The same ``place`` means the same stored records."""
@@ -184,7 +184,7 @@ class LogContract:
 
     @pytest.mark.asyncio
     async def test_an_empty_batch_returns_only_after_the_batches_before_it(self, place: Path) -> None:
-        """An answer that wrote nothing reveals what others wrote: it waits for them (D1)."""
+        """A response without records may reveal state that others wrote: it waits until that is durable (D1)."""
         async with opened(self.make_log(place)) as log:
             await log.append([])
             done: list[str] = []
@@ -219,7 +219,7 @@ class LogContract:
 
     @pytest.mark.asyncio
     async def test_a_batch_with_one_record_too_large_is_refused_whole(self, place: Path) -> None:
-        """D3, D9, KAFKA-19760: nothing of it is stored, and its neighbours are not touched."""
+        """D3, D9, KAFKA-19760: nothing of the batch is stored, and adjacent batches are not affected."""
         async with opened(self.make_log(place, max_batch_bytes=1000)) as log:
             outcomes = await asyncio.gather(
                 log.append([member("before")]),
@@ -233,7 +233,7 @@ class LogContract:
 
     @pytest.mark.asyncio
     async def test_a_batch_that_just_fits_is_taken(self, place: Path) -> None:
-        """The bound counts plain bytes: text that would compress well is not let through on credit."""
+        """The limit applies to uncompressed bytes: text that would compress well is not exempt."""
         async with opened(self.make_log(place, max_batch_bytes=1000)) as log:
             taken = 0
             for size in range(900, 1100):
@@ -279,7 +279,7 @@ class LogContract:
 
     @pytest.mark.asyncio
     async def test_of_two_openings_at_most_one_can_write(self, place: Path) -> None:
-        """D4: the second is turned away, or the first is fenced."""
+        """D4: the second is rejected, or the first is fenced."""
         async with opened(self.make_log(place)) as first:
             await first.append([member("a")])
             second = self.make_log(place)
@@ -315,7 +315,7 @@ class LogContract:
 
     @pytest.mark.asyncio
     async def test_compaction_drops_what_is_replaced_and_removed_and_nothing_else(self, place: Path) -> None:
-        """D2: the state is the same with and without."""
+        """D2: the state is the same with and without compaction."""
         async with opened(self.make_log(place)) as log:
             await log.append([member("a", host="1"), member("b"), member("a", group="h")])
             await log.append([member("a", host="2"), Tombstone(member("b").key), Tombstone(member("never").key)])
@@ -341,7 +341,7 @@ class LogContract:
     @pytest.mark.asyncio
     @pytest.mark.parametrize("seed", range(20))
     async def test_no_order_of_appends_compactions_and_restarts_changes_the_state(self, place: Path, seed: int) -> None:
-        """D2 and D3 against a model that is a dictionary."""
+        """D2 and D3 against a reference model, a dictionary."""
         dice = random.Random(seed)
         model: list[Record] = []
         log = self.make_log(place)

@@ -1,4 +1,4 @@
-"""What assignors of topic partitions are asked, and what only they promise: a part of ``contract.AssignorContract``."""
+"""Sample groups and additional tests for partition assignors: a part of ``contracts.assignor.AssignorContract``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
     """The contract of assignors of topic partitions.
 
     Attributes:
-        strict: whether a subscription to a topic that does not exist is refused, or is one to nothing.
+        strict: whether a subscription to a topic that does not exist is rejected or ignored.
     """
 
     strict: ClassVar[bool] = False
@@ -42,20 +42,20 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         return sample_groups()
 
     def to_give(self, group: PartitionGroup) -> Partitions:
-        """Every partition that somebody is subscribed to."""
+        """Every partition of a topic with at least one subscriber."""
         return frozenset(group.partitions)
 
     def shares(self, group: PartitionGroup, answer: PartitionAssignment) -> dict[str, Partitions]:
-        """Everybody's share, those left out of the answer included."""
+        """Every member's assignment, including members that the result omits."""
         given = {member.member_id: member.partitions for member in answer.members}
         return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
 
     def left_out(self, answer: PartitionAssignment) -> Partitions:
-        """What another member still owns."""
+        """The partitions that another member still owns."""
         return answer.withheld
 
     def final(self, group: PartitionGroup) -> tuple[PartitionGroup, PartitionAssignment]:
-        """What is withheld is asked about again, when its owner has let go of it; four rounds must do (KIP-429)."""
+        """Run again while partitions are withheld, after their owner has revoked them; at most 4 rounds (KIP-429)."""
         for _ in range(4):
             answer = run_assignor(self.assignor(), group)
             if not answer.withheld:
@@ -64,24 +64,24 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         raise AssertionError("four rounds, and something is withheld in each")
 
     def counts(self, group: PartitionGroup, shares: Mapping[str, Partitions]) -> Iterator[tuple[str, list[int]]]:
-        """Even where all are subscribed to the same."""
+        """Balanced if all members have the same subscription."""
         if len({member.subscribed for member in group.members}) == 1:
             yield "partitions", [len(partitions) for partitions in shares.values()]
 
     def owning(self, group: PartitionGroup, shares: Mapping[str, Partitions]) -> PartitionGroup:
-        """The same question, asked when everybody has its share."""
+        """The same input after every member has applied its assignment."""
         members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
         return dataclasses.replace(group, members=members)
 
     def shuffled(self, group: PartitionGroup, random: Random) -> PartitionGroup:
-        """Members and topics in another order."""
+        """The same input with members and topics in another order."""
         members, topics = list(group.members), list(group.topics)
         random.shuffle(members)
         random.shuffle(topics)
         return dataclasses.replace(group, members=members, topics=topics)
 
     def told(self, answer: PartitionAssignment) -> str:
-        """All shares, sorted."""
+        """All assignments, sorted."""
         shares = sorted((member.member_id, member.version, sorted(member.partitions)) for member in answer.members)
         return repr((answer.error, answer.message, shares, sorted(answer.withheld)))
 
@@ -97,7 +97,7 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
             assert shares == {"m1": frozenset(group.partitions), "m2": frozenset()}
 
     def test_who_lists_cooperative_gives_nothing_to_one_while_another_owns_it(self) -> None:
-        """KIP-429; the leader of a classic group refuses such an answer."""
+        """KIP-429; the leader of a classic group rejects such a result."""
         if RebalanceProtocol.COOPERATIVE not in self.assignor().rebalance_protocols:
             return
         for name, group in self.groups().items():
@@ -106,7 +106,7 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
 
 
 def sample_groups() -> dict[str, PartitionGroup]:
-    """The groups the contract is tried on, by name; small, and the same every time."""
+    """The groups that the contract runs on, by name; small and deterministic."""
     topics = [TopicSpec(name="t1", num_partitions=4), TopicSpec(name="t2", num_partitions=7)]
     topics += [TopicSpec(name="empty", num_partitions=0), TopicSpec(name="nobody's", num_partitions=3)]
     names = ("t1", "t2", "empty")

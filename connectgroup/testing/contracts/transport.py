@@ -1,4 +1,4 @@
-"""What every transport must do, as tests: inherit ``TransportContract``, say how to reach a handler, and run pytest.
+"""The contract of every transport, as tests: inherit ``TransportContract``, define ``serving``, and run pytest.
 
 class TestMyTransport(TransportContract):
     @asynccontextmanager
@@ -25,20 +25,20 @@ from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, 
 from ...transport.base import Client
 
 LONG_S = 60.0
-"""For waits that end by themselves; a test that meets it has failed."""
+"""For waits that end by themselves; a test that reaches this timeout has failed."""
 
 
 def beat(name: str, *, owned: tuple[ConnectorTasks, ...] | None = None) -> HeartbeatRequest:
-    """A heartbeat that ``Stage`` knows by ``name``."""
+    """A heartbeat that ``Stage`` identifies by ``name``."""
     return HeartbeatRequest(group_id="g", member_id=name, member_epoch=1, owned=owned)
 
 
 class Stage:
-    """A handler that does as it is told: answers at once, or when ``release`` is called for what is in ``parked``.
+    """A scripted handler: it responds immediately; requests in ``parked`` wait until ``release`` is called for them.
 
     Attributes:
         began: the member ids of the heartbeats begun, in order.
-        parked: member ids whose heartbeats wait; they are looked at when the heartbeat begins.
+        parked: member ids whose heartbeats are parked; read when the heartbeat begins.
         hosts: the client hosts seen.
     """
 
@@ -86,7 +86,7 @@ class Stage:
         return HeartbeatResponse(member_epoch=request.member_epoch, error_message=name, assignment=assignment)
 
     def release(self, name: str) -> None:
-        """Let a parked heartbeat go on."""
+        """Let a parked heartbeat continue."""
         self._gates.setdefault(name, asyncio.Event()).set()
 
     async def has_begun(self, *names: str) -> None:
@@ -96,7 +96,7 @@ class Stage:
 
 
 async def said(client: Client, name: str, *, timeout_s: float = LONG_S) -> str | None:
-    """Send a heartbeat; what its answer says."""
+    """Send a heartbeat; return the error message of its response."""
     response = await client.call(beat(name), timeout_s=timeout_s)
     assert isinstance(response, HeartbeatResponse)
     return response.error_message
@@ -115,7 +115,7 @@ class TransportContract:
     """The contract of ``transport.base.Client``."""
 
     def serving(self, handler: Stage) -> AbstractAsyncContextManager[Callable[[], Client]]:
-        """The handler, served; gives what makes a client of it."""
+        """Serve the handler; yield a function that creates a client of it."""
         raise NotImplementedError
 
     @pytest.mark.asyncio
@@ -163,7 +163,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_later_request_runs_while_an_earlier_one_is_parked_and_may_release_it(self) -> None:
-        """Design 3.9: the coordinator answers a member's parked heartbeat when its next one comes."""
+        """Design 3.9: the coordinator answers a member's parked heartbeat when its next one arrives."""
         stage = Stage("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             order: list[str | None] = []
@@ -204,7 +204,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_after_an_answer_that_never_came_the_next_call_is_answered(self) -> None:
-        """Though the handler still sits on the one before: its answer must not be taken for another's."""
+        """Even though the handler still processes the earlier call: its response must not be matched to the next."""
         stage = Stage("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             with pytest.raises(TransportError):
@@ -254,7 +254,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_call_behind_one_whose_caller_went_away_can_give_the_connection_up(self) -> None:
-        """Or nobody ever would: the one who waited for the oldest answer is gone."""
+        """Otherwise no call would: the caller that waited for the oldest response is gone."""
         stage = Stage("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             gone = asyncio.ensure_future(said(client, "a"))
