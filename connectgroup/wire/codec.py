@@ -28,7 +28,7 @@ from .primitives import Fault
 
 PRESENT: Final = b"\x01"
 NULL_STRUCT: Final = b"\xff"
-"""The marker of a null value of a nullable struct (KIP-893)."""
+"""Markers before a nullable struct: present, and null (KIP-893)."""
 
 _DECODING: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
 _ENCODING: Final = (Fault, AttributeError, TypeError, ValueError, KeyError, OverflowError, struct.error)

@@ -95,7 +95,7 @@ def _ask(
 
 
 def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
-    """Run the server-side assignor: the one that all members list, or ``group.remote.assignor``."""
+    """Run the server-side assignor: the one that the members request, or ``group.remote.assignor``."""
     computation = replace(computation, epoch=draft.epoch, member_id="", prepared=False, assignor="")
     members = list(draft.members())
     asked = {member.server_assignor for member in members if member.server_assignor}

@@ -73,7 +73,7 @@ def _members(group: Group) -> Iterable[DescribedMember]:
 
 
 def _member_state(member: MemberRecord, current: Current) -> str:
-    """The member's state. An operator's request (draining, restart) takes precedence over the reconciliation state."""
+    """The member's state. Drain and restart, which an operator requests, precede the reconciliation state."""
     if current.away:
         return "AWAY"
     if member.draining:

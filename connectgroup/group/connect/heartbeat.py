@@ -414,7 +414,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     current = group.current(request.member_id)
     if current.away:
-        # A late copy of a request sent before the member left: it must not lose the assignment reserved for it.
+        # A late copy of a request sent before the member left: it must not cost the member its reserved units.
         raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left for a while; join with epoch 0")
     if request.member_epoch == current.epoch:
         return None

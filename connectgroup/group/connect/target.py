@@ -160,7 +160,11 @@ def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> 
 
 
 def delay_out_of_range(request: InstallRequest | ServerAnswer, settings: GroupSettings) -> str | None:
-    """Check the assignor's delay. A violation is recorded as a failure; otherwise the same member would be kept."""
+    """Why the delay that the assignor requests is invalid, or ``None``.
+
+    This is a failure of the assignor, not an invalid request: it must be recorded as a failure, or the coordinator
+    would wait for the same member again.
+    """
     if request.delay_ms <= settings.longest_delay_ms:
         return None
     return f"a delay of {request.delay_ms} ms; allowed: 0 to {settings.longest_delay_ms}"
