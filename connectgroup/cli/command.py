@@ -1,4 +1,4 @@
-"""The command ``connectgroup``: runs a subcommand; every error is one line on standard error and exit code 2."""
+"""The command ``connectgroup``: runs a subcommand and reports an error as one line on standard error, exit code 2."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code says how it went: 0 done, 1 ended by an error on the way, 2 refused.
+    """Run one command and return its exit code.
 
-    130: interrupted (Ctrl-C); 141: nobody reads what it prints any more.
+    0: success; 1: an error while the command ran; 2: rejected; 130: interrupted (Ctrl-C); 141: the reader of standard
+    output has closed the pipe.
     """
     options = build_parser().parse_args(arguments)
     options.own_process = arguments is None
@@ -36,15 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         code = _run(options.run(options))
-        if sys.stdout is not None:  # as it is where the shell has closed it
+        if sys.stdout is not None:  # None if the shell has closed it
             sys.stdout.flush()
         return code
     except BrokenPipeError:
         if not _is_unread():
             raise
-        # Python would say so again at its end.
+        # Otherwise Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as the shell says of who is ended by SIGPIPE
+        return 141  # the shell's exit code for a process ended by SIGPIPE
     except ConnectGroupError as error:
         print(f"connectgroup: {error}", file=sys.stderr)
         return 2
@@ -61,16 +62,16 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
 
 
 def _is_unread() -> bool:
-    """Whether whoever reads our lines has read enough (``| head``)."""
+    """Whether the reader of standard output has closed the pipe (``| head``)."""
     if sys.stdout is None:
         return False
     output = select.poll()
-    output.register(sys.stdout, 0)  # a pipe without a reader is in error, whatever one asks for
+    output.register(sys.stdout, 0)  # poll always reports an error for a pipe without a reader
     return bool(output.poll(0))
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """One line, and no traceback, where asyncio cannot take in a connection; it tries again every second."""
+    """Log one line instead of a traceback if asyncio cannot accept a connection; asyncio retries every second."""
     error = context.get("exception")
     if isinstance(error, OSError) and "socket" in context and error.errno in OUT_OF_RESOURCES:
         logging.error("no new connection can be taken in: %s; those that are open go on", error.strerror)

@@ -39,7 +39,7 @@ async def put_connectors(options: argparse.Namespace) -> int:
 
     connector = read_connector(options.file)
     most_tasks(connector.config)
-    # Said here, where somebody reads it, and not only on the worker that would own it.
+    # Validate here, so that the operator sees the error, and not only in the log of the worker that would own it.
     cls = load_connector_class(connector.config["connector.class"])
     try:
         cls(connector.name, connector.config)

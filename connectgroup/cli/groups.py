@@ -1,4 +1,4 @@
-"""``connectgroup groups`` and ``connectgroup workers``: what the coordinator knows of a group, for people."""
+"""``connectgroup groups`` and ``connectgroup workers``: describe, explain and delete groups; restart workers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def describe_groups(options: argparse.Namespace) -> int:
 
 
 def _about(member: DescribedMember) -> str:
-    """What a member gave when it joined: client id, epoch, and what it offers to assignors."""
+    """Format the properties with which a member joined: client id, epoch, and its properties for assignors."""
     labels = ",".join(f"{label.name}={label.value}" for label in member.labels)
     given = {
         "client id": member.client_id,
@@ -116,7 +116,7 @@ async def restart_worker(options: argparse.Namespace) -> int:
 
 
 def _is_back(group: DescribedGroup, name: str) -> bool:
-    """Whether a worker has been restarted and runs its units: those of the newest target, none of them starting."""
+    """Whether a worker has restarted and runs all units of its latest target assignment, none of them starting."""
     member = next((member for member in group.members if member.member_id == name), None)
     if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
         return False

@@ -14,7 +14,7 @@ from .processes import serve_coordinator, serve_worker
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong on one line, like every other error here; the usage is what ``--help`` is for."""
+    """Reports an error as one line, like all other errors of the command; ``--help`` prints the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -158,7 +158,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_assigning(parser: argparse.ArgumentParser, offer: str) -> None:
-    """Who computes the target assignment, and how long a worker may take."""
+    """Add the options that select the assignor, and the rebalance timeout."""
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--assignor", action="append", help=offer)
     who.add_argument("--no-assignor", action="store_true", help="offer none: the coordinator assigns")

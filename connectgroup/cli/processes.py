@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def _allow_open_files(max_connections: int) -> None:
-    """As many as the server takes connections, where the system lets us: the usual limit is 1,024."""
+    """Raise the limit of open files to what the maximum number of connections needs, if the system allows it.
+
+    The usual limit is 1,024.
+    """
     wanted = max_connections + 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
@@ -42,7 +45,7 @@ async def up(options: argparse.Namespace) -> int:
     if options.rebalance_timeout_ms is not None and not 1 <= options.rebalance_timeout_ms <= 3_600_000:
         raise ConfigError("rebalance_timeout_ms", options.rebalance_timeout_ms, "1 to 3600000")
     for name in assignors:
-        # Said here, once, and not by every worker.
+        # Report an error once here, and not from every worker.
         load_assignor(name)
     data, coordinator = Path(options.data), _coordinator_config(options)
     _check_connections(options.workers, coordinator)
@@ -74,7 +77,7 @@ async def up(options: argparse.Namespace) -> int:
                     print(f"rebalance | {explain(rebalance)}", flush=True)
             line = f"{summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
-            # Describing 100,000 tasks takes most of a second, in which the coordinator answers nobody.
+            # Describing 100,000 tasks takes most of a second, during which the coordinator sends no responses.
             pause_s = max(1.0, 20 * described_s)
             if line != last:
                 print(line, flush=True)
@@ -86,7 +89,7 @@ async def up(options: argparse.Namespace) -> int:
 
 
 def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
-    """The settings, checked."""
+    """Return the validated settings."""
     from ..config.base import checked
     from ..config.coordinator import CoordinatorConfig
 
@@ -107,7 +110,7 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
 
 
 def _check_connections(workers: int, config: CoordinatorConfig) -> None:
-    """Refuse a limit that the workers alone would exceed: each needs two connections, and commands one more.
+    """Reject a limit that the workers alone would exceed: each needs two connections, and a command one more.
 
     Raises:
         ConfigError: one of the limits is lower.
@@ -164,13 +167,13 @@ async def serve_worker(options: argparse.Namespace) -> int:
         return 0
     if replace is None:
         return RESTART_EXIT_CODE
-    # A generated name must stay the same: the tasks are delayed for it.
+    # A generated name must stay the same: the tasks are delayed for this member id.
     replace.wanted("--name", config.name)
     return 0
 
 
 def _make_directory(option: str, path: Path) -> None:
-    """Make a directory that only its owner may enter; one that exists keeps its mode."""
+    """Create a directory of mode 0700; an existing directory keeps its mode."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -178,7 +181,7 @@ def _make_directory(option: str, path: Path) -> None:
 
 
 def _stop_event() -> asyncio.Event:
-    """Set by the first SIGTERM or SIGINT."""
+    """Return an event that the first SIGTERM or SIGINT sets."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,1 +1,1 @@
-"""Settings, checked by pydantic."""
+"""Settings, validated by pydantic."""

@@ -1,4 +1,4 @@
-"""What all settings share: unknown names are refused, and errors name field, value and what is allowed."""
+"""Base of all settings: unknown fields are rejected, and errors name the field, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MaybeMilliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 
 
 def _in_bytes(name: str) -> str:
-    """A name no longer than the protocol carries."""
+    """Check that a name does not exceed the maximum length of the protocol."""
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise PydanticCustomError("too_long", "at most {limit} bytes in UTF-8", {"limit": MAX_NAME_BYTES})
     return name
@@ -32,23 +32,23 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
 DEFAULT_PORT = 8474
-"""Where a coordinator listens unless told otherwise; chosen free of well-known neighbours."""
+"""Default port of a coordinator; chosen to avoid well-known ports."""
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, and an unknown key is an error."""
+    """Base class of all settings: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     of_others: ClassVar[frozenset[str]] = frozenset()
-    """Fields that hold settings of somebody else: errors show no value of them."""
+    """Fields that contain settings of other software, such as connectors: errors do not show their values."""
 
 
 def parse_address(field: str, text: str) -> tuple[str, int]:
-    """``host:port`` taken apart.
+    """Split ``host:port``.
 
     Raises:
-        ConfigError: it is not one.
+        ConfigError: the text does not have this form.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
@@ -60,10 +60,10 @@ M = TypeVar("M", bound=Settings)
 
 
 def checked(model: type[M], values: Mapping[str, Any], *, where: str = "") -> M:
-    """The settings, or the first thing wrong with them.
+    """Return the validated settings, or raise the first error.
 
     Raises:
-        ConfigError: field, value, what is allowed.
+        ConfigError: names the field, the value and the allowed values.
     """
     try:
         return model.model_validate(dict(values))
@@ -78,6 +78,6 @@ def checked(model: type[M], values: Mapping[str, Any], *, where: str = "") -> M:
         allowed = first["msg"][0].lower() + first["msg"][1:]
         value = NO_VALUE if first["type"] == "missing" else first["input"]
         if first["loc"][0] in model.of_others:
-            # Settings that are not ours: any of them may hold a secret.
+            # Settings of other software: any of them may contain a secret.
             value = f"a value of type {type(value).__name__}"
         raise ConfigError(where + field, value, allowed) from error

@@ -1,4 +1,4 @@
-"""Connectors in files: JSON, in Connect's own form."""
+"""Connector files: JSON, in Kafka Connect's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import Name, Settings, checked
 
 
 class ConnectorFile(Settings):
-    """A connector in Kafka Connect's own form: ``{"name": ..., "config": {...}}``."""
+    """A connector in Kafka Connect's format: ``{"name": ..., "config": {...}}``."""
 
     of_others: ClassVar[frozenset[str]] = frozenset({"config"})
 
@@ -24,10 +24,10 @@ class ConnectorFile(Settings):
 
 
 def read_connector(path: Path) -> ConnectorFile:
-    """A connector out of its JSON file.
+    """Read a connector from its JSON file.
 
     Raises:
-        ConfigError: the file cannot be read, is not JSON, or says something that is not allowed. Names the file.
+        ConfigError: the file cannot be read, is not JSON, or contains an invalid setting. Names the file.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
@@ -47,7 +47,7 @@ def read_connector(path: Path) -> ConnectorFile:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON objects with every key once: the last of two would win without a word otherwise."""
+    """Reject duplicate keys in JSON objects: otherwise the last one would silently win."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -15,20 +15,21 @@ from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Set
 
 
 class CoordinatorConfig(Settings):
-    """One coordinator.
+    """Settings of one coordinator.
 
     Attributes:
-        data: the log's file; null keeps everything in memory, which a restart forgets.
-        assignor: ``group.remote.assignor``: used where members list none, and after failures.
-        scheduled_rebalance_max_delay_ms: how long the work of a lost worker is kept for it; 0 gives it on at once.
-            A move costs milliseconds here, so it is much less than Connect's 300 s.
-        assignment_interval_ms: the least time between two computations of who runs what; 0 answers each change at once,
-            more answers a burst of them (a thousand workers that start together) by one.
-        moves_per_round: how many units that run may be moved at a time; 0 moves all at once.
-        max_connections: how many connections may be open. A worker needs two, a command one while it runs: 2,000 are
+        data: the log's file; null keeps all state in memory, and a restart loses it.
+        assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
+        scheduled_rebalance_max_delay_ms: how long the units of a lost worker are delayed for it; 0 reassigns them
+            immediately. A move costs milliseconds here, so the default is much lower than Connect's 300 s.
+        assignment_interval_ms: minimum interval between two computations of a target assignment. With 0, each change
+            is computed immediately; a larger value computes a burst of changes (a thousand workers that start
+            together) once.
+        moves_per_round: maximum number of running units that are moved at a time; 0 moves all at once.
+        max_connections: maximum number of open connections. A worker needs two, a command one while it runs: 2,000 are
             enough for 999 workers. Each takes a file descriptor.
-        max_connections_per_address: how many of them from one address. All workers of one machine share its address:
-            1,500 are enough for 749 of them.
+        max_connections_per_address: maximum number of connections from one address. All workers of one machine share
+            its address: 1,500 are enough for 749 workers.
     """
 
     host: str = "127.0.0.1"
@@ -51,13 +52,13 @@ class CoordinatorConfig(Settings):
                 self.heartbeat_interval_ms,
                 f"at most a third of session_timeout_ms ({self.session_timeout_ms})",
             )
-        # There is no authentication yet. The addresses that a name stands for are checked when the port is opened.
+        # There is no authentication yet. The addresses that a name resolves to are checked when the port is opened.
         if not self.host or (is_address(self.host) and not is_loopback(self.host)):
             raise ConfigError("host", self.host, LOOPBACK)
         return self
 
     def group_settings(self, server_assignors: Mapping[str, ServerAssign]) -> GroupSettings:
-        """What the group rules need of it."""
+        """Return the settings of the group rules."""
         return GroupSettings(
             session_timeout_ms=self.session_timeout_ms,
             heartbeat_interval_ms=self.heartbeat_interval_ms,

@@ -17,26 +17,26 @@ from .base import DEFAULT_PORT, Milliseconds, Name, Settings, parse_address
 
 
 class WorkerConfig(Settings):
-    """One worker process.
+    """Settings of one worker process.
 
     Attributes:
         coordinator: ``host:port``.
-        name: the member id; made from host, process and chance where it is not given.
-        instance: ``group.instance.id``: a name that outlives the process. Stopped, the worker leaves for a while and
-            its work waits for whoever joins next under this name.
-        assignors: entry-point names in order of preference; empty: the coordinator computes the target assignment, with
-            ``server_assignor`` or its own ``group.remote.assignor``. ``balanced`` where neither this nor
-            ``server_assignor`` is set.
-        server_assignor: an assignor of the coordinator's, by name (the heartbeat's ServerAssignor). Not together with
-            ``assignors``.
+        name: the member id; by default generated from host name, process id and random digits.
+        instance: ``group.instance.id`` (static membership). A worker that stops leaves temporarily, and its units are
+            delayed for the next member that joins with this id.
+        assignors: entry-point names in order of preference. If empty, the coordinator computes the target assignment,
+            with ``server_assignor`` or its own ``group.remote.assignor``. The default is ``balanced`` if neither this
+            nor ``server_assignor`` is set.
+        server_assignor: name of an assignor of the coordinator (the heartbeat's ServerAssignor). It cannot be used
+            together with ``assignors``.
         listeners: entry-point names.
-        capacity: weight of work it can carry at most; null where that is not known. For assignors that go by weights.
-        labels: ``name=value`` words that connectors may ask for (``assignment.labels``).
-        rack: where it stands, a rack or a zone.
-        host: the machine, which workers may share; this one's name by default.
-        scratch: where the worker creates a private directory (mode 0700) for its tasks, on local disk.
-        rebalance_timeout_ms: how long the worker may take to stop revoked tasks; then the coordinator removes it. Also
-            how long it may take to compute a target assignment; then another member is chosen.
+        capacity: maximum total weight of the worker's units; null if unknown. For assignors that use weights.
+        labels: ``name=value`` labels that connectors may require (``assignment.labels``).
+        rack: the rack or zone of the worker.
+        host: the machine, which several workers may share; by default this machine's host name.
+        scratch: directory on local disk in which the worker creates a private directory (mode 0700) for its tasks.
+        rebalance_timeout_ms: how long the worker may take to stop revoked tasks; after that the coordinator removes it.
+            Also how long it may take to compute a target assignment; after that another member is chosen.
     """
 
     coordinator: str = f"127.0.0.1:{DEFAULT_PORT}"
@@ -70,10 +70,10 @@ class WorkerConfig(Settings):
         return parse_address("coordinator", self.coordinator)
 
     def traits(self) -> WorkerTraits:
-        """What its assignors are told of it.
+        """Return the worker's properties for assignors.
 
         Raises:
-            ConfigError: a label is not of the form ``name=value``, or all of it is too long to be sent.
+            ConfigError: a label is not of the form ``name=value``, or the properties are too long to be sent.
         """
         traits = WorkerTraits(
             capacity=self.capacity or 0,
@@ -85,7 +85,7 @@ class WorkerConfig(Settings):
         return traits
 
     def member_settings(self) -> MemberSettings:
-        """What the member machine needs of it."""
+        """Return the settings of the member state machine."""
         return MemberSettings(
             group_id=self.group,
             member_id=self.name,

@@ -1,1 +1,1 @@
-"""Traces: the only importer of OpenTelemetry."""
+"""Tracing: the only package that imports OpenTelemetry."""

@@ -1,6 +1,6 @@
-"""Spans of what a worker and a coordinator do; the only module that imports OpenTelemetry.
+"""Tracing spans of workers and coordinators; the only module that imports OpenTelemetry.
 
-Without an SDK configured by the embedding program, everything here does next to nothing.
+Unless the embedding program configures an SDK, spans are no-ops with negligible cost.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _tracer = trace.get_tracer("connectgroup")
 def span(
     name: str, attributes: Mapping[str, Value] | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> Iterator[Span]:
-    """One piece of work as a span named ``connectgroup.<name>``; an exception marks it failed and goes on its way.
+    """Run a block as a span named ``connectgroup.<name>``; an exception marks the span as failed and propagates.
 
     Args:
-        attributes: short facts; never a configuration, which may hold secrets.
+        attributes: short values; never a configuration, which may contain secrets.
     """
     with _tracer.start_as_current_span(f"connectgroup.{name}", kind=kind, attributes=dict(attributes or {})) as current:
         try:

@@ -1,1 +1,1 @@
-"""How a request reaches a handler: one contract (``base``), in the same process (``local``) or over TCP."""
+"""Transports carry requests to a handler: one contract (``base``), in one process (``local``) or over TCP."""

@@ -1,18 +1,18 @@
-"""A client carries requests to a handler and brings back its answers, or says why there is none.
+"""A client sends requests to a handler and returns the responses, or raises an error that gives the reason.
 
-What every transport promises:
+The contract of every transport:
 
-1. ``call`` returns the response of the request's own type, whatever error code it carries. ``TransportError`` means
-   that no answer came; the request may have been carried out all the same, so only what can be repeated without
-   harm is sent again. When to try again is the caller's to decide.
-2. Calls may overlap. They reach the handler in the order in which they were called and run there side by side; their
-   answers come back in that same order (Kafka's rule for one connection). So an answer that is held back holds back
-   those after it: who parks heartbeats and wants quick answers to something else meanwhile takes a second client.
-3. A call that has waited ``timeout_s`` fails. If it was the oldest one outstanding, the connection is given up, and
-   the others outstanding fail with it: nothing could come before that answer (Kafka's ``NetworkClient`` does so too).
-   If it was not, the connection stays, and the late answer is dropped. The next call connects again.
-4. A handler that raises is answered for with UNKNOWN_SERVER_ERROR; other requests are not affected.
-5. After ``close`` every call fails, also those that are outstanding. A second ``close`` does nothing.
+1. ``call`` returns the response type of the request, whatever error code it carries. ``TransportError`` means that
+   no response arrived. The handler may have processed the request nevertheless, so only idempotent requests may be
+   retried. The caller decides when to retry.
+2. Calls may overlap. They reach the handler in call order and run there concurrently; their responses return in the
+   same order (Kafka's rule for one connection). A delayed response therefore delays the responses after it: a caller
+   that parks heartbeats and needs fast responses to other requests meanwhile uses a second client.
+3. A call fails after ``timeout_s``. If it is the oldest outstanding call, the client closes the connection, and the
+   other outstanding calls fail as well: no response could arrive before that one (Kafka's ``NetworkClient`` does the
+   same). Otherwise the connection stays open, and the late response is dropped. The next call reconnects.
+4. If the handler raises, the response is UNKNOWN_SERVER_ERROR; other requests are not affected.
+5. After ``close`` every call fails, including outstanding calls. A second ``close`` has no effect.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ logger = logging.getLogger(__name__)
 
 
 class Client(Protocol):
-    """What a worker needs of a transport; the duties are the prose above."""
+    """The transport interface of a worker; the module docstring is its contract."""
 
     @property
     def address(self) -> str:
-        """Where the calls go, for people to read."""
+        """The destination of the calls, for log and error messages."""
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        """The handler's answer.
+        """Send a request and return the handler's response.
 
         Args:
-            request: any of our requests.
-            timeout_s: for all of it: connecting, sending, waiting.
+            request: any request of the protocol.
+            timeout_s: total timeout: connecting, sending and waiting.
 
         Raises:
-            TransportError: not connected, connection lost, or no answer in time; says where and which.
-            WireError: the request holds a value that a message cannot; nothing was sent. (Only where there are bytes.)
+            TransportError: not connected, connection lost, or no response in time; names the address and the request.
+            WireError: a value in the request cannot be encoded; nothing was sent. (Only for transports that encode.)
         """
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 class _Turn(Generic[Ticket]):
-    """One request's place in the order of answers."""
+    """The position of one request in the response order."""
 
     __slots__ = ("done", "response", "ticket")
 
@@ -71,12 +71,12 @@ class _Turn(Generic[Ticket]):
 
 
 class Conversation(Generic[Ticket]):
-    """The handler's side of one connection: requests run side by side, answers leave in the order of the requests.
+    """The handler's side of one connection: requests run concurrently, responses are sent in request order.
 
     Args:
-        handler: who answers.
-        client_host: for the handler.
-        answer: called once a request, in order, with its ticket and its response.
+        handler: handles the requests.
+        client_host: passed to the handler.
+        answer: called once per request, in order, with its ticket and its response.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Conversation(Generic[Ticket]):
         self.tasks: set[asyncio.Task[Response]] = set()
 
     def __len__(self) -> int:
-        """Requests begun and not answered yet."""
+        """The number of requests that were begun and have no response yet."""
         return len(self._turns)
 
     def begin(self, ticket: Ticket, request: Request, *, client_id: str = "") -> None:
-        """Give the request to the handler, which starts on it in the next turn of the event loop."""
+        """Pass the request to the handler, which starts to process it in the next turn of the event loop."""
         turn = _Turn(ticket)
         self._turns.append(turn)
         answer = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
@@ -100,7 +100,7 @@ class Conversation(Generic[Ticket]):
         task.add_done_callback(partial(self._finished, turn, request))
 
     def put(self, ticket: Ticket, response: Response | None) -> None:
-        """Answer without the handler, in turn; what null stands for is up to ``answer``."""
+        """Respond without the handler, in request order; ``answer`` defines the meaning of null."""
         turn = _Turn(ticket)
         turn.done, turn.response = True, response
         self._turns.append(turn)
@@ -131,7 +131,7 @@ class Conversation(Generic[Ticket]):
 
 @contextmanager
 def looking_up(host: str) -> Iterator[None]:
-    """A name is looked up in a thread; that the system has none to give is an ``OSError`` too (reliability F36)."""
+    """Convert a failure to start the thread of a name lookup to ``OSError`` (reliability F36)."""
     try:
         yield
     except RuntimeError as error:
@@ -139,13 +139,13 @@ def looking_up(host: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What the operating system says, in its own words: asyncio puts the address in front a second time."""
+    """Return the operating system's error message without the address, which asyncio puts in front of it."""
     number = getattr(error, "errno", None)
     return printable(os.strerror(number) if number and number > 0 else error)
 
 
 def _show(request: Request) -> str:
-    """A request in a log line: not its contents, which may hold somebody's password."""
+    """Format a request for a log message without its contents, which may include a password."""
     return f"{type(request).__name__} for group {printable(getattr(request, 'group_id', ''))!r}"
 
 

@@ -1,4 +1,4 @@
-"""What a server takes from its peers, and where it may listen; settings import it, so it imports little."""
+"""Limits of a server for its peers, and its allowed listen addresses; settings import it, so it imports little."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 LOOPBACK: Final = "an address of this machine's own (127.0.0.1, ::1, localhost)"
-"""What a coordinator without authentication may listen on, as an error says it."""
+"""Error text: the addresses that a coordinator without authentication may listen on."""
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IP address; otherwise it is a name."""
+    """Whether a host is an IP address; otherwise it is a host name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -20,28 +20,28 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is an IP address that only this machine can reach; false of a name."""
+    """Whether a host is an IP address that only this machine can reach; false for a host name."""
     return is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a server takes from its peers.
+    """Limits of a server for its peers.
 
     Attributes:
-        max_frame_bytes: longest request: an assignment for 1,000 workers and 100,000 tasks takes 2 MiB. As much as
-            the log takes in one batch.
-        max_connections: in all; a connection counts until its last request is done, also when it was lost before. A
-            worker needs two, a command one while it runs.
-        max_connections_per_address: of them from one address.
-        max_refused: connections above a limit that are read from at a time, until their first request has been answered
-            with an error; any more are closed unread.
-        refused_deadline_s: how long such a connection is read from.
-        max_in_flight: requests of one connection at a time; it is not read from while there are more.
-        max_unsent_bytes: answers waiting in one connection; it is not read from while there are more.
-        frame_deadline_s: from a frame's first byte to its last, and from a connection's start to its first frame.
+        max_frame_bytes: maximum request size; an assignment for 1,000 workers and 100,000 tasks takes 2 MiB. Equal to
+            the maximum batch size of the log.
+        max_connections: maximum number of connections. A connection counts until its last request is done, even if it
+            was lost before. A worker needs two connections, a command needs one while it runs.
+        max_connections_per_address: maximum number of connections from one address.
+        max_refused: maximum number of connections above a limit that the server reads from, until it has responded to
+            their first request with an error; it closes further connections unread.
+        refused_deadline_s: how long the server reads from such a connection.
+        max_in_flight: maximum number of requests in flight per connection; above it, the server stops reading.
+        max_unsent_bytes: maximum size of unsent responses per connection; above it, the server stops reading.
+        frame_deadline_s: timeout from a frame's first byte to its last, and from the connect to the first frame.
         unsent_deadline_s: how long a peer may leave more than ``max_unsent_bytes`` unread.
-        idle_deadline_s: without a byte or a request under way.
+        idle_deadline_s: timeout without received bytes and without a request under way.
     """
 
     max_frame_bytes: int = 8 << 20

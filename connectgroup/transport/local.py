@@ -1,6 +1,6 @@
-"""Client and handler in one process: the transport contract without bytes.
+"""Client and handler in one process: the transport contract without encoding.
 
-For embedding, for tests and for the simulator. Times are the event loop's, so that a loop in virtual time works.
+For embedding, for tests and for the simulator. It uses the event loop's clock, so that a loop in virtual time works.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class LocalClient(Client):
     """A client of a handler in the same event loop.
 
     Args:
-        handler: who answers.
-        client_host: told to the handler.
-        client_id: told to the handler with each request.
+        handler: handles the requests.
+        client_host: passed to the handler.
+        client_id: passed to the handler with each request.
     """
 
     def __init__(self, handler: Handler, *, client_host: str = "local", client_id: str = "") -> None:
@@ -60,7 +60,7 @@ class LocalClient(Client):
             answer.set_result(response)
 
     def _hang_up(self, why: str) -> None:
-        """What "closing the connection" is here: what was outstanding fails, and new calls do not wait behind it."""
+        """Emulate a closed connection: outstanding calls fail, and new calls do not wait behind them."""
         outstanding, self._outstanding = self._outstanding, {}
         self._conversation = self._connect()
         for answer in outstanding:

@@ -1,8 +1,8 @@
-"""The client: one TCP connection to a server, made when it is needed and made again after it was lost.
+"""The client: one TCP connection to a server, opened on demand and reopened after a loss.
 
-The first thing said on a connection is ApiVersions: it shows whether the other side is a coordinator of ours at
-all, and which versions both know. Calls share the connection; each answer must carry the correlation id of the oldest
-call outstanding, or the connection is given up.
+The first request on a connection is ApiVersions: its response shows whether the peer is a connectgroup coordinator,
+and which versions both sides support. Calls share the connection. Each response must carry the correlation id of the
+oldest outstanding call; otherwise the client closes the connection.
 
 Source: Kafka's ``NetworkClient`` and ``InFlightRequests``; KIP-35, KIP-511.
 """
@@ -30,14 +30,14 @@ _KEY_OF: Final = {api.request_class: api.key for api in APIS.values()}
 
 
 class TcpClient(Client):
-    """A client of the server at one address. Nothing is connected until the first ``call``.
+    """A client of the server at one address. It connects on the first ``call``.
 
     Args:
-        host: name or address.
+        host: host name or IP address.
         port: TCP port.
-        client_id: told to the server with each request.
-        connect_timeout_s: for connecting and the first exchange.
-        max_response_bytes: longest answer accepted.
+        client_id: sent to the server with each request.
+        connect_timeout_s: timeout of connecting and the ApiVersions exchange.
+        max_response_bytes: maximum response size.
         tls: null for plain text.
     """
 
@@ -78,7 +78,7 @@ class TcpClient(Client):
                 problem = f"{type(request).__name__} could not be sent within {timeout_s} s"
                 raise TransportError(f"{self.address}: {problem}") from None
             if link.is_oldest(answer):
-                # Answers come in order: none can come any more before this one.
+                # Responses arrive in order: no other response can arrive before this one.
                 link.give_up(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
             raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
 
@@ -90,13 +90,13 @@ class TcpClient(Client):
             self._link.give_up("the client is closed")
 
     async def _connected(self) -> _Link:
-        """The link, a new one if need be."""
+        """Return the current link; open a new one if necessary."""
         if self._closed:
             raise TransportError(f"{self.address}: the client is closed")
         link = self._link
         if link is None or link.lost:
             link = self._link = _Link(self.address, self._client_id, self._max_response_bytes)
-            # A task of its own, so that ``close`` can end it.
+            # A separate asyncio task, so that ``close`` can cancel it.
             self._connecting = asyncio.create_task(self._connect(link), name=f"connecting to {self.address}")
             try:
                 await self._connecting
@@ -126,7 +126,7 @@ class TcpClient(Client):
 
 
 class _Call:
-    """One call outstanding."""
+    """One outstanding call."""
 
     __slots__ = ("answer", "api_key", "correlation_id", "version")
 
@@ -135,7 +135,7 @@ class _Call:
 
 
 class _Link(asyncio.Protocol):
-    """One connection of the client, from its making to its loss."""
+    """One connection of the client, from its creation to its loss."""
 
     def __init__(self, address: str, client_id: str, max_response_bytes: int) -> None:
         self._address, self._client_id = address, client_id
@@ -147,12 +147,12 @@ class _Link(asyncio.Protocol):
         self._heard = False
         self.transport: asyncio.Transport | None = None
         self.agreed = False
-        self.lost = ""  # why
+        self.lost = ""  # the reason
         self.writable = asyncio.Event()
         self.writable.set()
 
     def send(self, request: Request) -> asyncio.Future[Response]:
-        """Send a request; the future is its answer, or a ``TransportError``."""
+        """Send a request; the future completes with its response or with a ``TransportError``."""
         api_key = _KEY_OF[type(request)]
         version = self._versions.get(api_key)
         if version is None:
@@ -167,10 +167,10 @@ class _Link(asyncio.Protocol):
         return answer
 
     def agree(self, response: Response) -> None:
-        """Take the highest version of each API that both sides know.
+        """Choose the highest version of each API that both sides support.
 
         Raises:
-            TransportError: the other side is no coordinator of ours.
+            TransportError: the peer is not a connectgroup coordinator.
         """
         assert isinstance(response, ApiVersionsResponse)
         theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
@@ -187,7 +187,7 @@ class _Link(asyncio.Protocol):
             )
 
     def is_oldest(self, answer: asyncio.Future[Response]) -> bool:
-        """Whether nobody waits for the answer to a call before this one."""
+        """Whether no caller waits for the response to a call before this one."""
         for call in self._outstanding:
             if call.answer is answer:
                 return True
@@ -196,7 +196,7 @@ class _Link(asyncio.Protocol):
         return False
 
     def give_up(self, why: str) -> None:
-        """Close, and fail what is outstanding."""
+        """Close the connection, and fail all outstanding calls."""
         self.lost = self.lost or why
         self.writable.set()
         outstanding, self._outstanding = self._outstanding, deque()
@@ -231,7 +231,7 @@ class _Link(asyncio.Protocol):
         call = self._outstanding[0]
         if len(message) < 4 or _CORRELATION_ID.unpack_from(message)[0] != call.correlation_id:
             raise WireError(f"an answer that is not to request {call.correlation_id}, the oldest one")
-        if not call.answer.done():  # otherwise its caller has gone: the answer is dropped unread
+        if not call.answer.done():  # otherwise its caller was cancelled: drop the response undecoded
             _, response = decode_response(message, api_key=call.api_key, version=call.version)
             call.answer.set_result(response)
         self._outstanding.popleft()

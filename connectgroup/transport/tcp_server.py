@@ -1,11 +1,11 @@
-"""The server: sockets in, requests to the handler, answers out in order.
+"""The server: accepts connections, passes requests to the handler, and sends the responses in request order.
 
-Nothing a peer sends or fails to send may hurt another peer: every queue and every wait has an end (``Limits``).
-Requests of one connection run side by side, because a heartbeat may be parked for seconds inside the handler; their
-answers leave in the order of the requests, as Kafka's protocol has it. ApiVersions and FindCoordinator are answered
-here, all else by the handler.
+Nothing that a peer sends or fails to send may affect another peer: every queue and every wait is bounded (``Limits``).
+Requests of one connection run concurrently, because a heartbeat may be parked for seconds inside the handler; the
+server sends their responses in request order, as Kafka's protocol requires. The server itself responds to ApiVersions
+and FindCoordinator; the handler handles all other requests.
 
-Written on ``asyncio.Protocol``: streams cost half as much again in CPU for each request.
+It is based on ``asyncio.Protocol``: with streams, each request takes 50% more CPU time.
 
 Source: Kafka's ``SocketServer`` and ``Selector`` (muting a channel, idle connections, quotas of connections).
 """
@@ -46,7 +46,7 @@ from .base import Conversation, reason
 from .limits import LOOPBACK, Limits, is_address, is_loopback
 
 GROUP_KEY: Final = 0
-"""FindCoordinator's key type for groups; the only one there is a coordinator for here."""
+"""FindCoordinator's key type for groups, the only supported key type."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +55,15 @@ class TcpServer:
     """Serves one handler on one port.
 
     Args:
-        handler: who answers.
+        handler: handles the requests.
         host: the address to listen on.
-        port: 0 for any that is free; ``port`` tells which after ``start``.
-        advertised_host: what FindCoordinator says; ``host`` if null.
-        advertised_port: what FindCoordinator says; the port listened on if null.
-        node_id: what FindCoordinator says.
-        limits: what is taken from peers.
+        port: the port to listen on; 0 for any free port, which ``port`` contains after ``start``.
+        advertised_host: host in FindCoordinator responses; ``host`` if null.
+        advertised_port: port in FindCoordinator responses; the listening port if null.
+        node_id: node id in FindCoordinator responses.
+        limits: limits for peers.
         tls: null for plain text.
-        loopback_only: whether ``start`` refuses a host that other machines can reach.
+        loopback_only: whether ``start`` rejects a host that other machines can reach.
     """
 
     def __init__(
@@ -92,28 +92,28 @@ class TcpServer:
         self._empty = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen, on exactly the addresses that the host stands for now.
+        """Listen on exactly the addresses that the host resolves to now.
 
         Raises:
-            ConfigError: ``loopback_only``, and the host stands for an address that other machines can reach.
+            ConfigError: ``loopback_only``, and the host resolves to an address that other machines can reach.
             TransportError: the port is in use, or the host is not an address of this machine.
         """
         loop = asyncio.get_running_loop()
         try:
-            # Looked up once: a second look-up could give other addresses than those that were checked.
+            # Resolve once: a second lookup could return other addresses than those that were checked.
             addresses = await _addresses(self.host)
             reachable = [address for address in addresses if not is_loopback(address)]
             if self._loopback_only and reachable:
                 raise ConfigError("host", f"{self.host} ({', '.join(reachable)})", LOOPBACK)
-            # One connection a turn of the loop. asyncio takes as many as it is told the backlog is, and where there is
-            # no descriptor left it fails, and writes a traceback, that often: nobody is answered meanwhile (F36).
+            # Accept one connection per turn of the loop. asyncio accepts up to ``backlog`` connections per turn. If no
+            # file descriptor is free, it fails, and logs a traceback, as often; no request is handled meanwhile (F36).
             self._listener = await loop.create_server(
                 lambda: _Connection(self), addresses, self.port, ssl=self._tls, backlog=1
             )
             for listening in self._listener.sockets:
                 with socket.socket(fileno=os.dup(listening.fileno())) as same:
                     same.listen(_BACKLOG)
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread to look a name up in
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread for a name lookup
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None
@@ -122,7 +122,10 @@ class TcpServer:
         self._sweep()
 
     async def close(self, *, grace_s: float = 1.0) -> None:
-        """Stop: take no more, let what is under way finish for ``grace_s``, then cancel it. Returns within 3 graces."""
+        """Stop: accept no connections, let requests finish for ``grace_s``, then cancel them.
+
+        Returns within three times ``grace_s``.
+        """
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -152,7 +155,7 @@ class TcpServer:
         await listener.wait_closed()
 
     def answer_here(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
-        """What the handler is not asked."""
+        """Respond to the requests that the server itself handles."""
         if isinstance(request, ApiVersionsRequest):
             return _API_VERSIONS
         host, port, node_id = self._advertised
@@ -173,7 +176,7 @@ class TcpServer:
     # ------------------------------------------------------------------------------------------ connections
 
     def admit(self, connection: _Connection) -> str:
-        """Count a new connection; above a limit, the error message that its first request is to be answered with."""
+        """Count a new connection; above a limit, return the error message for the response to its first request."""
         host, limits = connection.client_host, self.limits
         if len(self._connections) >= limits.max_connections:
             return f"the coordinator is at its limit of {limits.max_connections} connections (max_connections)"
@@ -187,7 +190,7 @@ class TcpServer:
         return ""
 
     def admit_refused(self, connection: _Connection) -> bool:
-        """Whether a connection above a limit may stay until its first request has been answered."""
+        """Whether a connection above a limit may stay open until the response to its first request."""
         if len(self._refused) >= self.limits.max_refused:
             return False
         self._refused.add(connection)
@@ -195,11 +198,11 @@ class TcpServer:
 
     @property
     def is_closing(self) -> bool:
-        """Whether no more connections are taken."""
+        """Whether the server no longer accepts connections."""
         return self._listener is None
 
     def release(self, connection: _Connection) -> None:
-        """The connection is lost and the last of its requests is done."""
+        """Stop counting a connection that is lost and whose last request is done."""
         self._refused.discard(connection)
         if connection in self._connections:
             self._connections.discard(connection)
@@ -210,7 +213,7 @@ class TcpServer:
                 self._empty.set()
 
     def complain(self, host: str, what: str) -> None:
-        """One log line a peer and minute, whatever it does; how many were left out is said with the next."""
+        """Log at most one message per peer and minute; the next message gives the number of suppressed messages."""
         now = asyncio.get_running_loop().time()
         last, left_out = self._complaints.get(host, (now - 60.0, 0))
         if now - last < 60.0:
@@ -221,7 +224,7 @@ class TcpServer:
         logger.warning("%s: %s%s", printable(host), printable(what, most=200), more)
 
     def _sweep(self) -> None:
-        """Close what is overdue; one timer for all, so that a request costs none."""
+        """Close overdue connections; one timer serves all connections, so that a request needs no timer."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in [*self._connections, *self._refused]:
@@ -238,19 +241,19 @@ class TcpServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One peer: bytes to frames to requests, responses to bytes, and what it may take up meanwhile."""
+    """One connection: decodes frames and requests, encodes responses, and enforces the limits for its peer."""
 
     def __init__(self, server: TcpServer) -> None:
         self._server, self._limits = server, server.limits
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(server.limits.max_frame_bytes)
-        self._frames: deque[bytes] = deque()  # whole, and not begun
-        self._out: list[bytes] = []  # answers of this turn of the event loop, to be sent as one
+        self._frames: deque[bytes] = deque()  # complete frames that have not begun
+        self._out: list[bytes] = []  # responses of this turn of the event loop, sent together
         self._lost = self._stopped = self._hanging_up = self._paused = False
         self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
         self._waits_for_frame = True
         self._choked_at: float | None = None
-        self._refused = ""  # above a limit: what its first request is answered with
+        self._refused = ""  # above a limit: the error message for its first request
         self.client_host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -292,8 +295,8 @@ class _Connection(asyncio.Protocol):
         self._work()
 
     def _work(self) -> None:
-        """Begin what may be begun; read on only when nothing is left to begin."""
-        for _ in range(self._limits.max_in_flight):  # then others have their turn
+        """Begin requests within the limits; resume reading only when no complete frame is left."""
+        for _ in range(self._limits.max_in_flight):  # then other connections have their turn
             if not self._frames or not self._may_begin():
                 break
             self._begin(self._frames.popleft())
@@ -301,7 +304,7 @@ class _Connection(asyncio.Protocol):
         if pause and not self._paused:
             self._transport.pause_reading()
         elif self._paused and not pause:
-            self._frame_began_at = self._loop.time()  # while it was not read from, it was not late
+            self._frame_began_at = self._loop.time()  # the deadline does not run while reading is paused
             self._transport.resume_reading()
         self._paused = pause
 
@@ -317,7 +320,7 @@ class _Connection(asyncio.Protocol):
         header = RequestHeader(decoded.api_key, decoded.version, decoded.correlation_id)
         request = decoded.request
         if self._refused and not isinstance(request, ApiVersionsRequest):
-            # ApiVersions is answered: it has no place for an error message, and a client's next request has.
+            # Respond to ApiVersions: its response has no field for an error message, but that of the next request has.
             self._stopped = True
             self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
             self.conversation.put(header, None)
@@ -327,7 +330,10 @@ class _Connection(asyncio.Protocol):
             self.conversation.begin(header, request, client_id=decoded.client_id or "")
 
     def _refuse_request(self, failure: DecodeFailure) -> None:
-        """Answer, in its turn, what cannot be read; hang up, in its turn, where no answer could be read either."""
+        """Respond, in request order, to a request that cannot be decoded.
+
+        If the client could not decode the response either, close the connection instead, in request order.
+        """
         header = failure.header
         if header is None:
             self._refuse(str(failure))
@@ -339,7 +345,7 @@ class _Connection(asyncio.Protocol):
             self.conversation.put(header, None)
 
     def _refuse(self, why: str) -> None:
-        """Framing is lost: nothing after it can be trusted."""
+        """Framing is lost: close the connection, because no later bytes can be interpreted."""
         self._server.complain(self.client_host, f"closed: {why}")
         self._stopped = True
         self._frames.clear()
@@ -389,7 +395,7 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------ endings
 
     def overdue(self, now: float) -> str:
-        """Why the connection must be closed; empty if it need not."""
+        """Return the reason to close the connection; empty if there is none."""
         limits = self._limits
         if self._refused:
             late = now - self._began_at > limits.refused_deadline_s
@@ -412,23 +418,23 @@ class _Connection(asyncio.Protocol):
             self._server.release(self)
 
     def stop_reading(self) -> None:
-        """Begin nothing any more; what is under way will be answered."""
+        """Begin no more requests; requests under way still get their responses."""
         self._stopped = True
         self._frames.clear()
         self._transport.pause_reading()
 
     def hang_up(self) -> None:
-        """Send what is answered, then close."""
+        """Send the pending responses, then close."""
         self._hanging_up = True
         self._send()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close immediately; discard unsent responses."""
         self._transport.abort()
 
 
 async def _addresses(host: str) -> list[str]:
-    """The IP addresses a name or address stands for, each once; an empty host stands for all of this machine's."""
+    """Resolve a host to distinct IP addresses; an empty host means all addresses of this machine."""
     if is_address(host):
         return [host]
     found = await asyncio.get_running_loop().getaddrinfo(
@@ -441,5 +447,5 @@ def _versions(api_key: int) -> range:
     return APIS[api_key].versions if api_key in APIS else range(0)
 
 
-_BACKLOG: Final = 1024  # all workers may come back at the same moment
+_BACKLOG: Final = 1024  # all workers may reconnect at the same time
 _API_VERSIONS: Final = ApiVersionsResponse(api_keys=served())

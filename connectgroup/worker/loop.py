@@ -342,8 +342,8 @@ class Worker:
         try:
             # Abandoned when the lease expires, and when the member has news that this request lacks (``_speak_up``).
             async with asyncio.timeout(self._lease_s()) as given_up:
-                # One that cannot be parked is being answered already: giving it up for each new status would keep the
-                # worker from ever being answered while 10,000 tasks start.
+                # The coordinator responds immediately to a heartbeat that cannot be parked. To abandon it for each new
+                # status would keep the worker from ever receiving a response while 10,000 tasks start.
                 self._unanswered = given_up if request.max_wait_ms else None
                 response = await self._heartbeats.call(request, timeout_s=self._patience_s(request))
         except TimeoutError:
