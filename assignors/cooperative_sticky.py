@@ -1,7 +1,7 @@
 """The ``sticky`` assignor for groups whose members keep running during a rebalance (KIP-429).
 
-A member revokes nothing before the coordinator's assignment requires it. A partition that moves while another member
-still owns it is therefore assigned to no member in this round: it is omitted and listed as withheld. Its owner sees
+A member revokes nothing before an assignment requires it. A partition that moves while another member still owns it is
+therefore assigned to no member in this round: it is omitted and listed as withheld. Its owner sees
 that the partition is no longer in its assignment and revokes it, and the next round finds it free. The caller decides
 when the next round runs.
 

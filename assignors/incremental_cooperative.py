@@ -20,9 +20,9 @@ it, so any member can compute any round:
 - current owners: ``owned``, the member's units in the current target assignment. The group keeps the delayed units of a
   lost worker and their remaining delay (``held_back``). The group also detects that a worker returned: it reassigns the
   worker its units before it runs an assignor.
-- that the previous round revoked: its result listed the revoked units as held back, so they are in ``held_back``. The
-  group runs the assignor again as soon as all members have reached the target, that is, when those units have stopped;
-  it waits no longer than the delay for a worker that does not stop.
+- that the previous round revoked: its result listed the revoked units in ``held_back``, so the input lists them too.
+  The group runs the assignor again as soon as all members have reached the target, that is, when those units have
+  stopped; it waits no longer than the delay for a worker that does not stop.
 - n: assignor user data in the result (``told``), which the group passes to the next member that computes.
 
 ``balanced`` needs one round where this assignor needs two, because the group itself waits for a unit to stop before it

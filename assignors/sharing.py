@@ -158,7 +158,7 @@ def _pour(amount: int, base: Integers, rank: Integers, *, home: Integers, now: I
     ascending = np.sort(base)
     filled = np.arange(1, len(base) + 1)
     below = np.cumsum(ascending)
-    # A member takes part if its count is below the surface that results when it takes part.
+    # A member takes part if its count does not exceed the surface that results when it takes part.
     wet = int(np.count_nonzero(filled * ascending - below <= amount))
     level, drops = divmod(amount + int(below[wet - 1]), wet)
     gain = np.maximum(level - base, 0)

@@ -3,8 +3,8 @@
 Members report the partitions they own, each member with the generation in which they were assigned (KIP-792). A member
 that was away too long sends stale data: if two members claim one partition, the later generation counts and the earlier
 claim is ignored. Two claims in one generation cannot both be true. ``validate_subscription`` finds them; no member
-keeps such a partition, and a cooperative assignor must not assign it before both members have revoked it. An undisputed
-claim counts in any generation, including unknown (-1): old clients do not send theirs.
+keeps such a partition, and an assignor must not assign it before both members have revoked it. An undisputed claim
+counts in any generation, including unknown (-1): old clients do not send theirs.
 """
 
 from __future__ import annotations
