@@ -1,12 +1,12 @@
-"""What a connector author writes against.
+"""The API for connector authors.
 
-A connector is asked two things: how its work is cut into tasks, and to make one of those tasks. The worker
-that owns the connector asks the first, again from time to time, so that a connector whose source grows can
-ask for more tasks; the workers that own the tasks ask the second.
+A connector has two duties: to divide its work into tasks (``task_configs``), and to create a task (``task``). The
+worker that owns the connector calls ``task_configs`` periodically, so that a connector whose source grows can request
+more tasks; the workers that own the tasks call ``task``.
 
-All methods may block: the worker calls them off its event loop, one call at a time for one task.
-A connector is found by the entry point ``connectgroup.connectors``; its entry point's name is what
-``connector.class`` says. A dotted path is never imported.
+All methods may block: the worker calls them off its event loop, one call at a time per task. Connectors are loaded
+from the entry point group ``connectgroup.connectors``; ``connector.class`` is the name of the entry point. A dotted
+path is never imported.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from pathlib import Path
 from .protocol.units import Unit
 
 Config = Mapping[str, str]
-"""Connect's configuration: flat, and both sides are strings."""
+"""Kafka Connect's configuration format: flat, with strings as keys and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """What a running task is told, and whom it tells.
+    """The inputs and callbacks of a running task.
 
     Attributes:
         unit: connector and task number.
-        owner_epoch: the epoch at which this worker was given this task; grows with each grant of it.
-        incarnation: milliseconds since 1970 at which the group was made. A group whose log was lost begins again at
-            epoch 1; this tells its grants from those of the one before.
-        member_id: the worker's name in the group.
-        scratch: a directory on local disk for this grant alone; it is thrown away when the task ends.
-        progress: called with the number of rows made durable since the last call; any thread.
-        failed: called at most once, from any thread, when the task can no longer go on by itself. The worker
-            shows the error as one line and starts the task again after a while, under the same owner epoch.
+        owner_epoch: the group epoch at which this task was assigned to this worker; increases with each grant.
+        incarnation: creation time of the group, in milliseconds since 1970. A group whose log was lost restarts at
+            epoch 1; the incarnation distinguishes its grants from those of the earlier group.
+        member_id: the worker's member id in the group.
+        scratch: a directory on local disk, used by this grant only and deleted when the task ends.
+        progress: the task calls it with the number of rows made durable since the last call; from any thread.
+        failed: the task calls it at most once, from any thread, when it can no longer continue. The worker logs the
+            error as one line and restarts the task after a back-off, under the same owner epoch.
     """
 
     unit: Unit
@@ -48,36 +48,36 @@ class TaskContext:
 
     @property
     def fencing_token(self) -> int:
-        """The fencing token: strictly grows with each grant of the unit, also over a group made anew.
+        """The fencing token: strictly increases with each grant of the unit, also after the group is created again.
 
-        Incarnation in seconds above 32 bits of owner epoch; fits a signed 64-bit integer. A sink that has seen a higher
-        one for the same work must refuse a lower one.
+        It consists of the incarnation in seconds, followed by 32 bits of owner epoch; it fits a signed 64-bit integer.
+        A sink that has seen a higher token for the same unit must reject a lower one.
         """
         return ((self.incarnation // 1000) << 32) | self.owner_epoch
 
 
 class Task(ABC):
-    """One task of a connector, while one worker holds it."""
+    """One task of a connector, while one worker owns it."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to work and return; the work itself goes on elsewhere (a thread, a Spark query).
+        """Start the work and return; the work itself runs elsewhere (a thread, a Spark query).
 
         Raises:
-            ConfigError: a setting cannot be used.
-            Exception: anything else is shown as one line, and the task is tried again after a while.
+            ConfigError: a setting is invalid.
+            Exception: any other error; it is logged as one line, and the task is retried after a back-off.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """End the work; when this returns, nothing of it writes any more. Called once; may drain."""
+        """Stop the work; after this returns, the task no longer writes. Called once; may drain."""
 
 
 class Connector(ABC):
-    """The work of one ``connector.class`` under one name and configuration."""
+    """A connector: an instance of one ``connector.class`` with a name and a configuration."""
 
     def __init__(self, name: str, config: Config) -> None:
-        """Keep name and configuration. Must not touch the outside world: that is for the methods below.
+        """Store name and configuration. Must not access external systems: only the methods below may.
 
         Raises:
             ConfigError: a setting is missing, unknown or out of range.
@@ -87,23 +87,23 @@ class Connector(ABC):
 
     @abstractmethod
     def task_configs(self, most: int) -> Sequence[Config]:
-        """How the work is cut now: one configuration a task, at most ``most`` (``tasks.max``), at least one.
+        """Return one configuration per task: at least one, at most ``most`` (``tasks.max``).
 
-        Asked when the connector starts and every few seconds after that. A task whose configuration did not
-        change keeps running; the others are stopped and started again under a later owner epoch.
+        Called when the connector starts and every few seconds after that. A task whose configuration did not change
+        keeps running; the other tasks are stopped and restarted under a later owner epoch.
         """
 
     @abstractmethod
     def task(self, config: Config, context: TaskContext) -> Task:
-        """A new, not yet started task for one of the configurations that ``task_configs`` gave.
+        """Create a task, not yet started, for one of the configurations that ``task_configs`` returned.
 
-        When the connector's own configuration changes in anything but ``tasks.max``, all of its tasks stop, and
-        start anew when ``task_configs`` has been asked again; otherwise those whose ``config`` stays the same go on.
+        If the connector's own configuration changes in any setting but ``tasks.max``, all of its tasks stop and are
+        restarted after the next call of ``task_configs``; otherwise tasks with an unchanged ``config`` continue.
         """
 
     @classmethod  # noqa: B027 (to do nothing is the usual case)
     def warm_up(cls) -> None:
-        """Whatever is slow and the same for every task of this class (a Spark session).
+        """Run slow initialization that all tasks of this class share (a Spark session).
 
-        Called once a worker, before it joins the group.
+        Called once per worker, before the worker joins the group.
         """

@@ -1,23 +1,23 @@
-"""What a worker tells about the work it is given and loses.
+"""Rebalance listeners: notified of the units that a worker is assigned, revokes and loses.
 
-Running the tasks is not a listener's business (the worker's runner does that); a listener keeps something in
-step with them: a cache, a metric, an offset commit, a log line.
+A listener does not run the tasks (the worker's runner does). It keeps other state consistent with them: a cache, a
+metric, an offset commit, a log message.
 
-What is promised, for one worker:
+The guarantees, for one worker:
 
-- Callbacks never overlap and none begins after the worker's ``run()`` has returned.
-- Given: ``on_assigned`` returns, then the units start.
-- Taken: the units stop, then ``on_revoked`` runs, then the group is told. So what a unit did last is visible to
-  ``on_revoked``, and no other worker is given the unit before it has returned.
-- Lost: the units stop, then ``on_lost`` runs. Another worker may have been given them already.
-- Every unit that was named to ``on_assigned`` is named later to exactly one of the other two, unless the
-  process dies.
+- Callbacks never overlap, and none begins after the worker's ``run()`` has returned.
+- Assigned: ``on_assigned`` returns, then the units start.
+- Revoked: the units stop, then ``on_revoked`` runs, then the worker acknowledges the revocation. The last effects of
+  a unit are therefore visible to ``on_revoked``, and no other worker is assigned the unit before it has returned.
+- Lost: the units stop, then ``on_lost`` runs. The units may already be assigned to another worker.
+- Every unit passed to ``on_assigned`` is later passed to exactly one of the other two callbacks, unless the process
+  dies.
 
-Each callback may be a plain method or ``async``; a plain one is called off the event loop and may block, but
-while it does so this worker is given nothing and takes part in the group by heartbeats only. It has the
-rebalance timeout to end in; a worker that overstays it is removed from the group.
+A callback may be a plain method or ``async``. A plain method is called off the event loop and may block; until it
+returns, the worker starts no units and only sends heartbeats. It must return within the rebalance timeout; otherwise
+the coordinator removes the worker from the group.
 
-Listeners are found by the entry point ``connectgroup.listeners`` and made without arguments.
+Listeners are loaded from the entry point group ``connectgroup.listeners`` and created without arguments.
 
 Source: "Connect on the new protocol", WorkerRebalanceListener; KIP-848, member-side handling.
 """
@@ -30,43 +30,43 @@ from .protocol.units import Units
 
 
 class WorkerRebalanceListener:
-    """Does nothing; override what you need."""
+    """Base class of listeners. The default callbacks do nothing; override those you need."""
 
     def on_assigned(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        """The worker was given ``units``; they start when this returns.
+        """The worker was assigned ``units``; they start when this returns.
 
         Args:
-            units: what is new, never the whole; not empty.
-            epoch: the group epoch of the assignment they came with.
+            units: the newly assigned units, not the whole assignment; not empty.
+            epoch: the group epoch of the assignment.
 
         Raises:
-            Exception: shown as one line; the units start all the same.
+            Exception: logged as one line; the units start nevertheless.
         """
         return None
 
     def on_revoked(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        """The worker has stopped ``units`` and is about to let go of them.
+        """The worker has stopped ``units`` and is about to acknowledge their revocation.
 
         Args:
-            units: what was taken; not empty.
-            epoch: the worker's epoch, at which it still holds them.
+            units: the revoked units; not empty.
+            epoch: the member epoch, at which the worker still owns them.
 
         Raises:
-            Exception: the revocation stays unacknowledged: nobody else is given the units until the rebalance
-                timeout removes this worker. Raise only where that is better than going on.
+            Exception: the revocation is not acknowledged: the units are not assigned to another member until the
+                rebalance timeout removes this worker. Raise only if that is better than to continue.
         """
         return None
 
     def on_lost(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        """The worker has stopped ``units`` because it may not hold them any more: fenced, or its lease ended.
+        """The worker has stopped ``units`` because it no longer owns them: it was fenced, or its lease expired.
 
-        Do not write on their behalf here: a successor may be at work.
+        Do not write on behalf of the units here: a new owner may already run them.
 
         Args:
-            units: all it held; not empty.
-            epoch: the last epoch at which it knew to hold them.
+            units: all units that the worker owned; not empty.
+            epoch: the last epoch at which the worker owned them for certain.
 
         Raises:
-            Exception: shown as one line; the units are lost all the same.
+            Exception: logged as one line; the units are lost nevertheless.
         """
         return None

@@ -1,11 +1,11 @@
-"""Finding a plug-in by its name.
+"""Loads plug-ins by name.
 
-A plug-in is a class that an installed distribution names under one of our entry points. Nothing else is ever
-imported: a dotted path in a configuration, which may come from over the network, is a name like any other and
-is not found. Whatever goes wrong is one line that names plug-in, distribution and offence.
+A plug-in is a class that an installed distribution registers in one of connectgroup's entry point groups. Nothing else
+is ever imported: a dotted path in a configuration, which may come from the network, is treated as a name and is not
+found. Every error is one line that names the plug-in, the distribution and the problem.
 
-Two plug-ins of one name are refused where the name is asked for, with both named, the built-in ones included:
-which of them ran would hang on the order of a path (KAFKA-20843).
+If two plug-ins have the same name, loading that name fails with an error that names both; this includes built-in
+plug-ins. Otherwise the order of the search path would decide which of them runs (KAFKA-20843).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ AnyAssignor = TypeVar("AnyAssignor", bound=Assignor[Any, Any, Any])
 
 
 def load_assignor(name: str) -> ConnectAssignor:
-    """A new assignor of connectors and tasks, of that name.
+    """Create an assignor of connectors and tasks.
 
     Raises:
-        ConfigError: there is none; the error lists those there are.
-        PluginError: two have the name, or it cannot be imported, made or used.
+        ConfigError: there is no plug-in of that name; the error lists the available names.
+        PluginError: two plug-ins have the name, or the plug-in cannot be imported, created or used.
     """
     return _load_assignor("assignors", name, ConnectAssignor)  # type: ignore[type-abstract]
 
 
 def load_partition_assignor(name: str) -> PartitionAssignor:
-    """A new assignor of topic partitions, of that name. Raises as ``load_assignor`` does.
+    """Create an assignor of topic partitions. Raises the same errors as ``load_assignor``.
 
-    The two kinds have entry points of their own, so that an operator is never offered one that cannot serve the group,
-    and one name may stand for the same idea in both.
+    The two kinds have separate entry point groups, so that an error never lists an assignor that cannot serve the
+    group, and the same name may be used for the same algorithm in both.
     """
     return _load_assignor("partition_assignors", name, PartitionAssignor)  # type: ignore[type-abstract]
 
@@ -60,7 +60,7 @@ def _load_assignor(kind: Kind, name: str, base: type[AnyAssignor]) -> AnyAssigno
     assignor = _make(found, _load(found, base))
     offence = declaration_offence(assignor)
     if offence is None and assignor.name != name:
-        # Members find one another's assignor by the class's name, an operator by the entry point's.
+        # Members match assignors by the ``name`` of the class, operators by the name of the entry point.
         offence = f"name: got {printable(assignor.name)!r}; allowed: {name!r}, as its entry point says"
     if offence is not None:
         raise PluginError(f"{_told(found)}: {offence}")
@@ -68,34 +68,34 @@ def _load_assignor(kind: Kind, name: str, base: type[AnyAssignor]) -> AnyAssigno
 
 
 def load_listener(name: str) -> WorkerRebalanceListener:
-    """A new listener of that name. Raises as ``load_assignor`` does."""
+    """Create a listener. Raises the same errors as ``load_assignor``."""
     found = _find("listeners", name)
     return _make(found, _load(found, WorkerRebalanceListener))
 
 
 def load_connector_class(name: str) -> type[Connector]:
-    """The class that ``connector.class`` names. Raises as ``load_assignor`` does."""
+    """Return the class that ``connector.class`` names. Raises the same errors as ``load_assignor``."""
     found = _find("connectors", name)
     return _load(found, Connector)  # type: ignore[type-abstract]
 
 
 def load_source_class(name: str) -> type[Source]:
-    """The class of a source. Raises as ``load_assignor`` does."""
+    """Return the class of a source. Raises the same errors as ``load_assignor``."""
     return _load(_find("sources", name), Source)  # type: ignore[type-abstract]
 
 
 def load_sink_class(name: str) -> type[Sink]:
-    """The class of a sink. Raises as ``load_assignor`` does."""
+    """Return the class of a sink. Raises the same errors as ``load_assignor``."""
     return _load(_find("sinks", name), Sink)  # type: ignore[type-abstract]
 
 
 def available(kind: Kind) -> tuple[str, ...]:
-    """The names that can be asked for, sorted. Nothing is imported."""
+    """Return the available names, sorted. Nothing is imported."""
     return tuple(sorted({found.name for found in entry_points(group=f"connectgroup.{kind}")}))
 
 
 def _find(kind: Kind, name: str) -> EntryPoint:
-    # Equal entries are one: an editable install may be seen twice on the path.
+    # Equal entries count as one: an editable install may appear twice on the path.
     named = {_told(found): found for found in entry_points(group=f"connectgroup.{kind}") if found.name == name}
     if not named:
         raise ConfigError(_SETTING[kind], name, ", ".join(available(kind)) or f"none ({kind} are not installed)")
@@ -109,7 +109,7 @@ def _load(found: EntryPoint, base: type[T]) -> type[T]:
         loaded: object = found.load()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit too: a module may run anything when it is imported
+    except BaseException as error:  # also SystemExit: a module may run any code on import
         raise PluginError(f"{_told(found)}: cannot be imported: {describe(error)}") from error
     if not inspect.isclass(loaded) or not issubclass(loaded, base):
         raise PluginError(f"{_told(found)}: is not a subclass of {base.__name__}")

@@ -1,8 +1,8 @@
-"""``connectgroup up``: a coordinator in this process and worker processes beside it, on one machine.
+"""``connectgroup up``: a coordinator in this process, and worker processes on the same machine.
 
-The supervisor knows for certain when a worker process is gone, because it reaped it. It says so to the group at
-once, and nobody waits for a session timeout (design 3.11). A worker that died is started again after a moment, under
-the same name.
+The supervisor knows for certain when a worker process has ended, because it reaps the process. It immediately sends a
+leave for the member, so that the group does not wait for the session timeout (design 3.11). It restarts a worker that
+died after a back-off, under the same name.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ RESTART_WAIT_S = 1.0
 LONGEST_RESTART_WAIT_S = 30.0
 LONG_LIFE_S = 60.0
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
-"""A worker ends within its rebalance timeout; a few seconds more for its process."""
+"""A worker ends within its rebalance timeout; its process gets a few seconds more."""
 HERE = "this process"
 
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
-    """One worker process and what it last said.
+    """One worker process and its last report.
 
     Attributes:
-        name: its member id; kept when it is started again.
-        rows: rows it has made durable in its present life.
-        rows_before: rows of its earlier lives.
-        wanted: whether it is to run; false once it has been told to stop.
-        deaths: in a row, each after a short life.
+        name: the member id; kept across restarts.
+        rows: rows made durable by the current process.
+        rows_before: rows made durable by earlier processes of this worker.
+        wanted: whether the worker should run; false after a request to stop it.
+        deaths: consecutive deaths, each after a short life.
     """
 
     name: str
@@ -76,7 +76,7 @@ class WorkerProcess:
 class Supervisor:
     """A worker group on this machine.
 
-    ``async with Supervisor(...) as supervisor:`` starts coordinator and workers; leaving the block stops them.
+    ``async with Supervisor(...) as supervisor:`` starts the coordinator and the workers; leaving the block stops them.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class Supervisor:
         restart: bool = True,
         worker_log: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Nothing runs yet.
+        """Create a supervisor; nothing runs before the ``async with`` block.
 
         Args:
-            workers: how many to start.
-            scratch: where tasks get a directory each.
-            connectors: created, or changed to this, before the workers start.
-            assignors: what the workers offer, in order of preference; empty: the coordinator assigns.
-            server_assignor: an assignor of the coordinator's that the workers ask for, if ``assignors`` is empty.
-            rebalance_timeout_ms: of the workers; theirs by default.
-            restart: start a worker that died again; otherwise it stays down. One that restarts (SIGUSR2,
+            workers: number of workers to start.
+            scratch: parent of the tasks' directories.
+            connectors: created, or updated to this configuration, before the workers start.
+            assignors: assignors that the workers list, in order of preference; if empty, the coordinator assigns.
+            server_assignor: assignor of the coordinator that the workers request, if ``assignors`` is empty.
+            rebalance_timeout_ms: rebalance timeout of the workers; null for the default of a worker.
+            restart: whether to restart a worker that died. A worker that requests a restart (SIGUSR2,
                 ``connectgroup workers restart``) is started again in either case.
-            worker_log: given each line of a worker's log with its name; by default they go to standard error.
+            worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``.
@@ -136,23 +136,23 @@ class Supervisor:
     # ----------------------------------------------------------------------------------------------
 
     async def add_worker(self, name: str | None = None) -> WorkerProcess:
-        """Start one more worker; ``worker-1``, ``worker-2``, ... unless named."""
+        """Start one more worker; the default names are ``worker-1``, ``worker-2``, ..."""
         worker = WorkerProcess(name or f"worker-{len(self.workers) + 1}")
         self.workers[worker.name] = worker
         await self._start(worker)
         return worker
 
     def signal_worker(self, name: str, number: signal.Signals) -> None:
-        """Send a worker a signal; one that runs no more is left alone."""
+        """Send a signal to a worker; no effect if its process has ended."""
         process = self.workers[name].process
         if process is not None and process.returncode is None:
             process.send_signal(number)
 
     async def stop_worker(self, name: str) -> int:
-        """Have a worker stop its tasks, leave and end.
+        """Stop a worker: it stops its tasks, leaves the group and ends.
 
         Returns:
-            Its exit code; negative for a signal.
+            The exit code of the process; negative for a signal.
         """
         worker = self.workers[name]
         worker.wanted = False
@@ -161,7 +161,7 @@ class Supervisor:
             assert process is not None
             assert watch is not None
             if process.returncode is None:
-                # Where it has been paused, it must run on to be able to stop.
+                # A process paused by SIGSTOP must continue before it can stop.
                 for number in (signal.SIGTERM, signal.SIGCONT):
                     with contextlib.suppress(ProcessLookupError):
                         process.send_signal(number)
@@ -172,16 +172,16 @@ class Supervisor:
                 process.kill()
                 await process.wait()
             await watch
-            # Another one, if it was just being started again when it was told to stop.
+            # It is another process if the worker was being restarted when the stop was requested.
             if worker.process is process:
                 assert process.returncode is not None
                 return process.returncode
 
     async def put_connector(self, connector: ConnectorFile) -> None:
-        """Create a connector, or change it to this configuration.
+        """Create a connector, or update it to this configuration.
 
         Raises:
-            GroupError: refused; one line.
+            GroupError: the coordinator rejected the change; a one-line message.
         """
         change = ConnectorChange(connector=connector.name, config=entries(connector.config))
         response = await self.server.coordinator.handle(
@@ -192,18 +192,18 @@ class Supervisor:
             raise from_code(response.error_code, response.error_message)
 
     async def describe(self) -> DescribedGroup:
-        """The group as the coordinator has it now."""
+        """Return the coordinator's current description of the group."""
         response = await self.server.coordinator.handle(DescribeRequest(group_ids=(self.group,)), client_host=HERE)
         assert isinstance(response, DescribeResponse)
         return response.groups[0]
 
     @property
     def rows(self) -> int:
-        """Rows that workers said they made durable; what a killed worker did in its last moments is not in it."""
+        """Rows that workers have reported as durable; rows after the last report of a killed worker are missing."""
         return sum(worker.rows_before + worker.rows for worker in self.workers.values())
 
     async def close(self) -> None:
-        """Stop the workers, all at once, then the coordinator."""
+        """Stop all workers concurrently, then the coordinator."""
         self._closing = True
         await asyncio.gather(*(self.stop_worker(name) for name, worker in self.workers.items() if worker.process))
         await self.server.close()
@@ -222,7 +222,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # A group of its own: Ctrl-C in a terminal is for the supervisor, which stops the workers in order.
+            # A separate process group: Ctrl-C in a terminal signals only the supervisor, which then stops the workers.
             start_new_session=True,
         )
         worker.lines = [
@@ -244,12 +244,12 @@ class Supervisor:
             self._worker_log(worker.name, line.decode(errors="replace").rstrip())
 
     async def _watch(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
-        """Wait for the end of a process, tell the group, and start it again if it should run."""
+        """Wait until a process ends, send a leave for its member, and start it again if the worker should run."""
         code = await process.wait()
         _end_group(process.pid)
         restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
         if not restarts:
-            # A worker that restarts has left by itself; a second leave would end the delay of its units.
+            # A restarting worker has already left the group; a second leave would end the delay of its units.
             await self._say_dead(worker.name, code)
         await asyncio.gather(*worker.lines, return_exceptions=True)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
@@ -261,7 +261,10 @@ class Supervisor:
             await self._start_again(worker, at_once=restarts)
 
     async def _start_again(self, worker: WorkerProcess, *, at_once: bool) -> None:
-        """At once after a requested restart; else after a back-off that grows each time the worker dies young."""
+        """Restart immediately if requested; otherwise after a back-off that doubles with each death after a short life.
+
+        A life is short up to ``LONG_LIFE_S``.
+        """
         lived_s = asyncio.get_running_loop().time() - worker.started_s
         worker.deaths = 0 if at_once else 1 if lived_s > LONG_LIFE_S else worker.deaths + 1
         while worker.wanted and not self._closing:
@@ -277,13 +280,13 @@ class Supervisor:
                 logger.error("%s cannot be started: %s", worker.name, error)
 
     async def _say_dead(self, name: str, code: int) -> None:
-        """A leave on the worker's behalf; one that left by itself is unknown by now, which is as good."""
+        """Send a leave on behalf of the worker. If it has already left, the error UNKNOWN_MEMBER_ID is ignored."""
         request = HeartbeatRequest(group_id=self.group, member_id=name, member_epoch=LEAVE_EPOCH, cause=ending(code))
 
         def to_be_repeated(response: Response) -> bool:
             return isinstance(response, HeartbeatResponse) and from_code(response.error_code, None).retriable
 
-        # Past the session timeout the group knows by itself.
+        # After the session timeout the coordinator removes the member without this request.
         retrying = AsyncRetrying(
             retry=retry_if_result(to_be_repeated),
             wait=wait_fixed(0.1),
@@ -306,19 +309,19 @@ def _worker_options(
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines until the end, whatever their length: a pipe that nobody reads would stop the process at its other end."""
+    """Yield lines until the end, whatever their length: a full pipe without a reader would block the worker."""
     while True:
         try:
             line = await stream.readline()
         except ValueError:
-            continue  # longer than the stream's limit: what has been read of it is dropped, the rest comes as lines
+            continue  # longer than the stream's limit: the part read so far is dropped, the rest arrives as lines
         if not line:
             return
         yield line
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words: ``died (SIGKILL)``, ``ended with exit code 1``."""
+    """Describe how a process ended: ``died (SIGKILL)``, ``ended with exit code 1``."""
     if code >= 0:
         return f"ended with exit code {code}"
     with contextlib.suppress(ValueError):
@@ -327,7 +330,7 @@ def ending(code: int) -> str:
 
 
 def _end_group(pid: int) -> None:
-    """What a dead worker started (a Java process) has its process group, and must not outlive it."""
+    """Kill the process group of a dead worker: its child processes (a Java process) must not outlive it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -337,7 +340,7 @@ def _to_stderr(name: str, line: str) -> None:
 
 
 def explain(rebalance: Rebalance) -> str:
-    """One rebalance on one line: epoch, cause, moves, standstill."""
+    """Format one rebalance as one line: epoch, causes, moves, downtime."""
     parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
     if rebalance.moved:
         parts.append(f"{rebalance.moved} moved, longest standstill {rebalance.longest_standstill_ms} ms")
@@ -355,7 +358,7 @@ def explain(rebalance: Rebalance) -> str:
 
 
 def summary(group: DescribedGroup) -> str:
-    """A group on one line: state, epoch, members, units running of all there are."""
+    """Format a group as one line: state, epoch, members, assigned and total units."""
     held = sum(len(list(each_unit(member.assigned))) for member in group.members)
     units = [unit for connector in group.connectors for unit in connector.units if unit.state != "OFF"]
     failed = sum(unit.state == "FAILED" for unit in units)
