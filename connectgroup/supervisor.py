@@ -69,7 +69,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs (or is stopped by a signal, which looks the same from here)."""
+        """Whether the process runs. A process stopped by a signal counts as running: it cannot be distinguished."""
         return self.process is not None and self.process.returncode is None
 
 

@@ -625,7 +625,7 @@ class Coordinator:
         return True
 
     # ----------------------------------------------------------------------------------------------
-    # Answering
+    # Responses
 
     def _signed(self, response: Response) -> Response:
         """Add the coordinator epoch to a response; workers ignore responses of a lower coordinator epoch (D5)."""

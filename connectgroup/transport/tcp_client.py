@@ -206,7 +206,7 @@ class _Link(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    # ------------------------------------------------------------------------------------------ asyncio's side
+    # ------------------------------------------------------------------------------------------ asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -351,7 +351,7 @@ class _Connection(asyncio.Protocol):
         self._frames.clear()
         self._transport.close()
 
-    # ------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------------------------------ responses
 
     def _answer(self, header: RequestHeader, response: Response | None) -> None:
         if self._lost:
@@ -392,7 +392,7 @@ class _Connection(asyncio.Protocol):
         self._choked_at = None
         self._work()
 
-    # ------------------------------------------------------------------------------------------ endings
+    # ------------------------------------------------------------------------------------------ closing
 
     def overdue(self, now: float) -> str:
         """Return the reason to close the connection; empty if there is none."""

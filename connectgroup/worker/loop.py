@@ -182,7 +182,7 @@ class Worker:
         self._performer.runner = runner
 
     # ----------------------------------------------------------------------------------------------
-    # Life
+    # Life cycle
 
     async def run(self) -> None:
         """Join the group, run the assigned units, and return after ``stop`` when all units have stopped.
@@ -317,7 +317,7 @@ class Worker:
             await self._control.call(request, timeout_s=min(self._times.call_timeout_s, self._end_s(0.95)))
 
     # ----------------------------------------------------------------------------------------------
-    # Beat
+    # Heartbeats
 
     async def _beat_all(self) -> None:
         times, failures = self._times, 0
@@ -340,7 +340,8 @@ class Worker:
             await self._rest(None)
             return
         try:
-            # Abandoned when the lease expires, and when the member has news that this request lacks (``_speak_up``).
+            # Abandoned when the lease expires, and when the member must report a change that this request does not
+            # contain (``_speak_up``).
             async with asyncio.timeout(self._lease_s()) as given_up:
                 # The coordinator responds immediately to a heartbeat that cannot be parked. To abandon it for each new
                 # status would keep the worker from ever receiving a response while 10,000 tasks start.

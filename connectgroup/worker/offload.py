@@ -61,7 +61,7 @@ class NoThread(RuntimeError):
 
 
 async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a thread of its own and wait for its result.
+    """Call a function in a separate thread and wait for its result.
 
     It runs in a daemon thread, not in an executor: code that hangs must neither block other calls in a pool nor
     prevent the process from exiting. On a timeout or a cancellation of the caller, the thread is abandoned.

@@ -323,7 +323,7 @@ class Store:
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
         return (row[0] if row else 0) + 1
 
-    # ------------------------------------------------------------------------------------------ the place
+    # ------------------------------------------------------------------------------------------ checks of the files
 
     def _check_place(self) -> None:
         if self.path.is_dir():
