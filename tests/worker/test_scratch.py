@@ -48,7 +48,9 @@ def test_worker_deletes_nothing_through_a_symbolic_link_at_the_default_path(tmp_
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["w"]
     if link != "connectgroup":
         assert code == 2, story
-        assert f"--scratch: got '{tmp_path / 'tmp' / link}'; allowed: a directory, not a symbolic link" in story
+        # The message shows the first 80 characters of a path.
+        assert f"--scratch: got '{str(tmp_path / 'tmp' / link)[:70]}" in story
+        assert "; allowed: a directory, not a symbolic link" in story
 
 
 @pytest.fixture
