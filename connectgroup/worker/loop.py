@@ -403,7 +403,7 @@ class Worker:
             self._unanswered = None
 
     async def _rest(self, seconds: float | None) -> None:
-        """Sleep until notified, at most until the lease expires. ``None``: no other limit."""
+        """Sleep for this long, at most until the lease expires; a notification ends the sleep. ``None``: no timeout."""
         lease_s = self._lease_s()
         if seconds is None or (lease_s is not None and lease_s < seconds):
             seconds = lease_s
@@ -587,7 +587,10 @@ class Worker:
         assert isinstance(answer, UpdateConnectorsResponse)
 
     async def _ask(self, request: Request) -> Response:
-        """Send a request other than a heartbeat; retry retriable errors and lost connections, raise other errors."""
+        """Send a request other than a heartbeat; retry retriable errors and transport errors, raise other errors.
+
+        Retries end after ``assignor_timeout_s``.
+        """
         loop, times, failures = asyncio.get_running_loop(), self._times, 0
         gives_up_at = loop.time() + times.assignor_timeout_s
 
@@ -597,7 +600,7 @@ class Worker:
             except TransportError as error:
                 raise _TryAgain(str(error)) from error
             if getattr(response, "coordinator_epoch", -1) < self.member.coordinator_epoch:
-                # What it refuses may be right by now: its state is outdated (design 3.10).
+                # The state of a replaced coordinator is stale: it may reject a request that is now valid (design 3.10).
                 raise _TryAgain("answered by a coordinator that has been replaced")
             code = getattr(response, "error_code", 0)
             if code:
