@@ -477,7 +477,7 @@ class Coordinator:
         return outcome.records
 
     def _log_if_unassigned(self, group: Group) -> None:
-        """Log once per group epoch that neither a member nor the coordinator could compute a target assignment."""
+        """Log once per group epoch, with the reason, that no member or coordinator could compute an assignment."""
         computation = under_way(group)
         failed = computation is not None and not computation.member_id and group.members
         if computation is None or not failed:
