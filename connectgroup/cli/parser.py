@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     pass
 from .connectors import delete_connectors, list_connectors, put_connectors, set_target_state
 from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
-from .processes import serve_coordinator, serve_worker
+from .processes import run_up, serve_coordinator, serve_worker
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_assigning(up, "an assignor the workers offer; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not start a worker again that died")
     _add_server(up)
-    up.set_defaults(run=up)
+    up.set_defaults(run=run_up)
 
     coordinator = commands.add_parser("coordinator", help="a coordinator alone")
     coordinator.add_argument(

@@ -31,7 +31,7 @@ def _allow_open_files(max_connections: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def up(options: argparse.Namespace) -> int:
+async def run_up(options: argparse.Namespace) -> int:
     from ..config.connector_file import read_connector
     from ..plugins import load_assignor
     from ..supervisor import Supervisor, explain, summary
