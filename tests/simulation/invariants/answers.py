@@ -102,7 +102,8 @@ class TwiceIsOnce(Invariant):
                     sequence=what.sequence + 1,
                     rebalance_timeout_ms=member.settings.rebalance_timeout_ms,
                     instance_id=member.settings.instance_id,
-                    draining=member.draining,
+                    # Not the worker's own flag: a drain that began after the request was sent is another request.
+                    draining=what.member_id in group.members and group.members[what.member_id].draining,
                     owned=grouped(had) if what.owned is None else what.owned,
                     statuses=(),
                 )
