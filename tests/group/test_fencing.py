@@ -1,6 +1,6 @@
 """Epochs, lost answers, repeated requests and silence: rows HB-01..HB-19 and TO-01..TO-05 of the scenarios.
 
-Not here: HB-14 and HB-16 do not exist in the list; HB-17 (a failed write) is the runtime's; HB-18 (an assignor that
+Not here: HB-17 (a failed write) is the runtime's; HB-18 (an assignor that
 raises) is in test_computing.py. Static membership (-2, KAFKA-20747) does not exist yet: epoch -2 is refused.
 """
 

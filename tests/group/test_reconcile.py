@@ -1,6 +1,6 @@
 """One member, one step: the rows CA-01 to CA-18 of the conformance scenarios (Kafka's CurrentAssignmentBuilderTest).
 
-CA-10 and CA-14 are not in the scenarios. CA-19 is this project's: it says what a member in UNREVOKED must stop besides
+CA-19 is this project's: it says what a member in UNREVOKED must stop besides
 its pending revocation. CA-20 is about topic subscriptions by regular expression and CA-21 to CA-23 are about Streams'
 standby tasks: type ``connect`` has neither. A subscription is, here, what of the target may be handed out now: CA-17
 and CA-18 take T1 out of it, as a paused or reconfigured connector does.
