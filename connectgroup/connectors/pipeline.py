@@ -93,7 +93,7 @@ def parse_config(config: Config) -> Pipeline:
         *setting_names(sink.Settings, SINK),
     ]
     for key in config:
-        if key not in known and key not in ("task", "tasks"):
+        if key not in known:
             raise unknown_setting(key, known)
     settings = parse_settings(
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith((SOURCE, SINK))}

@@ -38,16 +38,13 @@ def require_absolute(field: str, path: str, allowed: str) -> None:
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
-def parse_settings(
-    model: type[SettingsT], config: Mapping[str, str], *, prefix: str = "", known: Iterable[str] = ()
-) -> SettingsT:
+def parse_settings(model: type[SettingsT], config: Mapping[str, str], *, prefix: str = "") -> SettingsT:
     """Parse and check the settings of one plug-in.
 
     Args:
         model: the plug-in's settings model.
         config: its configuration; the keys have no prefix.
         prefix: ``source.`` or ``sink.``: prefix of the setting names in an error.
-        known: other settings that exist, with their prefixes; one is suggested for a misspelt name.
 
     Raises:
         ConfigError: a setting is missing, unknown or not allowed; carries the first one.
@@ -55,7 +52,12 @@ def parse_settings(
     try:
         return model.model_validate(dict(config))
     except ValidationError as error:
-        raise _config_error(error.errors()[0], model, config, prefix, known) from error
+        violation = error.errors()[0]
+        key = ".".join(str(part) for part in violation["loc"])
+        if violation["type"] == "extra_forbidden":
+            raise unknown_setting(prefix + key, setting_names(model, prefix)) from error
+        described = {str(field.alias or name): field.description for name, field in model.model_fields.items()}
+        raise ConfigError(prefix + key, config.get(key, NO_VALUE), described.get(key) or violation["msg"]) from error
 
 
 def setting_names(model: type[PluginSettings], prefix: str = "") -> list[str]:
@@ -70,18 +72,3 @@ def unknown_setting(key: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(
         printable(key), UNKNOWN_SETTING, f"{near[0]} (did you mean that?)" if near else ", ".join(allowed)
     )
-
-
-def _config_error(
-    violation: Mapping[str, object] | object,
-    model: type[PluginSettings],
-    config: Mapping[str, str],
-    prefix: str,
-    known: Iterable[str],
-) -> ConfigError:
-    assert isinstance(violation, dict)
-    key = ".".join(str(part) for part in violation["loc"])
-    if violation["type"] == "extra_forbidden":
-        return unknown_setting(prefix + key, {*setting_names(model, prefix), *known})
-    described = {str(field.alias or name): field.description for name, field in model.model_fields.items()}
-    return ConfigError(prefix + key, config.get(key, NO_VALUE), described.get(key) or str(violation["msg"]))

@@ -109,7 +109,7 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
 def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path) -> None:
     # A paused worker must not be lost while the test looks at it.
     with Stage(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
-        with stage.worker("--name", "b", "--rebalance-timeout-ms", 3_000) as b:
+        with stage.worker("--name", "b", "--rebalance-timeout-ms", "3000") as b:
             wait("both at work", lambda: stage.all_run(2), a.story)
             unknown = stage.restart("x")
             assert (unknown.out, unknown.code) == ("", 2)

@@ -119,7 +119,7 @@ def _compute_here(draft: Draft, settings: GroupSettings, computation: Computatio
         # The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
         draft.write(replace(computation, error=printable(failure, most=500)))
         return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
-        # The recorded error of an earlier result does not apply to this one.
+    # The recorded error of an earlier result does not apply to this one.
     remark = printable(answer.message, most=500) or computation.error
     if remark or (draft.computation is not None and draft.computation.error):
         draft.write(replace(computation, error=remark))
