@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
 
 Integers = NDArray[np.int64]
-NOBODY = -1
+UNASSIGNED = -1
 FULL = np.iinfo(np.int64).max
 
 
@@ -65,7 +65,7 @@ def share_out(home: Integers, kind: Integers, members: int) -> Integers:
         int64[U]: new owner of each unit.
     """
     owner = home.copy()
-    owner[to_let_go(home, kind, limits(home, members))] = NOBODY
+    owner[to_release(home, kind, limits(home, members))] = UNASSIGNED
     _place(owner, kind, members)
     return owner
 
@@ -82,7 +82,7 @@ def limits(home: Integers, members: int) -> Integers:
     return limit
 
 
-def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
+def to_release(home: Integers, kind: Integers, limit: Integers) -> Integers:
     """The units that members above their limit revoke: the highest in the member's pile, of kinds the receivers lack.
 
     A pile is the units of one kind that one member owns. Revoking the top unit of a pile of height ``h`` improves the
@@ -103,19 +103,19 @@ def to_let_go(home: Integers, kind: Integers, limit: Integers) -> Integers:
     whose, what = home[units], kind[units]
     height, pile = _rank_and_run(whose * len(theirs) + what)
     here = height * takers + height + 1 - pile  # times takers, less the units of its pile revoked before it
-    let_go = []
+    release_units = []
     bounds = [*_starts(whose).tolist(), len(units)]
     for (begin, end), given_up in zip(pairwise(bounds), surplus[whose[bounds[:-1]]].tolist(), strict=True):
         gain = here[begin:end] - theirs[what[begin:end]]
         if given_up == 1:  # common case: one member joins, and every other member revokes one unit
             top = begin + int(gain.argmax())
             theirs[what[top]] += 1
-            let_go.append(units[top : top + 1])
+            release_units.append(units[top : top + 1])
             continue
         given = begin + np.argsort(-gain, kind="stable")[:given_up]
         theirs += np.bincount(what[given], minlength=len(theirs))
-        let_go.append(units[given])
-    return np.concatenate(let_go)
+        release_units.append(units[given])
+    return np.concatenate(release_units)
 
 
 def _place(owner: Integers, kind: Integers, members: int) -> None:
@@ -123,14 +123,14 @@ def _place(owner: Integers, kind: Integers, members: int) -> None:
     share, extra = divmod(len(owner), members)
     held = np.bincount(owner[owner >= 0], minlength=members)
     spare = extra - int(np.count_nonzero(held > share))
-    homeless = owner < 0
+    unplaced = owner < 0
     takers = np.flatnonzero(held < share)
     if not spare and len(takers) == 1:  # one new member and all others full: only one choice
-        owner[homeless] = takers[0]
+        owner[unplaced] = takers[0]
         return
     begin = _starts(kind)
     size = np.diff(begin, append=len(kind))
-    wanted = np.add.reduceat(homeless, begin, dtype=np.int64) if len(kind) else size
+    wanted = np.add.reduceat(unplaced, begin, dtype=np.int64) if len(kind) else size
 
     def lay(rows: Integers) -> None:
         nonlocal spare

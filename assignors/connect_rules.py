@@ -23,7 +23,7 @@ from connectgroup.assign.placement import Placement
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-NOBODY = -1
+UNASSIGNED = -1
 
 
 class Rules:
@@ -59,19 +59,19 @@ class Rules:
         self._end = np.append(self._first[1:], len(self.owner))
         self._having: dict[tuple[str, str], Mask] = {}
         self._users: dict[str, list[int]] = {}
-        self._apart: dict[int, set[int]] = {}
+        self._anti_affinity: dict[int, set[int]] = {}
         for index, placement in enumerate(self.placements):
             for thing in placement.exclusive:
                 self._users.setdefault(thing, []).append(index)
-            for other in {place[name] for name in placement.apart_from if name in place} - {index}:
-                self._apart.setdefault(index, set()).add(other)
-                self._apart.setdefault(other, set()).add(index)
+            for other in {place[name] for name in placement.anti_affinity if name in place} - {index}:
+                self._anti_affinity.setdefault(index, set()).add(other)
+                self._anti_affinity.setdefault(other, set()).add(index)
 
     def rules_of(self, connector: int) -> bool:
         """Whether any constraint other than capacity can exclude workers for its units."""
         placement = self.placements[connector]
-        return connector in self._apart or bool(
-            placement.labels or placement.most_per_worker or placement.most_per_rack or placement.exclusive
+        return connector in self._anti_affinity or bool(
+            placement.labels or placement.max_per_worker or placement.max_per_rack or placement.exclusive
         )
 
     def tasks(self, connector: int) -> slice:
@@ -83,11 +83,11 @@ class Rules:
         owner = self.owner[self.tasks(connector)]
         return np.bincount(owner[owner >= 0], minlength=self.count)
 
-    def beside(self, connector: int) -> Mask:
-        """The workers that run tasks of the connectors in its ``assignment.beside``."""
+    def affinity(self, connector: int) -> Mask:
+        """The workers that run tasks of the connectors in its ``assignment.affinity``."""
         names = self.columns.connector_names
         near = np.zeros(self.count, dtype=bool)
-        for name in self.placements[connector].beside:
+        for name in self.placements[connector].affinity:
             at = int(np.searchsorted(names, name)) if names else 0
             if at < len(names) and names[at] == name:
                 near |= self.pile(at) > 0
@@ -113,16 +113,16 @@ class Rules:
 
     def _of_tasks(self, connector: int, placement: Placement) -> Iterator[tuple[str, str, Mask]]:
         names = self.columns.connector_names
-        if placement.most_per_worker or placement.most_per_rack:
+        if placement.max_per_worker or placement.max_per_rack:
             pile = self.pile(connector)
-        if most := placement.most_per_worker:
+        if most := placement.max_per_worker:
             yield f"at most {most} tasks of {names[connector]} on a worker", "have fewer", pile < most
-        if most := placement.most_per_rack:
+        if most := placement.max_per_rack:
             in_rack = np.bincount(self.rack, weights=pile)[self.rack]
             yield f"at most {most} tasks of {names[connector]} in a rack", "are in one with fewer", in_rack < most
         for thing in placement.exclusive:
             yield f"needs {thing} of a host for itself", "are where it is free", ~self.taken(thing)
-        for other in sorted(self._apart.get(connector, ())):
+        for other in sorted(self._anti_affinity.get(connector, ())):
             yield f"must be apart from {names[other]}", "have none of it", self.pile(other) == 0
 
     def taken(self, thing: str) -> Mask:
@@ -160,16 +160,16 @@ class Rules:
         """What excludes a unit, constraint by constraint: how many of the remaining workers satisfy each that excludes
         any.
         """
-        told = []
+        assignor_state = []
         left = np.ones(self.count, dtype=bool)
         for need, do, mask in self.each(unit):
             before = int(left.sum())
             left &= mask
             if left.sum() < before:
-                told.append(f"{need}; {int(left.sum())} of {before} workers {do}")
-        return "; ".join(told)
+                assignor_state.append(f"{need}; {int(left.sum())} of {before} workers {do}")
+        return "; ".join(assignor_state)
 
-    def let_go(self) -> None:
+    def release_units(self) -> None:
         """Unassign every unit that violates a constraint; of units that exclude each other the first, sorted, stay."""
         for connector in filter(self.rules_of, range(len(self.placements))):
             rows = np.arange(self._first[connector], self._end[connector])
@@ -177,17 +177,17 @@ class Rules:
             having = np.ones(self.count, dtype=bool)
             for name, value in self.placements[connector].labels:
                 having &= self._having_label(name, value)
-            self.owner[rows[~having[self.owner[rows]]]] = NOBODY
+            self.owner[rows[~having[self.owner[rows]]]] = UNASSIGNED
             tasks = rows[(self.owner[rows] >= 0) & (self.columns.unit_task[rows] >= 0)]
             homes = self.owner[tasks].tolist()
-            self.owner[tasks] = NOBODY  # reassigned one by one below
+            self.owner[tasks] = UNASSIGNED  # reassigned one by one below
             self._keep(connector, tasks.tolist(), homes)
 
     def _keep(self, connector: int, tasks: Sequence[int], homes: Sequence[int]) -> None:
         """Reassign tasks to their workers, as far as the constraints among tasks permit."""
         placement = self.placements[connector]
         # Later connectors have not been checked yet, so they yield to this one, not this one to them.
-        earlier = [other for other in self._apart.get(connector, ()) if other < connector]
+        earlier = [other for other in self._anti_affinity.get(connector, ()) if other < connector]
         apart = np.zeros(self.count, dtype=bool)
         for other in earlier:
             apart |= self.pile(other) > 0
@@ -199,9 +199,9 @@ class Rules:
             host, rack = self._host[home], self.rack[home]
             if apart[home] or any(hosts[host] for hosts in on_host.values()):
                 continue
-            if placement.most_per_worker and on_worker[home] >= placement.most_per_worker:
+            if placement.max_per_worker and on_worker[home] >= placement.max_per_worker:
                 continue
-            if placement.most_per_rack and in_rack[rack] >= placement.most_per_rack:
+            if placement.max_per_rack and in_rack[rack] >= placement.max_per_rack:
                 continue
             self.owner[task] = home
             on_worker[home] += 1

@@ -22,7 +22,7 @@ from connectgroup.assign.api import (
     PartitionMember,
     RebalanceProtocol,
 )
-from connectgroup.assign.columns.partition import NOBODY
+from connectgroup.assign.columns.partition import UNASSIGNED
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_out
 
@@ -38,15 +38,15 @@ class CooperativeStickyAssignor(PartitionAssignor):
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
         """Assign all partitions that need not be revoked first. A topic that does not exist is ignored."""
         members = [with_generation(member) for member in group.members]
-        told = any(member is not before for member, before in zip(members, group.members, strict=True))
-        columns = (replace(group, members=members) if told else group).columns()
+        assignor_state = any(member is not before for member, before in zip(members, group.members, strict=True))
+        columns = (replace(group, members=members) if assignor_state else group).columns()
         owner = share_out(columns, stays=lowest_of_each_topic, deal=emptiest_first)
-        still_owned = (columns.partition_claim != NOBODY) & (columns.partition_claim != owner)
-        owner[still_owned] = NOBODY
+        still_owned = (columns.partition_claim != UNASSIGNED) & (columns.partition_claim != owner)
+        owner[still_owned] = UNASSIGNED
         withheld = frozenset(map(columns.partition, np.flatnonzero(still_owned).tolist()))
         answer = PartitionAssignment.from_columns(columns, owner, withheld=withheld)
         # A result must not refer to columns of another input than the caller's.
-        return replace(answer, members=tuple(answer.members)) if told else answer
+        return replace(answer, members=tuple(answer.members)) if assignor_state else answer
 
 
 def with_generation(member: PartitionMember) -> PartitionMember:

@@ -18,12 +18,12 @@ Kafka's leader keeps the state of earlier rounds in memory and loses it when it 
 it, so any member can compute any round:
 
 - current owners: ``owned``, the member's units in the current target assignment. The group keeps the delayed units of a
-  lost worker and their remaining delay (``held_back``). The group also detects that a worker returned: it reassigns the
+  lost worker and their remaining delay (``delayed``). The group also detects that a worker returned: it reassigns the
   worker its units before it runs an assignor.
-- that the previous round revoked: its result listed the revoked units in ``held_back``, so the input lists them too.
+- that the previous round revoked: its result listed the revoked units in ``delayed``, so the input lists them too.
   The group runs the assignor again as soon as all members have reached the target, that is, when those units have
   stopped; it waits no longer than the delay for a worker that does not stop.
-- n: assignor user data in the result (``told``), which the group passes to the next member that computes.
+- n: assignor user data in the result (``assignor_state``), which the group passes to the next member that computes.
 
 ``balanced`` needs one round where this assignor needs two, because the group itself waits for a unit to stop before it
 starts elsewhere. This assignor is for users who want the behavior they know from Kafka Connect.
@@ -40,10 +40,10 @@ from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectG
 from connectgroup.assign.columns.connect import ConnectColumns
 from connectgroup.protocol.units import NO_UNITS
 
-from .balanced import NOBODY, Integers, limits, to_let_go
+from .balanced import UNASSIGNED, Integers, limits, to_release
 
 BACK_OFF_BASE = 40
-MOST_ROUNDS = 200
+MAX_ROUNDS = 200
 """Upper bound on the count; the delay reaches its maximum long before."""
 
 
@@ -57,43 +57,47 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
         columns = group.columns()
         owner = columns.unit_owner.astype(np.int64)
         if not columns.member_ids:
-            return ConnectAssignment.from_columns(columns, np.full_like(owner, NOBODY))
+            return ConnectAssignment.from_columns(columns, np.full_like(owner, UNASSIGNED))
         lost = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
         twice = np.flatnonzero(columns.unit_claims > 1)
         to_place = owner < 0
         to_place[lost] = False
-        owner[twice] = NOBODY
+        owner[twice] = UNASSIGNED
 
-        left_ms = max((work.left_ms for work in group.held_back if not work.units or work.member_id), default=0)
+        left_ms = max((work.left_ms for work in group.delayed if not work.units or work.member_id), default=0)
         over = _over(columns, owner)
         revokes, rounds, delay_ms = True, 0, 0
         if left_ms:
             # A delay is already running: do not start a second one, and do not revoke during it.
             revokes, rounds = False, _rounds(columns)
             delay_ms = 0 if len(lost) else left_ms
-        elif len(over) and any(work.units and not work.member_id for work in group.held_back):
-            rounds = min(_rounds(columns) + 1, MOST_ROUNDS)
+        elif len(over) and any(work.units and not work.member_id for work in group.delayed):
+            rounds = min(_rounds(columns) + 1, MAX_ROUNDS)
             delay_ms = min(BACK_OFF_BASE ** min(rounds, 9), group.scheduled_rebalance_max_delay_ms)
             revokes = delay_ms == 0
         elif len(over):
             rounds = _rounds(columns)
         if revokes:
-            owner[over] = NOBODY
+            owner[over] = UNASSIGNED
         _deal(columns, owner, to_place)
         stopping = np.concatenate((twice, over)) if revokes else twice
-        held_back = columns.units(np.unique(stopping)) - group.waiting if len(stopping) else NO_UNITS
+        delayed = columns.units(np.unique(stopping)) - group.waiting if len(stopping) else NO_UNITS
         return ConnectAssignment.from_columns(
             columns,
             owner,
-            held_back=held_back,
-            delay_ms=max(delay_ms, group.scheduled_rebalance_max_delay_ms, 1) if held_back else delay_ms,
-            told=str(rounds).encode() if rounds else b"",
+            delayed=delayed,
+            delay_ms=max(delay_ms, group.scheduled_rebalance_max_delay_ms, 1) if delayed else delay_ms,
+            assignor_state=str(rounds).encode() if rounds else b"",
         )
 
 
 def _rounds(columns: ConnectColumns) -> int:
     """Number of consecutive rounds that delayed revocations, from the previous result's user data; 0 if unreadable."""
-    notes = [told for told in set(columns.member_told) if told.isdigit() and len(told) <= 3]
+    notes = [
+        assignor_state
+        for assignor_state in set(columns.member_assignor_state)
+        if assignor_state.isdigit() and len(assignor_state) <= 3
+    ]
     return max((int(note) for note in notes), default=0)
 
 
@@ -104,7 +108,7 @@ def _over(columns: ConnectColumns, owner: Integers) -> Integers:
     for rows in _classes(columns):
         # Tasks of one connector are revoked where they are stacked; connectors all count as one kind.
         kinds = np.where(columns.unit_task[rows] >= 0, columns.unit_connector[rows], 0).astype(np.int64)
-        found.append(rows[to_let_go(owner[rows], kinds, limits(owner[rows], members))])
+        found.append(rows[to_release(owner[rows], kinds, limits(owner[rows], members))])
     return np.concatenate(found)
 
 

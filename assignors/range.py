@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.assign.columns.partition import NOBODY
+from connectgroup.assign.columns.partition import UNASSIGNED
 from connectgroup.assign.ownership import require_topics
 
 Integers = NDArray[np.int64]
@@ -53,7 +53,7 @@ class RangeAssignor(PartitionAssignor):
             replicas = [specs[columns.topic_names[topic]].racks for topic in topics]
             cuts.append(Cut(count=count, topics=topics, takers=takers, racks=racks, replicas=replicas))
 
-        owner = np.full(len(columns.partition_topic), NOBODY, dtype=np.int64)
+        owner = np.full(len(columns.partition_topic), UNASSIGNED, dtype=np.int64)
         racks_matter = any(cut.racks_matter for cut in cuts)
         for cut in cuts:
             # Topics cut identically are matched by rack if racks matter to any topic, a single topic if to that topic.
@@ -108,7 +108,7 @@ class Cut:
     def ranges(self, *, near_first: bool) -> Integers:
         """int64[count]: for each partition the index of its taker."""
         share, extra = divmod(self.count, len(self.racks))
-        given = Given(share=share, extra=extra, owner=[NOBODY] * self.count, taken=[0] * len(self.racks))
+        given = Given(share=share, extra=extra, owner=[UNASSIGNED] * self.count, taken=[0] * len(self.racks))
         if near_first:
             near = [
                 Racks.intersection(*each)
@@ -121,7 +121,7 @@ class Cut:
         owner, taken = np.array(given.owner, dtype=np.int64), np.array(given.taken)
         needed = np.maximum(share - taken, 0)
         needed[np.flatnonzero(taken <= share)[: given.extra]] += 1
-        owner[owner == NOBODY] = np.repeat(np.arange(len(taken)), needed)
+        owner[owner == UNASSIGNED] = np.repeat(np.arange(len(taken)), needed)
         return owner
 
 
@@ -151,7 +151,7 @@ def _match_by_taker(given: Given, racks: Sequence[str | None], near: Sequence[Ra
     walks = {rack: iter([n for n in range(len(near)) if rack is None or rack in near[n]]) for rack in {*racks}}
     for taker, rack in enumerate(racks):
         while given.has_room(taker):
-            number = next((number for number in walks[rack] if given.owner[number] == NOBODY), None)
+            number = next((number for number in walks[rack] if given.owner[number] == UNASSIGNED), None)
             if number is None:
                 break
             given.give(number, taker)

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.assign.columns.partition import NOBODY
+from connectgroup.assign.columns.partition import UNASSIGNED
 
 
 class RoundRobinAssignor(PartitionAssignor):
@@ -26,7 +26,7 @@ class RoundRobinAssignor(PartitionAssignor):
         circle = columns.member_order
         wants = columns.subscribed.T
         begin = columns.topic_begin.tolist()
-        owner = np.full(len(columns.partition_topic), NOBODY, dtype=np.int64)
+        owner = np.full(len(columns.partition_topic), UNASSIGNED, dtype=np.int64)
         turn = 0
         # Consecutive topics with the same subscribers are dealt as one.
         for _, run in groupby(range(len(wants)), key=lambda topic: wants[topic].tobytes()):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.columns.partition import NOBODY, PartitionColumns, order_of
+from connectgroup.assign.columns.partition import UNASSIGNED, PartitionColumns, order_of
 
 Integers = NDArray[np.int64]
 Stays = Callable[[PartitionColumns, Integers], Integers]
@@ -120,10 +120,10 @@ def quotas(classes: Classes, rank: Integers) -> Integers:
     load = quota.sum(axis=1)
     takers = [np.flatnonzero(column) for column in classes.allowed.T]
     nothing = np.zeros(len(load), dtype=np.int64)
-    homeless = classes.size - quota.sum(axis=0)
-    for number in np.flatnonzero(homeless).tolist():
+    unplaced = classes.size - quota.sum(axis=0)
+    for number in np.flatnonzero(unplaced).tolist():
         rows = takers[number]
-        gain = _pour(int(homeless[number]), load[rows], rank[rows], home=nothing[rows], now=nothing[rows])
+        gain = _pour(int(unplaced[number]), load[rows], rank[rows], home=nothing[rows], now=nothing[rows])
         quota[rows, number] += gain
         load[rows] += gain
     busy = True
@@ -187,7 +187,9 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
     take = np.where(classes.allowed, -(quota < classes.held).astype(np.int64), far)
     to_end = square * (2 * load + 1)
     cost = -square * (2 * load - 1)
-    from_class = np.full(members, NOBODY)  # the class through which each member is reached; NOBODY: start of a chain
+    from_class = np.full(
+        members, UNASSIGNED
+    )  # the class through which each member is reached; NOBODY: start of a chain
     class_cost = np.full(len(classes.size), far)
     from_member = np.zeros(len(classes.size), dtype=np.int64)
     everybody = np.arange(members)
@@ -205,11 +207,11 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
             return []
         cost[cheaper], from_class[cheaper] = offered[cheaper], through[cheaper]
 
-        before = np.where(from_class == NOBODY, everybody, from_member[from_class])
+        before = np.where(from_class == UNASSIGNED, everybody, from_member[from_class])
         back = before
         for _ in range(members.bit_length()):
             back = back[back]
-        ends = np.unique(back[from_class[back] != NOBODY])  # on cycles
+        ends = np.unique(back[from_class[back] != UNASSIGNED])  # on cycles
         if not len(ends):
             total = cost + to_end
             ends = np.flatnonzero(total < 0)
@@ -232,7 +234,7 @@ def _chain(end: int, from_class: Integers, before: Integers) -> list[tuple[int, 
     """The transfers that lead to ``end``, from the start of the chain; one pass if they form a cycle."""
     steps: list[tuple[int, int, int]] = []
     taker = end
-    while from_class[taker] != NOBODY and (not steps or taker != end):
+    while from_class[taker] != UNASSIGNED and (not steps or taker != end):
         steps.append((int(before[taker]), int(from_class[taker]), taker))
         taker = int(before[taker])
     return steps
@@ -260,7 +262,7 @@ def keep(columns: PartitionColumns, classes: Classes, quota: Integers, stays: St
         rows, cell = held[over.reshape(-1)[cell]], cell[over.reshape(-1)[cell]]
         order = np.lexsort((rows, stays(columns, rows), cell))
         rows, cell = rows[order], cell[order]
-        owner[rows[_place_in_run(cell) >= quota.reshape(-1)[cell]]] = NOBODY
+        owner[rows[_place_in_run(cell) >= quota.reshape(-1)[cell]]] = UNASSIGNED
     return owner
 
 

@@ -8,7 +8,7 @@ the goals before it:
    constraints that exclude the workers; the assignment is retried when the group changes, and every few minutes.
 2. *Load*: a unit that must be placed goes to the worker with the lowest resulting level, weight over capacity, heaviest
    units first; among equal levels, to the rack and then to the worker with the fewest units of its connector. Units
-   without weight, mostly connectors, are counted instead. A preference of a connector (``assignment.beside``) is
+   without weight, mostly connectors, are counted instead. A preference of a connector (``assignment.affinity``) is
    honored as long as it puts no worker above the average.
 3. *Few moves*: a unit that violates no constraint stays, unless a move lowers the level of the fullest worker without
    raising another worker to the same level. At most a tenth of all units move in one result; the rest is moved in the
@@ -25,7 +25,7 @@ import numpy as np
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.protocol.units import NO_UNITS, Unit, show
 
-from .connect_rules import NOBODY, Floats, Integers, Mask, Rules
+from .connect_rules import UNASSIGNED, Floats, Integers, Mask, Rules
 
 FEWEST_MOVES = 100
 """Minimum limit on moves in one result, however small the group."""
@@ -33,7 +33,7 @@ SOON_MS = 1_000
 """Delay while conflicting tasks are being stopped, or if there are more units to move."""
 LATER_MS = 300_000
 """An unschedulable unit is retried when the group changes; this delay is for causes that the group cannot see."""
-MOST_TOLD = 3
+MAX_ASSIGNOR_STATE = 3
 MAX_PASSES = 20
 """Two or three passes are usual; this bounds the time of one computation."""
 
@@ -47,7 +47,7 @@ class WeightedAssignor(ConnectAssignor):
         """Assign every connector and task that some worker may run; the message names what excludes the others."""
         columns = group.columns()
         if not columns.member_ids:
-            return ConnectAssignment.from_columns(columns, np.full(len(columns.unit_owner), NOBODY))
+            return ConnectAssignment.from_columns(columns, np.full(len(columns.unit_owner), UNASSIGNED))
         rules = Rules(columns, group.connectors)
         waiting = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
         # Units without weight are a class of their own, each counting as one; they use no capacity.
@@ -60,7 +60,7 @@ class WeightedAssignor(ConnectAssignor):
         # the result is also returned unchanged when it is the next input.
         for _ in range(MAX_PASSES):
             before = rules.owner.copy()
-            rules.let_go()
+            rules.release_units()
             left = []
             for heavy, members in classes.items():
                 share = _Share(rules, members, heavy=heavy, moves=moves[heavy])
@@ -74,7 +74,7 @@ class WeightedAssignor(ConnectAssignor):
 def _answer(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignment:
     columns = rules.columns
     blocked = rules.blocked()
-    rules.owner[blocked] = NOBODY
+    rules.owner[blocked] = UNASSIGNED
     reasons: dict[str, list[Unit]] = {}
     soon = cut_short or bool(blocked)
     for unit in left:
@@ -83,15 +83,22 @@ def _answer(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignm
             soon = True
         else:
             reasons.setdefault(why, []).append(columns.unit(unit))
-    told = [f"{show(units, most=3)}: {why}" for why, units in reasons.items()]
-    told = [*told[:MOST_TOLD], *([f"and {len(told) - MOST_TOLD} more reasons"] if len(told) > MOST_TOLD else [])]
+    assignor_state = [f"{show(units, most=3)}: {why}" for why, units in reasons.items()]
+    assignor_state = [
+        *assignor_state[:MAX_ASSIGNOR_STATE],
+        *(
+            [f"and {len(assignor_state) - MAX_ASSIGNOR_STATE} more reasons"]
+            if len(assignor_state) > MAX_ASSIGNOR_STATE
+            else []
+        ),
+    ]
     left_out = sorted({*left, *blocked})
     return ConnectAssignment.from_columns(
         columns,
         rules.owner,
-        held_back=columns.units(np.array(left_out, dtype=np.int64)) if left_out else NO_UNITS,
+        delayed=columns.units(np.array(left_out, dtype=np.int64)) if left_out else NO_UNITS,
         delay_ms=SOON_MS if soon else LATER_MS if left_out else 0,
-        message=" | ".join(told),
+        message=" | ".join(assignor_state),
     )
 
 
@@ -130,19 +137,19 @@ class _Share:
             for unit in its[np.lexsort((its, -self.size[its]))].tolist():
                 if self.load[worker] <= rules.limit[worker]:
                     break
-                self._give(unit, NOBODY)
+                self._give(unit, UNASSIGNED)
 
     def _place(self) -> list[int]:
         """Assign every unassigned unit, the most constrained and heaviest first; return the unschedulable ones."""
         rules = self.rules
-        homeless = self.members[rules.owner[self.members] < 0]
+        unplaced = self.members[rules.owner[self.members] < 0]
         picky = np.array([rules.rules_of(index) for index in range(len(rules.placements))], dtype=bool)
-        connector = rules.columns.unit_connector[homeless]
-        order = np.lexsort((homeless, -self.size[homeless], ~picky[connector]))
+        connector = rules.columns.unit_connector[unplaced]
+        order = np.lexsort((unplaced, -self.size[unplaced], ~picky[connector]))
         left = []
-        for unit in homeless[order].tolist():
+        for unit in unplaced[order].tolist():
             worker = self._pick(unit, rules.allowed(unit))
-            if worker == NOBODY:
+            if worker == UNASSIGNED:
                 left.append(unit)
             else:
                 self._give(unit, worker)
@@ -151,12 +158,12 @@ class _Share:
     def _pick(self, unit: int, allowed: Mask) -> int:
         """Select the worker for a unit: the lowest level, then the rack and the worker with fewest of its connector."""
         if not allowed.any():
-            return NOBODY
+            return UNASSIGNED
         rules = self.rules
         connector = int(rules.columns.unit_connector[unit])
         level = (self.load + int(self.size[unit])) / rules.part
-        if rules.placements[connector].beside:
-            near = allowed & rules.beside(connector) & (level <= self.fair * (1 + 1e-9))
+        if rules.placements[connector].affinity:
+            near = allowed & rules.affinity(connector) & (level <= self.fair * (1 + 1e-9))
             allowed = near if near.any() else allowed
         lowest = np.flatnonzero(allowed & (level <= level[allowed].min() * (1 + 1e-9)))
         if len(lowest) > 1:
@@ -198,9 +205,9 @@ class _Share:
                 if connector in tried:
                     continue
                 tried.add(connector)  # its units of one size are interchangeable
-                self._give(unit, NOBODY)
+                self._give(unit, UNASSIGNED)
                 target = self._pick(unit, rules.allowed(unit) & (after < level[worker] * (1 - 1e-9)))
-                if target not in (NOBODY, worker):
+                if target not in (UNASSIGNED, worker):
                     self._give(unit, target)
                     return True
                 self._give(unit, worker)

@@ -38,7 +38,7 @@ from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.plugins import load_assignor
 from connectgroup.protocol.messages.assignment import (
-    HeldBack,
+    DelayedUnits,
     InstalledMember,
     PreparedConnector,
     PreparedMember,
@@ -129,9 +129,9 @@ def measured(size: str) -> list[Row]:
     rows: list[Row] = []
 
     def ask(
-        assignor: ConnectAssignor, case: str, members: Iterable[PreparedMember], waiting: Sequence[HeldBack] = ()
+        assignor: ConnectAssignor, case: str, members: Iterable[PreparedMember], waiting: Sequence[DelayedUnits] = ()
     ) -> tuple[ConnectAssignment, tuple[InstalledMember, ...]]:
-        question = PrepareResponse(members=tuple(members), connectors=tuple(spec), held_back=tuple(waiting))
+        question = PrepareResponse(members=tuple(members), connectors=tuple(spec), delayed=tuple(waiting))
         row, answer = timed(assignor, case, size, question)
         rows.append(row)
         return answer, members_for_install(answer)
@@ -141,9 +141,9 @@ def measured(size: str) -> list[Row]:
         balanced = [holding(share, place) for share in full]
         ask(assignor, "leaves", balanced[1:])
         answer, shares = ask(assignor, "joins", [*balanced, PreparedMember(member_id="worker-new", member_epoch=1)])
-        if answer.held_back:
+        if answer.delayed:
             rows[-1] = rows[-1]._replace(case="joins: revoke")
-            waiting = HeldBack(left_ms=answer.delay_ms, units=grouped(answer.held_back))
+            waiting = DelayedUnits(left_ms=answer.delay_ms, units=grouped(answer.delayed))
             ask(assignor, "joins: assign", [holding(share, place) for share in shares], [waiting])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return [row._replace(peak_mib=peak) for row in rows]
@@ -151,8 +151,10 @@ def measured(size: str) -> list[Row]:
 
 def holding(share: InstalledMember, place: Mapping[Unit, int]) -> PreparedMember:
     """A member after it has applied its assignment, as the coordinator sends it."""
-    places = tuple(sorted([place[unit] for unit in each_unit(share.units)]))
-    return PreparedMember(member_id=share.member_id, member_epoch=1, places=places, told=share.metadata)
+    unit_indices = tuple(sorted([place[unit] for unit in each_unit(share.units)]))
+    return PreparedMember(
+        member_id=share.member_id, member_epoch=1, unit_indices=unit_indices, assignor_state=share.metadata
+    )
 
 
 def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResponse) -> tuple[Row, ConnectAssignment]:
@@ -202,7 +204,7 @@ def judged(group: ConnectGroup, answer: ConnectAssignment) -> int:
         share, extra = divmod(len(rows), members)
         limit = np.sort(had)[::-1] - (share + (np.arange(members) < extra))
         assert taken == int(np.maximum(limit, 0).sum()), f"{taken} taken"
-        assert answer.held_back or int(has.max() - has.min()) <= 1, "not even"
+        assert answer.delayed or int(has.max() - has.min()) <= 1, "not even"
         moved += taken
     return moved
 

@@ -31,7 +31,7 @@ if __name__ == "__main__":
     # Run as a script from any directory: the modules next to this file are imported as benchmarks.NAME.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.task_log import Death, Event, Standstill, TaskLog, last_start_ns, overlaps, running, standstills
+from benchmarks.task_log import Death, Event, TaskDowntime, TaskLog, downtimes, last_start_ns, overlaps, running
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.protocol.messages.common import RestartRequest, RestartResponse
@@ -78,11 +78,11 @@ TITLES = {
     "create": "{tasks} tasks created: PUT -> all running",
     "join": "a worker joins: its first heartbeat -> balanced",
     "join moved": "   tasks moved (the minimum: {minimum})",
-    "join median": "   standstill of a moved task, median",
-    "join longest": "   standstill, longest",
-    "join sum": "   standstill, sum",
+    "join median": "   downtime of a moved task, median",
+    "join longest": "   downtime, longest",
+    "join sum": "   downtime, sum",
     "stop": "a worker stops cleanly: SIGTERM -> all running",
-    "stop longest": "   standstill, longest",
+    "stop longest": "   downtime, longest",
     "kill": "a worker is killed, its supervisor says so: SIGKILL -> all running",
     "kill silent": "a worker is killed, nobody says so (session {session:g} s): SIGKILL -> all running",
     "add": "10 tasks added in a second connector: PUT -> all running",
@@ -92,7 +92,7 @@ TITLES = {
     "roll": "rolling bounce of {workers}, process starts included",
     "roll stops": "   stops",
     "roll moves": "   moves",
-    "roll sum": "   standstill, sum",
+    "roll sum": "   downtime, sum",
     "restart": "rolling restart of {workers} by `workers restart`, process starts included",
     "restart stops": "   stops",
     "restart moves": "   moves",
@@ -381,9 +381,9 @@ class Bench:
         """Starts and stops since a point in time."""
         return (event for event in self.log.events if event.at_ns >= began_ns)
 
-    def stood(self, began_ns: int) -> list[Standstill]:
+    def stood(self, began_ns: int) -> list[TaskDowntime]:
         """Downtimes that began after a point in time."""
-        return standstills(self.log.runs, since_ns=began_ns)
+        return downtimes(self.log.runs, since_ns=began_ns)
 
     def note(self, key: str, began_ns: int, ended_ns: int) -> None:
         """Add a sample: a duration in seconds."""
@@ -404,12 +404,12 @@ def tenth(tasks: int) -> int:
     return max(1, tasks // 10)
 
 
-def longest(stood: Sequence[Standstill]) -> float:
+def longest(stood: Sequence[TaskDowntime]) -> float:
     """Seconds of the longest downtime."""
     return max((still.seconds for still in stood), default=0.0)
 
 
-def total(stood: Sequence[Standstill]) -> float:
+def total(stood: Sequence[TaskDowntime]) -> float:
     """Task-seconds of all downtimes."""
     return sum(still.seconds for still in stood)
 

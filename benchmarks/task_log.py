@@ -53,7 +53,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
+class TaskDowntime:
     """The downtime of a task that stopped and started again."""
 
     unit: str
@@ -126,14 +126,14 @@ def running(runs: Iterable[Run]) -> dict[str, list[str]]:
     return places
 
 
-def standstills(runs: Iterable[Run], *, since_ns: int) -> list[Standstill]:
+def downtimes(runs: Iterable[Run], *, since_ns: int) -> list[TaskDowntime]:
     """Each stop at or after a point in time that was followed by a start of the same task, on any worker."""
     found = []
     for unit, its in sorted(by_unit(runs).items()):
         for earlier, later in itertools.pairwise(its):
             if earlier.end_ns is not None and earlier.end_ns >= since_ns:
                 seconds = (later.begin_ns - earlier.end_ns) / 1e9
-                found.append(Standstill(unit=unit, source=earlier.member_id, target=later.member_id, seconds=seconds))
+                found.append(TaskDowntime(unit=unit, source=earlier.member_id, target=later.member_id, seconds=seconds))
     return found
 
 

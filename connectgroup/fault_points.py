@@ -26,6 +26,6 @@ POINTS: Final[Mapping[str, float]] = {
 hook: Callable[[str], bool] | None = None
 
 
-def buggify(point: str) -> bool:
+def fault_point(point: str) -> bool:
     """Whether to take the rare branch; always false outside a simulation."""
     return hook is not None and hook(point)

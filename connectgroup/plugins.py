@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
 from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
-from .assign.sandbox import declaration_offence, describe
+from .assign.sandbox import declaration_violation, describe
 from .connector import Connector
 from .dataplane.sink import Sink
 from .dataplane.source import Source
@@ -58,12 +58,12 @@ def load_partition_assignor(name: str) -> PartitionAssignor:
 def _load_assignor(kind: Kind, name: str, base: type[AnyAssignor]) -> AnyAssignor:
     found = _find(kind, name)
     assignor = _make(found, _load(found, base))
-    offence = declaration_offence(assignor)
-    if offence is None and assignor.name != name:
+    violation = declaration_violation(assignor)
+    if violation is None and assignor.name != name:
         # Members match assignors by the ``name`` of the class, operators by the name of the entry point.
-        offence = f"name: got {printable(assignor.name)!r}; allowed: {name!r}, as its entry point says"
-    if offence is not None:
-        raise PluginError(f"{_told(found)}: {offence}")
+        violation = f"name: got {printable(assignor.name)!r}; allowed: {name!r}, as its entry point says"
+    if violation is not None:
+        raise PluginError(f"{_told(found)}: {violation}")
     return assignor
 
 

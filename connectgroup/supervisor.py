@@ -36,7 +36,7 @@ from .worker.restart import RESTART_EXIT_CODE
 logger = logging.getLogger(__name__)
 
 RESTART_WAIT_S = 1.0
-LONGEST_RESTART_WAIT_S = 30.0
+MAX_RESTART_WAIT_S = 30.0
 LONG_LIFE_S = 60.0
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
 """A worker ends within its rebalance timeout; its process gets a few seconds more."""
@@ -250,7 +250,7 @@ class Supervisor:
         restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
         if not restarts:
             # A restarting worker has already left the group; a second leave would end the delay of its units.
-            await self._say_dead(worker.name, code)
+            await self._leave_for_dead_worker(worker.name, code)
         await asyncio.gather(*worker.lines, return_exceptions=True)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
         if restarts:
@@ -269,7 +269,7 @@ class Supervisor:
         worker.deaths = 0 if at_once else 1 if lived_s > LONG_LIFE_S else worker.deaths + 1
         while worker.wanted and not self._closing:
             if worker.deaths:
-                await asyncio.sleep(min(RESTART_WAIT_S * 2 ** (worker.deaths - 1), LONGEST_RESTART_WAIT_S))
+                await asyncio.sleep(min(RESTART_WAIT_S * 2 ** (worker.deaths - 1), MAX_RESTART_WAIT_S))
             if not worker.wanted or self._closing:
                 return
             try:
@@ -279,7 +279,7 @@ class Supervisor:
                 worker.deaths += 1
                 logger.error("%s cannot be started: %s", worker.name, error)
 
-    async def _say_dead(self, name: str, code: int) -> None:
+    async def _leave_for_dead_worker(self, name: str, code: int) -> None:
         """Send a leave on behalf of the worker. If it has already left, the error UNKNOWN_MEMBER_ID is ignored."""
         request = HeartbeatRequest(group_id=self.group, member_id=name, member_epoch=LEAVE_EPOCH, cause=ending(code))
 
@@ -343,10 +343,10 @@ def explain(rebalance: Rebalance) -> str:
     """Format one rebalance as one line: epoch, causes, moves, downtime."""
     parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
     if rebalance.moved:
-        parts.append(f"{rebalance.moved} moved, longest standstill {rebalance.longest_standstill_ms} ms")
+        parts.append(f"{rebalance.moved} moved, maximum downtime {rebalance.max_downtime_ms} ms")
     if rebalance.started:
-        restarted = not rebalance.moved and rebalance.longest_standstill_ms
-        downtime = f", longest downtime {rebalance.longest_standstill_ms} ms" if restarted else ""
+        restarted = not rebalance.moved and rebalance.max_downtime_ms
+        downtime = f", longest downtime {rebalance.max_downtime_ms} ms" if restarted else ""
         parts.append(f"{rebalance.started} started{downtime}")
     if not rebalance.moved + rebalance.started:
         parts.append("nothing moved")

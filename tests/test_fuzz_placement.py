@@ -17,8 +17,8 @@ TRAITS: Final = [
 ]
 SETTINGS: Final = [
     b'{"assignment.weight": "3", "assignment.task.weight": "5,1,1", "assignment.labels": "gpu=true, zone=a"}',
-    b'{"assignment.most.per.worker": "1", "assignment.most.per.rack": "100000", "x": "y"}',
-    b'{"assignment.exclusive": "port:8080", "assignment.beside": "a,b", "assignment.apart.from": "c"}',
+    b'{"assignment.max.per.worker": "1", "assignment.max.per.rack": "100000", "x": "y"}',
+    b'{"assignment.exclusive": "port:8080", "assignment.affinity": "a,b", "assignment.anti.affinity": "c"}',
 ]
 
 

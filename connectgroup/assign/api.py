@@ -62,7 +62,7 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
     minimum_version: ClassVar[int] = 0
     maximum_version: ClassVar[int] = 0
 
-    def about_worker(self, traits: WorkerTraits) -> None:
+    def configure(self, traits: WorkerTraits) -> None:
         """Receive the traits that the operator configured for this worker. Called once, before any other method.
 
         Most assignors do not need to override this.
@@ -186,7 +186,7 @@ class ConnectMember(GroupMember):
 
     Attributes:
         owned: the worker's units in the current target assignment; may name units that no longer exist.
-        told: assignor user data (``ConnectMemberAssignment.metadata``) that this assignor returned for the worker, if
+        assignor_state: assignor user data (``ConnectMemberAssignment.metadata``) that this assignor returned, if
             the current target assignment is that result. An assignor can store its state there: the group keeps it,
             the assignor does not.
         labels: names and values, sorted, as the operator configured them (``connectgroup worker --label``).
@@ -196,7 +196,7 @@ class ConnectMember(GroupMember):
     """
 
     owned: Units = NO_UNITS
-    told: bytes = b""
+    assignor_state: bytes = b""
     labels: Labels = ()
     rack: str = ""
     capacity: int = 0
@@ -228,7 +228,7 @@ class ConnectorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldWork:
+class DelayedWork:
     """Delayed units: assigned to no member for now.
 
     Attributes:
@@ -251,7 +251,7 @@ class ConnectGroup(Group):
     Attributes:
         members: the workers.
         connectors: all connectors to be assigned; names are unique.
-        held_back: the delayed units. An assignor may ignore this field: it may assign those units or omit them, and
+        delayed: the delayed units. An assignor may ignore this field: it may assign those units or omit them, and
             the coordinator gives them to no member before their delay has elapsed or their worker has returned.
         scheduled_rebalance_max_delay_ms: the group's ``scheduled.rebalance.max.delay.ms``, in milliseconds: the
             maximum time for which an assignor delays revocations. 0: no delay.
@@ -259,13 +259,13 @@ class ConnectGroup(Group):
 
     members: Sequence[ConnectMember] = ()
     connectors: Sequence[ConnectorSpec] = ()
-    held_back: Sequence[HeldWork] = ()
+    delayed: Sequence[DelayedWork] = ()
     scheduled_rebalance_max_delay_ms: int = 0
 
     @property
     def waiting(self) -> Units:
         """All units that are delayed for a lost worker."""
-        return NO_UNITS.union(*(work.units for work in self.held_back if work.member_id))
+        return NO_UNITS.union(*(work.units for work in self.delayed if work.member_id))
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -300,13 +300,13 @@ class ConnectAssignment(Assignment):
     """The result of a ``ConnectAssignor``: the target assignment of each worker.
 
     Attributes:
-        held_back: units omitted on purpose. They are delayed for ``delay_ms``; units that a worker runs, and that must
+        delayed: units omitted on purpose. They are delayed for ``delay_ms``; units that a worker runs, and that must
             stop first, are delayed at most until all members have reached this target.
         delay_ms: run the assignor again after this time, whatever happens; 0 is never.
     """
 
     members: Sequence[ConnectMemberAssignment] = ()
-    held_back: Units = NO_UNITS
+    delayed: Units = NO_UNITS
     delay_ms: int = 0
 
     @classmethod
@@ -315,10 +315,10 @@ class ConnectAssignment(Assignment):
         columns: ConnectColumns,
         owner: Integers,
         *,
-        held_back: Units = NO_UNITS,
+        delayed: Units = NO_UNITS,
         delay_ms: int = 0,
         message: str = "",
-        told: bytes = b"",
+        assignor_state: bytes = b"",
     ) -> ConnectAssignment:
         """Return a result given as one array. Each member's metadata has the version that the member sent.
 
@@ -326,15 +326,15 @@ class ConnectAssignment(Assignment):
             columns: the return value of ``group.columns()``.
             owner: integers of shape ``(units,)``: for each unit the index of its member in
                 ``columns.member_ids``, -1 for none.
-            held_back: the units with -1 that are omitted on purpose.
+            delayed: the units with -1 that are omitted on purpose.
             delay_ms: their delay in milliseconds.
             message: information for operators.
-            told: assignor user data, equal for all members.
+            assignor_state: assignor user data, equal for all members.
         """
-        from .columns.connect import shares_of
+        from .columns.connect import assignments_of
 
-        members = Lazy(lambda: shares_of(columns, owner, told), origin=(columns, owner, told))
-        return cls(members=members, held_back=held_back, delay_ms=delay_ms, message=message)
+        members = Lazy(lambda: assignments_of(columns, owner, assignor_state), origin=(columns, owner, assignor_state))
+        return cls(members=members, delayed=delayed, delay_ms=delay_ms, message=message)
 
     @property
     def by_column(self) -> tuple[ConnectColumns, Integers, bytes] | None:
@@ -446,9 +446,9 @@ class PartitionAssignment(Assignment):
                 ``columns.member_ids``, -1 for none.
             withheld: the partitions with -1 that are omitted on purpose.
         """
-        from .columns.partition import shares_of
+        from .columns.partition import assignments_of
 
-        members = Lazy(lambda: shares_of(columns, owner), origin=(columns, owner))
+        members = Lazy(lambda: assignments_of(columns, owner), origin=(columns, owner))
         return cls(members=members, withheld=withheld)
 
     @property

@@ -11,7 +11,7 @@ from .api import ConnectAssignment, ConnectAssignor, ConnectGroup, Metadata, Par
 
 if TYPE_CHECKING:
     pass
-from .sandbox import _guarded, _metadata_offence, declaration_offence, who
+from .sandbox import _guarded, _metadata_violation, declaration_violation, who
 
 
 def assignor_info(
@@ -30,9 +30,9 @@ def assignor_info(
         return assignor.metadata(subscribed) if isinstance(assignor, PartitionAssignor) else assignor.metadata()
 
     said = _guarded(assignor, "metadata", ask)
-    offence = declaration_offence(assignor) or _metadata_offence(assignor, said)
-    if offence is not None:
-        raise PluginError(f"{who(assignor)}: {offence}")
+    violation = declaration_violation(assignor) or _metadata_violation(assignor, said)
+    if violation is not None:
+        raise PluginError(f"{who(assignor)}: {violation}")
     return AssignorInfo(
         name=assignor.name,
         minimum_version=assignor.minimum_version,
@@ -55,10 +55,10 @@ def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember,
     if assignment.by_column is not None:
         from .columns.connect import wire_shares_of
 
-        columns, owner, told = assignment.by_column
+        columns, owner, assignor_state = assignment.by_column
         shares = wire_shares_of(columns, owner)
         return tuple(
-            InstalledMember(member_id=member_id, version=version, units=units, metadata=told)
+            InstalledMember(member_id=member_id, version=version, units=units, metadata=assignor_state)
             for member_id, version, units in zip(columns.member_ids, columns.member_versions, shares, strict=True)
         )
     return tuple(

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 ThingT = TypeVar("ThingT", Unit, TopicPartition)
 
 
-def first_offence(
+def first_violation(
     shares: Iterable[tuple[str, Iterable[ThingT]]],
     *,
     members: Collection[str],
     units: AbstractSet[ThingT],
-    held_back: AbstractSet[ThingT] = frozenset(),
+    delayed: AbstractSet[ThingT] = frozenset(),
     waiting: AbstractSet[ThingT] = frozenset(),
 ) -> str | None:
     """Return the first violation of an assignment and the number of further ones as one line; None if it is valid.
@@ -28,7 +28,7 @@ def first_offence(
         shares: member id and its units, repeats included.
         members: the members of the group.
         units: all units; each must be assigned exactly once, unless the group has no members.
-        held_back: units in ``units`` that the assignor omits on purpose, and therefore must not assign.
+        delayed: units in ``units`` that the assignor omits on purpose, and therefore must not assign.
         waiting: units in ``units`` that are delayed for a lost worker; they may be assigned or omitted.
 
     Source: "Connect on the new protocol", ConnectGroupInstallAssignment, request validation.
@@ -36,22 +36,22 @@ def first_offence(
     listed = [(member_id, list(given)) for member_id, given in shares]
     if waiting:
         listed = [(member_id, [unit for unit in given if unit not in waiting]) for member_id, given in listed]
-        units, held_back = units - waiting, held_back - waiting
-    for unit in sorted(held_back - units):
+        units, delayed = units - waiting, delayed - waiting
+    for unit in sorted(delayed - units):
         return f"{printable(unit)}, held back, does not exist"
-    to_give = units - held_back if held_back else units
+    to_give = units - delayed if delayed else units
     everything = [unit for _, given in listed for unit in given]
     known = all(member_id in members for member_id, _ in listed)
     once = len({member_id for member_id, _ in listed}) == len(listed)
     if known and once and len(everything) == len(to_give) and to_give == set(everything):
         return None  # fast path: a valid assignment takes a few passes at C speed
 
-    offences: list[str] = []
+    violations: list[str] = []
     for member_id in sorted({member_id for member_id, _ in listed}):
         if member_id not in members:
-            offences.append(f"{printable(member_id)} is not a member")
+            violations.append(f"{printable(member_id)} is not a member")
         if sum(name == member_id for name, _ in listed) > 1:
-            offences.append(f"{printable(member_id)} is listed twice")
+            violations.append(f"{printable(member_id)} is listed twice")
     holders: dict[ThingT, list[str]] = {}
     for member_id, given in sorted(listed, key=lambda share: share[0]):
         for unit in given:
@@ -59,16 +59,16 @@ def first_offence(
     for unit in sorted(holders):
         names = [printable(member_id) for member_id in holders[unit]]
         if unit not in units:
-            offences.append(f"{printable(unit)}, given to {names[0]}, does not exist")
-        elif unit in held_back:
-            offences.append(f"{printable(unit)}, given to {names[0]}, is held back")
+            violations.append(f"{printable(unit)}, given to {names[0]}, does not exist")
+        elif unit in delayed:
+            violations.append(f"{printable(unit)}, given to {names[0]}, is held back")
         elif len(names) > 1:
-            offences.append(f"{printable(unit)} is given twice, to {names[0]} and {names[1]}")
+            violations.append(f"{printable(unit)} is given twice, to {names[0]} and {names[1]}")
     if members:
-        offences.extend(f"{printable(unit)} is given to nobody" for unit in sorted(to_give - holders.keys()))
-    if not offences:
+        violations.extend(f"{printable(unit)} is given to nobody" for unit in sorted(to_give - holders.keys()))
+    if not violations:
         return None
-    return offences[0] if len(offences) == 1 else f"{offences[0]} (and {len(offences) - 1} more)"
+    return violations[0] if len(violations) == 1 else f"{violations[0]} (and {len(violations) - 1} more)"
 
 
 def _not_subscribed(partition: TopicPartition, member_id: str) -> str:

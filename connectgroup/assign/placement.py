@@ -21,12 +21,12 @@ from ..protocol.units import printable
 PREFIX: Final = "assignment."
 MAX_TASKS: Final = 100_000
 """Tasks of one connector; a group also has a limit in bytes (``group.sizes``)."""
-LARGEST_WEIGHT: Final = 1_000_000
-LARGEST_CAPACITY: Final = 1_000_000_000
-LARGEST_TRAITS: Final = 4_096
+MAX_WEIGHT: Final = 1_000_000
+MAX_CAPACITY: Final = 1_000_000_000
+MAX_TRAITS: Final = 4_096
 """Bytes of all strings in one worker's traits: 1,000 workers must fit into one frame."""
-MOST_LABELS: Final = 64
-LONGEST_WORD: Final = 249
+MAX_LABELS: Final = 64
+MAX_WORD: Final = 249
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -40,23 +40,23 @@ class Placement:
         task_weights: ``assignment.task.weight``: one number for all tasks, or one per task (``5,1,1``; a missing one
             is 1); empty means 1 each.
         labels: ``assignment.labels``, sorted: a worker must have all of them (``gpu=true,zone=a``).
-        most_per_worker: ``assignment.most.per.worker``: maximum number of its tasks on one worker; 0 is no limit.
-        most_per_rack: ``assignment.most.per.rack``: maximum number of its tasks in one rack; 0 is no limit. Workers
+        max_per_worker: ``assignment.max.per.worker``: maximum number of its tasks on one worker; 0 is no limit.
+        max_per_rack: ``assignment.max.per.rack``: maximum number of its tasks in one rack; 0 is no limit. Workers
             without a rack count as one rack.
         exclusive: ``assignment.exclusive``, sorted: resources of a host (``port:8080``) that each task needs for
             itself.
-        beside: ``assignment.beside``, sorted: connectors whose tasks should run on the same worker. A preference.
-        apart_from: ``assignment.apart.from``, sorted: connectors whose tasks must not run on the same worker.
+        affinity: ``assignment.affinity``, sorted: connectors whose tasks should run on the same worker. A preference.
+        anti_affinity: ``assignment.anti.affinity``, sorted: connectors whose tasks must not run on the same worker.
     """
 
     weight: int = 0
     task_weights: tuple[int, ...] = ()
     labels: Labels = ()
-    most_per_worker: int = 0
-    most_per_rack: int = 0
+    max_per_worker: int = 0
+    max_per_rack: int = 0
     exclusive: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    apart_from: tuple[str, ...] = ()
+    affinity: tuple[str, ...] = ()
+    anti_affinity: tuple[str, ...] = ()
 
     def weights_of(self, num_tasks: int) -> tuple[int, ...]:
         """The weight of each task; empty if all have the default of 1."""
@@ -89,7 +89,7 @@ def placement_of(config: Mapping[str, str]) -> Placement:
     return Placement(**fields)
 
 
-def most_tasks(config: Mapping[str, str]) -> int:
+def max_tasks(config: Mapping[str, str]) -> int:
     """``tasks.max``: the maximum number of tasks of a connector, 1 if not set.
 
     Raises:
@@ -117,14 +117,14 @@ def _whole(least: int, most: int) -> Callable[[str, str], int]:
 
 
 def _weights(key: str, text: str) -> tuple[int, ...]:
-    one = _whole(0, LARGEST_WEIGHT)
+    one = _whole(0, MAX_WEIGHT)
     return tuple(one(key, word) for word in text.split(","))
 
 
 def _words(key: str, text: str) -> tuple[str, ...]:
     words = [word.strip() for word in text.split(",")]
-    if not all(0 < len(word) <= LONGEST_WORD and word.isprintable() for word in words) or len(words) > MOST_LABELS:
-        raise ConfigError(key, printable(text), f"1 to {MOST_LABELS} words, separated by commas")
+    if not all(0 < len(word) <= MAX_WORD and word.isprintable() for word in words) or len(words) > MAX_LABELS:
+        raise ConfigError(key, printable(text), f"1 to {MAX_LABELS} words, separated by commas")
     return tuple(sorted(set(words)))
 
 
@@ -148,14 +148,14 @@ def labels_of(key: str, pairs: Iterable[str]) -> Labels:
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "assignment.apart.from": ("apart_from", _words),
-    "assignment.beside": ("beside", _words),
+    "assignment.anti.affinity": ("anti_affinity", _words),
+    "assignment.affinity": ("affinity", _words),
     "assignment.exclusive": ("exclusive", _words),
     "assignment.labels": ("labels", _labels),
-    "assignment.most.per.rack": ("most_per_rack", _whole(1, 100_000)),
-    "assignment.most.per.worker": ("most_per_worker", _whole(1, 100_000)),
+    "assignment.max.per.rack": ("max_per_rack", _whole(1, 100_000)),
+    "assignment.max.per.worker": ("max_per_worker", _whole(1, 100_000)),
     "assignment.task.weight": ("task_weights", _weights),
-    "assignment.weight": ("weight", _whole(0, LARGEST_WEIGHT)),
+    "assignment.weight": ("weight", _whole(0, MAX_WEIGHT)),
 }
 
 
@@ -189,13 +189,13 @@ def check_traits(traits: WorkerTraits) -> None:
     """
     words = [traits.rack, traits.host, *(word for pair in traits.labels for word in pair)]
     for word in words:
-        if len(word) > LONGEST_WORD or not word.isprintable():
-            raise ConfigError("labels, rack, host", printable(word), f"printable words of at most {LONGEST_WORD}")
+        if len(word) > MAX_WORD or not word.isprintable():
+            raise ConfigError("labels, rack, host", printable(word), f"printable words of at most {MAX_WORD}")
     names = [name for name, _ in traits.labels]
-    if len(names) > MOST_LABELS or not all(names) or names != sorted(set(names)):
-        raise ConfigError("labels", printable(", ".join(names)), f"at most {MOST_LABELS} names, each once, sorted")
-    if not 0 <= traits.capacity <= LARGEST_CAPACITY:
-        raise ConfigError("capacity", traits.capacity, f"0 to {LARGEST_CAPACITY}")
+    if len(names) > MAX_LABELS or not all(names) or names != sorted(set(names)):
+        raise ConfigError("labels", printable(", ".join(names)), f"at most {MAX_LABELS} names, each once, sorted")
+    if not 0 <= traits.capacity <= MAX_CAPACITY:
+        raise ConfigError("capacity", traits.capacity, f"0 to {MAX_CAPACITY}")
     size = sum(len(word.encode()) for word in words)
-    if size > LARGEST_TRAITS:
-        raise ConfigError("labels", f"{size} bytes", f"at most {LARGEST_TRAITS}")
+    if size > MAX_TRAITS:
+        raise ConfigError("labels", f"{size} bytes", f"at most {MAX_TRAITS}")

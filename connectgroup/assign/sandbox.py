@@ -5,7 +5,7 @@ members, every unit known and assigned exactly once, versions within range. Viol
 result gives the same message everywhere. A call that never returns is the caller's responsibility: run it in a thread
 with a time limit. Nothing in this process can prevent ``os._exit`` in a plug-in.
 
-``first_offence`` validates an assignment only; the coordinator also uses it to check an installed assignment.
+``first_violation`` validates an assignment only; the coordinator also uses it to check an installed assignment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from ..errors import PluginError
-from ..protocol.messages.common import LARGEST_METADATA
+from ..protocol.messages.common import MAX_METADATA
 from ..protocol.units import Partitions, TopicPartition, Unit, Units, printable
 from .api import (
     Assignment,
@@ -36,7 +36,7 @@ from .placement import WorkerTraits
 if TYPE_CHECKING:
     from .columns.connect import ConnectColumns, Integers
     from .columns.partition import PartitionColumns
-from .legality import _not_subscribed, first_offence
+from .legality import _not_subscribed, first_violation
 
 GroupT = TypeVar("GroupT", bound=Group)
 
@@ -64,24 +64,24 @@ def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) ->
 
     def ask() -> tuple[AssignmentT, str | None]:
         answer = assignor.assign(group)
-        return answer, _offence(assignor, group, answer)
+        return answer, _violation(assignor, group, answer)
 
-    answer, offence = _guarded(assignor, "assign", ask)
-    if offence is not None:
-        raise PluginError(f"{who(assignor)}: {offence}")
+    answer, violation = _guarded(assignor, "assign", ask)
+    if violation is not None:
+        raise PluginError(f"{who(assignor)}: {violation}")
     return answer
 
 
-def introduce(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
+def configure_assignor(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
     """Pass the traits of its worker to the assignor.
 
     Raises:
-        PluginError: ``about_worker`` raised.
+        PluginError: ``configure`` raised.
     """
-    _guarded(assignor, "about_worker", lambda: assignor.about_worker(traits))
+    _guarded(assignor, "configure", lambda: assignor.configure(traits))
 
 
-def tell_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignment) -> None:
+def notify_plugin_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignment) -> None:
     """Pass the member's target assignment to the assignor.
 
     Raises:
@@ -90,7 +90,7 @@ def tell_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemberAssignm
     _guarded(assignor, "on_assignment", lambda: assignor.on_assignment(share))
 
 
-def declaration_offence(assignor: Assignor[Any, Any, Any]) -> str | None:
+def declaration_violation(assignor: Assignor[Any, Any, Any]) -> str | None:
     """Return the violation in an assignor's name or versions; None if there is none.
 
     Source: "Connect on the new protocol", request validation of the heartbeat.
@@ -149,7 +149,7 @@ def describe(error: BaseException) -> str:
     return f"{name}: {printable(text, most=200)}" if text else name
 
 
-def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) -> str | None:
+def _violation(assignor: Assignor[Any, Any, Any], group: Group, answer: object) -> str | None:
     expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectGroup) else PartitionAssignment
     share = ConnectMemberAssignment if isinstance(group, ConnectGroup) else PartitionMemberAssignment
     if inspect.iscoroutine(answer):
@@ -157,25 +157,25 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
         return f"assign is async; allowed: a plain method that returns {expected.__name__}"
     if not isinstance(answer, expected):
         return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
-    if offence := _number_offence("error", answer.error):
-        return offence
+    if violation := _number_violation("error", answer.error):
+        return violation
     if not isinstance(answer.message, str):
         return f"message: got {_type(answer.message)}; allowed: a string"
     if answer.error:
         return None
     if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup):
-        if offence := _delay_offence(answer):
-            return offence
+        if violation := _delay_violation(answer):
+            return violation
         if answer.by_column is not None:
-            columns, owner, told = answer.by_column
-            if offence := _bytes_offence(told):
-                return offence
-            return _column_offence(group, columns, owner, held_back=answer.held_back)
+            columns, owner, assignor_state = answer.by_column
+            if violation := _bytes_violation(assignor_state):
+                return violation
+            return _column_violation(group, columns, owner, delayed=answer.delayed)
     if isinstance(answer, PartitionAssignment) and isinstance(group, PartitionGroup):
         if not _all_things(answer.withheld, TopicPartition):
             return f"withheld: got {printable(repr(answer.withheld))}; allowed: a frozenset of TopicPartition"
         if answer.by_column is not None:
-            return _partition_column_offence(group, *answer.by_column, withheld=answer.withheld)
+            return _partition_column_violation(group, *answer.by_column, withheld=answer.withheld)
     if not isinstance(answer.members, Sequence):
         # A generator would be exhausted after the first pass.
         return f"members: got {_type(answer.members)}; allowed: a list or tuple of {share.__name__}"
@@ -186,24 +186,24 @@ def _offence(assignor: Assignor[Any, Any, Any], group: Group, answer: object) ->
         if not isinstance(member.member_id, str):
             return f"member_id: got {printable(repr(member.member_id))}; allowed: a string"
     for member in sorted(members, key=lambda member: member.member_id):
-        offence = _share_offence(assignor, member)
-        if offence is not None:
-            return f"{printable(member.member_id)}: {offence}"
+        violation = _share_violation(assignor, member)
+        if violation is not None:
+            return f"{printable(member.member_id)}: {violation}"
     known = {member.member_id for member in group.members}
     if isinstance(group, ConnectGroup) and isinstance(answer, ConnectAssignment):
-        return first_offence(
+        return first_violation(
             [(member.member_id, member.units) for member in members],
             members=known,
             units=frozenset(group.units),
-            held_back=answer.held_back,
+            delayed=answer.delayed,
             waiting=group.waiting,
         )
     if isinstance(group, PartitionGroup) and isinstance(answer, PartitionAssignment):
-        return _partition_offence(group, members, answer.withheld)
+        return _partition_violation(group, members, answer.withheld)
     return None
 
 
-def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None:
+def _share_violation(assignor: Assignor[Any, Any, Any], member: Any) -> str | None:
     kind: type[Any] = Unit if isinstance(member, ConnectMemberAssignment) else TopicPartition
     things = member.units if kind is Unit else member.partitions
     if not isinstance(things, (frozenset, set)):
@@ -212,7 +212,7 @@ def _share_offence(assignor: Assignor[Any, Any, Any], member: Any) -> str | None
     odd = sorted(printable(repr(thing)) for thing in things if not _is_thing(thing, kind))
     if odd:
         return f"its share holds {odd[0]}; allowed: {kind.__name__}"
-    return _metadata_offence(assignor, member)
+    return _metadata_violation(assignor, member)
 
 
 def _is_thing(thing: object, kind: type[Any]) -> bool:
@@ -223,60 +223,60 @@ def _all_things(things: object, kind: type[Any]) -> bool:
     return isinstance(things, (frozenset, set)) and all(_is_thing(thing, kind) for thing in things)
 
 
-def _metadata_offence(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
+def _metadata_violation(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
     """Validate metadata to or from an assignor: version within range, metadata of type bytes and within the limit."""
     if not isinstance(said, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
         return f"metadata returned {_type(said)}; allowed: Metadata"
     field = "reason" if isinstance(said, Metadata) else "error"
-    if offence := _number_offence(field, getattr(said, field)):
-        return offence
+    if violation := _number_violation(field, getattr(said, field)):
+        return violation
     low, high = assignor.minimum_version, assignor.maximum_version
     if not _is_integer(said.version) or not low <= said.version <= high:
         return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
-    return _bytes_offence(said.metadata)
+    return _bytes_violation(said.metadata)
 
 
-def _number_offence(field: str, number: object) -> str | None:
+def _number_violation(field: str, number: object) -> str | None:
     """Validate an assignor's own number, an error or a reason: one byte on the wire."""
     if not _is_integer(number) or not -128 <= number <= 127:
         return f"{field}: got {printable(repr(number))}; allowed: -128 .. 127"
     return None
 
 
-def _bytes_offence(metadata: object) -> str | None:
+def _bytes_violation(metadata: object) -> str | None:
     if not isinstance(metadata, bytes):
         return f"metadata: got {_type(metadata)}; allowed: bytes"
-    if len(metadata) > LARGEST_METADATA:
-        return f"metadata: got {len(metadata)} bytes; allowed: at most {LARGEST_METADATA}"
+    if len(metadata) > MAX_METADATA:
+        return f"metadata: got {len(metadata)} bytes; allowed: at most {MAX_METADATA}"
     return None
 
 
-def _delay_offence(answer: ConnectAssignment) -> str | None:
+def _delay_violation(answer: ConnectAssignment) -> str | None:
     if not _is_integer(answer.delay_ms) or not 0 <= answer.delay_ms < 1 << 31:
         return f"delay_ms: got {printable(repr(answer.delay_ms))}; allowed: 0 .. {(1 << 31) - 1}"
-    if not _all_things(answer.held_back, Unit):
-        return f"held_back: got {printable(repr(answer.held_back))}; allowed: a frozenset of Unit"
-    if answer.held_back and not answer.delay_ms:
-        return f"held_back: got {len(answer.held_back)} units with delay_ms 0; allowed: a delay_ms above 0"
+    if not _all_things(answer.delayed, Unit):
+        return f"delayed: got {printable(repr(answer.delayed))}; allowed: a frozenset of Unit"
+    if answer.delayed and not answer.delay_ms:
+        return f"delayed: got {len(answer.delayed)} units with delay_ms 0; allowed: a delay_ms above 0"
     return None
 
 
-def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, held_back: Units) -> str | None:
-    if offence := _array_offence(columns, group.columns(), owner, len(columns.unit_owner), columns.unit):
-        return offence
+def _column_violation(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, delayed: Units) -> str | None:
+    if violation := _array_violation(columns, group.columns(), owner, len(columns.unit_owner), columns.unit):
+        return violation
     left_out = owner < 0
-    if held_back or group.waiting:
-        held, waiting = columns.indices(held_back), columns.indices(group.waiting)
-        fine = len(held) == len(held_back) and bool(left_out[held].all())
+    if delayed or group.waiting:
+        held, waiting = columns.indices(delayed), columns.indices(group.waiting)
+        fine = len(held) == len(delayed) and bool(left_out[held].all())
         left_out[held] = left_out[waiting] = False
         if fine and not (left_out.any() and columns.member_ids):
             return None
         shares = [(member.member_id, member.units) for member in ConnectAssignment.from_columns(columns, owner).members]
-        return first_offence(
+        return first_violation(
             shares,
             members=columns.member_ids,
             units=frozenset(group.units),
-            held_back=held_back,
+            delayed=delayed,
             waiting=group.waiting,
         )
     if columns.member_ids and left_out.any():
@@ -286,17 +286,17 @@ def _column_offence(group: ConnectGroup, columns: ConnectColumns, owner: Integer
     return None
 
 
-def _partition_column_offence(
+def _partition_column_violation(
     group: PartitionGroup, columns: PartitionColumns, owner: Integers, *, withheld: Partitions
 ) -> str | None:
-    """As ``_column_offence``; in addition, an array may assign a partition to a member that is not subscribed to it."""
+    """Like ``_column_violation``; also, an array may assign a partition to a member that is not subscribed to it."""
     import numpy as np
 
     name = columns.partition
-    if offence := _array_offence(columns, group.columns(), owner, len(columns.partition_owner), name):
-        return offence
+    if violation := _array_violation(columns, group.columns(), owner, len(columns.partition_owner), name):
+        return violation
     if {name(index) for index in np.flatnonzero(owner < 0).tolist()} != withheld:
-        return _partition_offence(group, PartitionAssignment.from_columns(columns, owner).members, withheld)
+        return _partition_violation(group, PartitionAssignment.from_columns(columns, owner).members, withheld)
     given = np.flatnonzero(owner >= 0)
     kind = columns.member_kind[owner[given]]
     for index in given[~columns.subscribed[kind, columns.partition_topic[given]]][:1].tolist():
@@ -304,7 +304,7 @@ def _partition_column_offence(
     return None
 
 
-def _array_offence(
+def _array_violation(
     columns: ConnectColumns | PartitionColumns,
     expected: ConnectColumns | PartitionColumns,
     owner: Integers,
@@ -327,12 +327,12 @@ def _array_offence(
     return None
 
 
-def _partition_offence(group: PartitionGroup, members: Sequence[Any], withheld: Partitions) -> str | None:
+def _partition_violation(group: PartitionGroup, members: Sequence[Any], withheld: Partitions) -> str | None:
     given = [(member.member_id, member.partitions) for member in members]
     known = {member.member_id: member.subscribed for member in group.members}
-    offence = first_offence(given, members=known, units=frozenset(group.partitions), held_back=withheld)
-    if offence is not None:
-        return offence
+    violation = first_violation(given, members=known, units=frozenset(group.partitions), delayed=withheld)
+    if violation is not None:
+        return violation
     for member_id, partitions in sorted(given):
         for partition in sorted(partitions):
             if partition.topic not in known[member_id]:

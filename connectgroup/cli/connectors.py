@@ -14,13 +14,13 @@ from ..protocol.messages.connectors import (
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
-from ..protocol.records.connect import WantedState
+from ..protocol.records.connect import TargetState
 
 if TYPE_CHECKING:
     pass
 from .requests import describe_group, send_request
 
-STATES = {"resume": WantedState.RUNNING, "pause": WantedState.PAUSED, "stop": WantedState.STOPPED}
+STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}
 
 
 async def list_connectors(options: argparse.Namespace) -> int:
@@ -31,14 +31,14 @@ async def list_connectors(options: argparse.Namespace) -> int:
 
 
 async def put_connectors(options: argparse.Namespace) -> int:
-    from ..assign.placement import most_tasks
+    from ..assign.placement import max_tasks
     from ..config.connector_file import read_connector
     from ..masking import without_secrets
     from ..plugins import load_connector_class
     from ..worker.runner import one_line
 
     connector = read_connector(options.file)
-    most_tasks(connector.config)
+    max_tasks(connector.config)
     # Validate here, so that the operator sees the error, and not only in the log of the worker that would own it.
     cls = load_connector_class(connector.config["connector.class"])
     try:
@@ -55,7 +55,7 @@ async def delete_connectors(options: argparse.Namespace) -> int:
 
 
 async def set_target_state(options: argparse.Namespace) -> int:
-    return await _change(options, ConnectorChange(connector=options.name, wanted_state=STATES[options.action]))
+    return await _change(options, ConnectorChange(connector=options.name, target_state=STATES[options.action]))
 
 
 async def _change(options: argparse.Namespace, change: ConnectorChange) -> int:

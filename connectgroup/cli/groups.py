@@ -42,11 +42,11 @@ async def describe_groups(options: argparse.Namespace) -> int:
             print(f"  runs {show(each_unit(member.assigned), most=20)}")
             if member.pending_revocation:
                 print(f"  is stopping {show(each_unit(member.pending_revocation), most=20)}")
-        for waiting in group.held_back:
+        for waiting in group.delayed:
             who = f"worker {waiting.instance_id or waiting.member_id}" if waiting.member_id else "the assignor"
             print(f"waiting {waiting.left_ms / 1000:.1f} s more for {who}: {show(each_unit(waiting.units), most=20)}")
         for connector in group.connectors:
-            print(f"connector {connector.connector}: {connector.wanted_state}, version {connector.version}")
+            print(f"connector {connector.connector}: {connector.target_state}, version {connector.version}")
             for unit in connector.units:
                 where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
                 print(f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip())
@@ -88,9 +88,9 @@ async def explain_groups(options: argparse.Namespace) -> int:
             for move in rebalance.moves if options.moves else ():
                 unit = Unit(move.connector, move.task)
                 if move.source == move.target:
-                    print(f"  {unit}: started again on {move.target}, downtime {move.standstill_ms} ms")
+                    print(f"  {unit}: started again on {move.target}, downtime {move.downtime_ms} ms")
                     continue
-                stood = f"stood still {move.standstill_ms} ms" if move.source else "started"
+                stood = f"stood still {move.downtime_ms} ms" if move.source else "started"
                 print(f"  {unit}: {move.source or 'nowhere'} -> {move.target}, {stood}")
     return 0
 

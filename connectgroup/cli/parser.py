@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_coordinator(command)
         command.set_defaults(run=function)
     explain.add_argument("--last", type=_count, default=10, help="how many rebalances (10)")
-    explain.add_argument("--moves", action="store_true", help="every move with its standstill")
+    explain.add_argument("--moves", action="store_true", help="every move with its downtime")
 
     workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")

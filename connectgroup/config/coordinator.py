@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from ..errors import ConfigError
-from ..group.connect.settings import GroupSettings, ServerAssign
+from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings
 
@@ -57,7 +57,7 @@ class CoordinatorConfig(Settings):
             raise ConfigError("host", self.host, LOOPBACK)
         return self
 
-    def group_settings(self, server_assignors: Mapping[str, ServerAssign]) -> GroupSettings:
+    def group_settings(self, server_assignors: Mapping[str, ServerAssignorCall]) -> GroupSettings:
         """Return the settings of the group rules."""
         return GroupSettings(
             session_timeout_ms=self.session_timeout_ms,
@@ -66,5 +66,5 @@ class CoordinatorConfig(Settings):
             server_assignors=server_assignors,
             scheduled_delay_ms=self.scheduled_rebalance_max_delay_ms,
             assignment_interval_ms=self.assignment_interval_ms,
-            most_moves=self.moves_per_round,
+            max_moves=self.moves_per_round,
         )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from ..assign.placement import LARGEST_CAPACITY, MOST_LABELS, WorkerTraits, check_traits, labels_of
+from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
 from ..errors import ConfigError
 from ..member.state_machine import MemberSettings
 from .base import DEFAULT_PORT, Milliseconds, Name, Settings, parse_address
@@ -46,8 +46,8 @@ class WorkerConfig(Settings):
     assignors: tuple[Name, ...] = ("balanced",)
     server_assignor: Name | None = None
     listeners: tuple[Name, ...] = ()
-    capacity: Annotated[int, Field(ge=1, le=LARGEST_CAPACITY)] | None = None
-    labels: Annotated[tuple[Name, ...], Field(max_length=MOST_LABELS)] = ()
+    capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
+    labels: Annotated[tuple[Name, ...], Field(max_length=MAX_LABELS)] = ()
     rack: Name | None = None
     host: Name = Field(default_factory=socket.gethostname)
     scratch: Path

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 Event = Literal["on_assigned", "on_revoked", "on_lost"]
 
 
-async def tell_listener(
+async def notify_listener(
     listener: ConsumerRebalanceListener, event: Event, partitions: Partitions, generation: int
 ) -> PluginError | None:
     """Call the listener. An exception is returned as a ``PluginError`` with a one-line message."""
@@ -38,7 +38,7 @@ async def tell_listener(
     return None
 
 
-async def tell_assignor(assignor: PartitionAssignor, share: PartitionMemberAssignment) -> None:
+async def notify_plugin_assignor(assignor: PartitionAssignor, share: PartitionMemberAssignment) -> None:
     """Pass the member's assignment to the assignor that was used. An exception is logged; the assignment stands."""
     try:
         await off_loop("on_assignment", assignor.on_assignment, share)

@@ -30,7 +30,7 @@ Line = Literal["group", "offsets"]
 
 REQUEST_TIMEOUT_S = 30.0
 FIRST_WAIT_S = 0.1
-LONGEST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class GroupClient:
             if loop.time() + wait_s >= give_up:
                 raise TransportError(f"{type(request).__name__}: given up after {timeout_s:g} s: {problem}")
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
 
     def forget_coordinator(self) -> None:
         """Discard the coordinator's address, because it moved or does not respond: the next request looks it up."""

@@ -23,7 +23,7 @@ from ..transport.base import looking_up, reason
 from ..wire.framing import frame
 from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_answer, encode_call
 
-LONGEST_ANSWER: Final = 64 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 10.0
 
 _LENGTH: Final = struct.Struct(">i")
@@ -123,8 +123,8 @@ class BrokerConnection:
         writer.write(frame(data))
         await writer.drain()
         (length,) = _LENGTH.unpack(await reader.readexactly(4))
-        if not 4 <= length <= LONGEST_ANSWER:
-            raise WireError(f"an answer of {length} bytes; allowed: 4 to {LONGEST_ANSWER}")
+        if not 4 <= length <= MAX_ANSWER_BYTES:
+            raise WireError(f"an answer of {length} bytes; allowed: 4 to {MAX_ANSWER_BYTES}")
         correlation_id, answer = decode_answer(await reader.readexactly(length), to=type(request), version=version)
         if correlation_id != self._correlation_id:
             raise WireError(f"an answer to request {correlation_id}, not to {self._correlation_id}")

@@ -33,7 +33,7 @@ from ..assign.api import PartitionAssignor, PartitionMemberAssignment
 from ..config.base import checked
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition
-from .callbacks import Event, loaded, tell_assignor, tell_listener
+from .callbacks import Event, loaded, notify_listener, notify_plugin_assignor
 from .choice import choose_protocol, join_offers
 from .client import GroupClient
 from .errors import CommitRefused
@@ -41,7 +41,7 @@ from .fetching import Record
 from .listener import ConsumerRebalanceListener
 from .membership import Membership, Round
 from .offsets import Position, commit
-from .reading import MOST_FETCHED, Reading
+from .reading import MAX_FETCHED, Reading
 from .rounds import after_sync, before_joining
 from .settings import ConsumerSettings
 
@@ -139,7 +139,7 @@ class GroupConsumer:
 
     # ------------------------------------------------------------------------------------------ records
 
-    async def poll(self, timeout_s: float = 1.0, *, most: int = MOST_FETCHED) -> list[Record]:
+    async def poll(self, timeout_s: float = 1.0, *, most: int = MAX_FETCHED) -> list[Record]:
         """Return the next records, in order within a partition; none if none arrive in time. Performs group work too.
 
         Records returned before count as processed.
@@ -165,7 +165,7 @@ class GroupConsumer:
             self._reading.settle()
             give_up = time.monotonic() + timeout_s
             while True:
-                if self._keeping is not None or self._has_something_to_do():
+                if self._keeping is not None or self._has_work_to_do():
                     await self._keep_up()
                 if self._membership.changed.is_set():
                     continue  # membership changed meanwhile: handle that before records are returned
@@ -321,7 +321,7 @@ class GroupConsumer:
         self._keeping = None
         keeping.result()
 
-    def _has_something_to_do(self) -> bool:
+    def _has_work_to_do(self) -> bool:
         membership = self._membership
         return (
             membership.changed.is_set()
@@ -404,7 +404,7 @@ class GroupConsumer:
         await self._revoke(step.revoked)
         if not membership.in_group:
             return
-        await tell_assignor(
+        await notify_plugin_assignor(
             ended.assignor,
             PartitionMemberAssignment(
                 member_id=self.member_id,
@@ -434,7 +434,7 @@ class GroupConsumer:
         if self._settings.auto_commit_interval_ms is not None:
             await self._commit_if_possible()
         await self._tell("on_revoked" if self._membership.in_group else "on_lost", partitions)
-        self._let_go(partitions)
+        self._release_units(partitions)
 
     async def _give_up(self, partitions: Partitions) -> None:
         """Stop reading partitions that may already belong to another member."""
@@ -442,9 +442,9 @@ class GroupConsumer:
             return
         await self._reading.stop(partitions)
         await self._tell("on_lost", partitions)
-        self._let_go(partitions)
+        self._release_units(partitions)
 
-    def _let_go(self, partitions: Partitions) -> None:
+    def _release_units(self, partitions: Partitions) -> None:
         self._owned -= partitions
         self._reading.forget(partitions)
 
@@ -459,7 +459,7 @@ class GroupConsumer:
     async def _tell(self, event: Event, partitions: Partitions) -> None:
         """Call the listener; an exception is stored and raised at the end of ``poll``."""
         if self._listener is not None and partitions:
-            failure = await tell_listener(self._listener, event, partitions, self._taken_over)
+            failure = await notify_listener(self._listener, event, partitions, self._taken_over)
             self._reading.trouble = self._reading.trouble or failure
 
     def _raise_trouble(self) -> None:

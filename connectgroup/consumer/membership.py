@@ -45,7 +45,7 @@ from .settings import ConsumerSettings
 logger = logging.getLogger(__name__)
 
 PROTOCOL_TYPE = "consumer"
-LEAVE_PATIENCE_S = 5.0
+LEAVE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +318,7 @@ class Membership:
         leaving = LeavingMember(member_id=member_id, group_instance_id=self.settings.instance, reason=reason[:255])
         request = LeaveGroupRequest(group_id=self.settings.group, members=(leaving,))
         try:
-            await self._client.ask_coordinator(request, timeout_s=LEAVE_PATIENCE_S)
+            await self._client.ask_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
         except ConnectGroupError as error:
             logger.warning("group %s: not told that %s leaves: %s", self.settings.group, member_id, error)
 

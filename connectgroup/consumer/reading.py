@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 FETCH_SLICE_S = 0.1
 """Maximum time that one read blocks its thread, and hence the maximum wait of a rebalance for it."""
 
-MOST_FETCHED = 500
+MAX_FETCHED = 500
 
 
 class Reading:
@@ -113,7 +113,7 @@ class Reading:
     async def wait(self, wake: asyncio.Event, timeout_s: float) -> None:
         """Wait until records have arrived, the event is set, or the timeout has elapsed."""
         if self._fetch is None and self.positions:
-            self._fetch = asyncio.create_task(self._fetcher.fetch(MOST_FETCHED, FETCH_SLICE_S), name="fetch")
+            self._fetch = asyncio.create_task(self._fetcher.fetch(MAX_FETCHED, FETCH_SLICE_S), name="fetch")
         waking = asyncio.create_task(wake.wait(), name="wake")
         waited: set[asyncio.Task[object]] = {waking, *((self._fetch,) if self._fetch else ())}
         try:

@@ -15,7 +15,7 @@ from ..assign.api import ConnectAssignment, ConnectAssignor
 from ..assign.convert import group_from_prepare, members_for_install
 from ..assign.sandbox import run_assignor
 from ..errors import ConfigError, PluginError
-from ..group.connect.settings import GroupSettings, ServerAnswer, ServerAssign
+from ..group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
 from ..plugins import load_assignor
 from ..protocol.messages.assignment import PrepareResponse
 from ..protocol.messages.common import grouped
@@ -44,12 +44,12 @@ def with_own_assignor(settings: GroupSettings) -> GroupSettings:
     return replace(settings, server_assignors={**settings.server_assignors, name: own})
 
 
-def server_assignors(names: Iterable[str], *, limit_s: float | None = None) -> dict[str, ServerAssign]:
+def server_assignors(names: Iterable[str], *, limit_s: float | None = None) -> dict[str, ServerAssignorCall]:
     """Load assignors in the form that the group rules call: the plug-ins that workers run, under the same names."""
     return {name: server_assignor(name, limit_s=limit_s) for name in names}
 
 
-def server_assignor(name: str, *, limit_s: float | None = None) -> Callable[[PrepareResponse], ServerAnswer]:
+def server_assignor(name: str, *, limit_s: float | None = None) -> Callable[[PrepareResponse], ServerAssignment]:
     """Load one assignor in the form that the group rules call; ``limit_s`` as in ``as_server_assignor``.
 
     Raises:
@@ -60,8 +60,8 @@ def server_assignor(name: str, *, limit_s: float | None = None) -> Callable[[Pre
 
 def as_server_assignor(
     assignor: ConnectAssignor, *, limit_s: float | None = None
-) -> Callable[[PrepareResponse], ServerAnswer]:
-    """Wrap an assignor for the group rules; every outcome becomes a ``ServerAnswer`` or a ``PluginError``.
+) -> Callable[[PrepareResponse], ServerAssignment]:
+    """Wrap an assignor for the group rules; every outcome becomes a ``ServerAssignment`` or a ``PluginError``.
 
     Args:
         limit_s: timeout of a call. A call blocks the group rules, and with them every group of this coordinator. A
@@ -78,13 +78,13 @@ def as_server_assignor(
 
     limited = ask if limit_s is None else _limited(ask, assignor.name, limit_s)
 
-    def assign(prepared: PrepareResponse) -> ServerAnswer:
+    def assign(prepared: PrepareResponse) -> ServerAssignment:
         assignment = limited(prepared)
         if assignment.error:
             raise PluginError(f"assignor {assignor.name!r}: {assignment.message or f'error {assignment.error}'}")
-        return ServerAnswer(
+        return ServerAssignment(
             members=members_for_install(assignment),
-            held_back=grouped(assignment.held_back),
+            delayed=grouped(assignment.delayed),
             delay_ms=assignment.delay_ms,
             message=assignment.message,
         )

@@ -34,7 +34,7 @@ from ..errors import (
     StaleMemberEpoch,
     UnknownServerError,
 )
-from ..fault_points import buggify
+from ..fault_points import fault_point
 from ..group.connect.computation import under_way
 from ..group.connect.handle import GroupRequest, refusal, step
 from ..group.connect.settings import GroupSettings
@@ -52,7 +52,7 @@ from .own_assignors import with_own_assignor
 
 logger = logging.getLogger(__name__)
 
-MOST_A_TURN = 500
+MAX_INPUTS_PER_TURN = 500
 """Maximum number of commands per turn: bounds the batch and the latency of the first command."""
 
 LATE_S = 1.0
@@ -125,7 +125,7 @@ class Coordinator:
         self._asked: dict[_Command, None] = {}  # in order of arrival
         self._parked: dict[tuple[str, str], _Command] = {}
         self._heard: dict[tuple[str, str], tuple[int, float]] = {}
-        self._most_heard = 1_000
+        self._max_sequences = 1_000
         self._timers: dict[TimerKey, _Armed] = {}
         self._expired: dict[TimerKey, _Command] = {}  # by identity: queued expired timers
         self._tasks: set[asyncio.Task[None]] = set()
@@ -252,7 +252,7 @@ class Coordinator:
             if not self._queue:
                 self._has_work.clear()
                 await self._has_work.wait()
-            await self._turn([self._queue.popleft() for _ in range(min(len(self._queue), MOST_A_TURN))])
+            await self._turn([self._queue.popleft() for _ in range(min(len(self._queue), MAX_INPUTS_PER_TURN))])
 
     def _enqueue(self, command: _Command) -> None:
         self._queue.append(command)
@@ -293,8 +293,8 @@ class Coordinator:
                 touched.add(command.group_id)
             # The parked heartbeats arrived before all queued commands. If one were decided after a later heartbeat of
             # the same member, it would look stale, and a healthy member would be fenced.
-            if group.news:
-                waiting.extendleft(reversed(self._with_news(group)))
+            if group.members_to_wake:
+                waiting.extendleft(reversed(self._take_woken(group)))
         try:
             if records:
                 await self._log.append(records)
@@ -323,7 +323,7 @@ class Coordinator:
         for command, response in answers:
             command.resolve(self._signed(response))
         self._arm(parked)
-        for group_id in sorted(touched) if buggify("the coordinator forgets a group") else ():
+        for group_id in sorted(touched) if fault_point("the coordinator forgets a group") else ():
             self._drop(group_id)
 
     async def _on_refused(
@@ -371,14 +371,16 @@ class Coordinator:
         if command.group_id in self._broken:
             self._refuse(command, CoordinatorNotAvailable(str(self._broken[command.group_id])))
             return None
-        if command.group_id in self._loading or (command.answer is not None and buggify("the coordinator is loading")):
+        if command.group_id in self._loading or (
+            command.answer is not None and fault_point("the coordinator is loading")
+        ):
             self._refuse(command, CoordinatorLoadInProgress(f"group {printable(command.group_id)} is being loaded"))
             return None
         group = self._groups.get(command.group_id) or Group(command.group_id)
         request = command.what
         if not group.exists and self._is_full(request):
             self._refuse(
-                command, PolicyViolation(f"this coordinator has all of its {self._settings.most_groups} groups")
+                command, PolicyViolation(f"this coordinator has all of its {self._settings.max_groups} groups")
             )
             return None
         if isinstance(request, HeartbeatRequest) and not command.arrived:
@@ -401,7 +403,7 @@ class Coordinator:
         makes = isinstance(request, UpdateConnectorsRequest) or (
             isinstance(request, HeartbeatRequest) and request.member_epoch == JOIN_EPOCH
         )
-        most = self._settings.most_groups
+        most = self._settings.max_groups
         return makes and len(self._groups) >= most and sum(group.exists for group in self._groups.values()) >= most
 
     def _last_heard(self, who: tuple[str, str], group: Group) -> int:
@@ -412,7 +414,7 @@ class Coordinator:
         """
         now_s = self._loop.time()
         kept_s = 2 * self._settings.session_timeout_ms / 1000
-        if len(self._heard) >= self._most_heard:
+        if len(self._heard) >= self._max_sequences:
             members = {
                 (group_id, member_id): heard
                 for (group_id, member_id), heard in self._heard.items()
@@ -423,7 +425,7 @@ class Coordinator:
             ]
             others.sort(key=lambda entry: entry[1][1])
             self._heard = members | dict(others[-MAX_HEARD_OTHERS:])
-            self._most_heard = min(2 * len(self._heard) + 1_000, len(self._heard) + MAX_HEARD_OTHERS)
+            self._max_sequences = min(2 * len(self._heard) + 1_000, len(self._heard) + MAX_HEARD_OTHERS)
         sequence, at_s = self._heard.get(who, (-1, now_s))
         return sequence if who[1] in group.members or now_s - at_s < kept_s else -1
 
@@ -467,7 +469,7 @@ class Coordinator:
             assert isinstance(outcome.response, HeartbeatResponse)
             if outcome.response.error_code != InvalidRequest.code:
                 self._heard[(request.group_id, request.member_id)] = request.sequence, self._loop.time()
-        parks = outcome.parks and not buggify("a parked heartbeat is answered at once")
+        parks = outcome.parks and not fault_point("a parked heartbeat is answered at once")
         if parks and isinstance(request, HeartbeatRequest) and request.max_wait_ms > 0:
             assert isinstance(outcome.response, HeartbeatResponse)
             self._park(command, request, outcome.response)
@@ -496,7 +498,7 @@ class Coordinator:
 
     def _park(self, command: _Command, request: HeartbeatRequest, response: HeartbeatResponse) -> None:
         if command.parked_response is None:
-            wait_ms = min(request.max_wait_ms, self._settings.longest_wait_ms)
+            wait_ms = min(request.max_wait_ms, self._settings.max_park_ms)
             command.answer_by_s = self._loop.time() + wait_ms / 1000
         command.parked_response = response
         self._parked[(request.group_id, request.member_id)] = command
@@ -518,16 +520,16 @@ class Coordinator:
                 del self._parked[who]
                 command.resolve(self._signed(command.parked_response))
 
-    def _with_news(self, group: Group) -> list[_Command]:
+    def _take_woken(self, group: Group) -> list[_Command]:
         """Unpark the heartbeats of members whose response may have changed; they are decided again."""
         woken = []
-        for member_id in sorted(group.news):
+        for member_id in sorted(group.members_to_wake):
             command = self._parked.pop((group.group_id, member_id), None)
             if command is not None:
                 if command.parked_until is not None:
                     command.parked_until.cancel()
                 woken.append(command)
-        group.news.clear()
+        group.members_to_wake.clear()
         return woken
 
     # ----------------------------------------------------------------------------------------------

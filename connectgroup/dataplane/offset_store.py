@@ -96,7 +96,7 @@ class OffsetStore:
         """
         with self._transaction() as connection:
             self._check_fences(connection, owner)
-            if self._is_in_already(connection, owner, ranges):
+            if self._is_already_committed(connection, owner, ranges):
                 return False
             if write is not None:
                 write(Transaction(connection))
@@ -217,7 +217,7 @@ class OffsetStore:
         if fence < owner.fencing_token:
             raise OffsetConflict(f"{self.path}: {owner} writes before it has claimed; allowed: claim first")
 
-    def _is_in_already(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
+    def _is_already_committed(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
         """Whether the batch is already committed: False if the position of every slice is the start of its range, True
         if all positions are the ends.
 
@@ -228,7 +228,7 @@ class OffsetStore:
         if len({r.slice for r in ranges}) != len(ranges) or any(not 0 <= r.start < r.end for r in ranges):
             raise AssertionError(f"ranges of {owner} are not one forward range a slice: {ranges}")
         at_start = at_end = 0
-        offence = ""
+        violation = ""
         for r in ranges:
             row = connection.execute(
                 "SELECT position, epoch FROM connectgroup_offsets WHERE connector = ? AND slice = ?",
@@ -239,14 +239,14 @@ class OffsetStore:
                 raise _fenced(owner, r.slice, epoch)
             at_start += position == r.start
             at_end += position == r.end
-            if position != r.start and not offence:
-                offence = f"slice {r.slice} stands at {position}, the batch has [{r.start}, {r.end})"
+            if position != r.start and not violation:
+                violation = f"slice {r.slice} stands at {position}, the batch has [{r.start}, {r.end})"
         if at_start == len(ranges):
             return False
         if at_end == len(ranges):
             return True
         raise OffsetConflict(
-            f"{self.path}: {owner}: {offence}; allowed: a batch that starts where every slice of it stands"
+            f"{self.path}: {owner}: {violation}; allowed: a batch that starts where every slice of it stands"
         )
 
     @contextmanager

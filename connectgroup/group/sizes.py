@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..assign.placement import most_tasks
+from ..assign.placement import max_tasks
 from ..errors import ConfigError, InvalidRequest
 from ..protocol.messages.common import ConfigEntry, config_of
 from ..protocol.records.connect import ConnectorRecord
@@ -78,7 +78,7 @@ def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | Non
 def _tasks_max(connector: ConnectorRecord) -> int:
     """``tasks.max``; 0 if other software stored an unreadable value."""
     try:
-        return most_tasks(config_of(connector.config))
+        return max_tasks(config_of(connector.config))
     except ConfigError:
         return 0
 

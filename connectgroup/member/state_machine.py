@@ -28,7 +28,7 @@ from ..errors import (
     UnknownMemberId,
     from_code,
 )
-from ..fault_points import buggify
+from ..fault_points import fault_point
 from ..protocol.messages.common import AssignorInfo, ConfigEntry, config_of, grouped, unit_list, units_of
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
@@ -114,14 +114,14 @@ class Member:
         self._outstanding: _Outstanding | None = None
         self._full = True
         self._acknowledge = False
-        self._impatient = False
-        self._missed = False
-        self._retiring = False
+        self._flush_requested = False
+        self._missed_assignment = False
+        self._stopping_for_good = False
         self._statuses: dict[Unit, TaskStatus] = {}
         self._told_epoch = JOIN_EPOCH  # of the last target assignment that was delivered to an assignor
         self._confirmed_ms: int | None = None
         self._leave_cause = ""
-        self._comes_back = False
+        self._leaves_temporarily = False
         self._returns = False
         self.draining = False
 
@@ -129,24 +129,26 @@ class Member:
     # Requests
 
     @property
-    def has_something_to_say(self) -> bool:
+    def has_unsent_changes(self) -> bool:
         """Whether to send at once: there is something to send that the outstanding request does not contain."""
-        return self._may_speak and (self._acknowledge or self._full or self._impatient or self.phase is Phase.LEAVING)
+        return self._may_speak and (
+            self._acknowledge or self._full or self._flush_requested or self.phase is Phase.LEAVING
+        )
 
     @property
     def _may_speak(self) -> bool:
         if self.phase in (Phase.LOSING, Phase.GONE):
             return False
-        return not (self._retiring and self.phase is Phase.JOINING)
+        return not (self._stopping_for_good and self.phase is Phase.JOINING)
 
     @property
     def has_statuses(self) -> bool:
         """Whether there are statuses to report; these may be delayed to be batched."""
         return bool(self._statuses) and self.phase is Phase.MEMBER
 
-    def say_statuses(self) -> None:
+    def flush_statuses(self) -> None:
         """The batching delay for task statuses has elapsed: send them at once."""
-        self._impatient = self.has_statuses
+        self._flush_requested = self.has_statuses
 
     def drain(self) -> None:
         """Request no new units, and that the units here be moved to other members, round by round."""
@@ -155,7 +157,7 @@ class Member:
 
     def retire(self) -> list[Action]:
         """Accept no new units and do not rejoin, since this worker is about to leave. Revoke all units."""
-        self._retiring = True
+        self._stopping_for_good = True
         units = frozenset(self.owned) - self.revoking
         if not units or self.phase is Phase.LOSING:
             return []
@@ -181,10 +183,10 @@ class Member:
             self._outstanding = None
             self.phase = Phase.GONE
             leave = HeartbeatRequest(group_id=settings.group_id, member_id=settings.member_id, sequence=self._sequence)
-            if self._comes_back:
+            if self._leaves_temporarily:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
             return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause, returns=self._returns)
-        introduces = self._full or self.epoch == JOIN_EPOCH or buggify("a heartbeat says everything")
+        introduces = self._full or self.epoch == JOIN_EPOCH or fault_point("a heartbeat says everything")
         statuses = self._next_statuses()
         more_statuses = len(statuses) < len(self._statuses)
         if introduces:
@@ -217,7 +219,7 @@ class Member:
                 statuses=statuses,
             )
         self._full = self._acknowledge = False
-        self._impatient = more_statuses
+        self._flush_requested = more_statuses
         self._outstanding = _Outstanding(request, now_ms)
         return request
 
@@ -273,7 +275,7 @@ class Member:
         actions: list[Action] = []
         if response.assignment is not None:
             actions = [*self._tell_assignor(response.assignment), *self._take(response.assignment)]
-        if response.restart and not (self._retiring or self.draining):
+        if response.restart and not (self._stopping_for_good or self.draining):
             actions.append(Restart())
         return actions
 
@@ -305,13 +307,13 @@ class Member:
                 return []
             case _:
                 # No heartbeat is sent until all units have stopped, and then only the leave.
-                self._retiring = True
+                self._stopping_for_good = True
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
     def _tell_assignor(self, assignment: MemberAssignment) -> list[Action]:
         """Deliver a new target assignment to the assignor the group used, if this worker offers it (design 3.12)."""
-        if not assignment.assignor or self.epoch <= self._told_epoch or self._retiring:
+        if not assignment.assignor or self.epoch <= self._told_epoch or self._stopping_for_good:
             return []
         self._told_epoch = self.epoch
         if assignment.assignor not in {info.name for info in self.assignors}:
@@ -335,11 +337,11 @@ class Member:
             self.revoking |= revoke
             return [Revoke(units=frozenset(revoke), epoch=self.epoch)]
         new = wanted.keys() - self.owned.keys()
-        if not new or self._retiring:
+        if not new or self._stopping_for_good:
             return []
         if self.revoking:
             # The coordinator assigns no units during a revocation; send a full heartbeat when it is complete.
-            self._missed = True
+            self._missed_assignment = True
             return []
         # Plain tuples, which compare equal to units: a worker may be assigned 100,000 units at once.
         given = {(grant.connector, grant.task): grant for grant in assignment.grants}
@@ -372,8 +374,8 @@ class Member:
             self._statuses.pop(unit, None)
         self.revoking -= frozenset(units)
         self._acknowledge = True
-        if self._missed:
-            self._full, self._missed = True, False
+        if self._missed_assignment:
+            self._full, self._missed_assignment = True, False
 
     def lease_ends_ms(self) -> int | None:
         """When this worker must stop all units unless a response arrives before; ``None`` if there is no lease."""
@@ -386,7 +388,7 @@ class Member:
         ends_ms = self.lease_ends_ms()
         if ends_ms is None or not self.owned:
             return []
-        if now_ms < ends_ms and not buggify("a lease ends early"):
+        if now_ms < ends_ms and not fault_point("a lease ends early"):
             return []
         assert self._confirmed_ms is not None
         return [self._lose(f"no answer from the coordinator for {now_ms - self._confirmed_ms} ms")]
@@ -404,23 +406,23 @@ class Member:
         self._statuses.clear()
         self.epoch = self._told_epoch = JOIN_EPOCH
         self._confirmed_ms = None
-        self._full, self._acknowledge, self._missed = True, False, False
+        self._full, self._acknowledge, self._missed_assignment = True, False, False
         if self.phase is Phase.LOSING:
             self.phase = Phase.JOINING
 
-    def close(self, cause: str = "", *, comes_back: bool = False, returns: bool = False) -> None:
+    def close(self, cause: str = "", *, temporarily: bool = False, returns: bool = False) -> None:
         """All units have stopped: the next request is the leave (always attempted: KAFKA-16639).
 
         Args:
             cause: for the explanation of the rebalance.
-            comes_back: leave temporarily, if this is a static member that has reported that it stopped all units: they
+            temporarily: leave temporarily, if this is a static member that has reported that it stopped all units: they
                 may be assigned to its successor under the same tokens, so no zombie may be left that still writes.
             returns: the worker restarts under the same member id. A static member that may leave with epoch -2 does;
                 any other member leaves with epoch -1 and announces that it returns.
         """
         # A worker that lost its units is at epoch 0: it is unknown which of its tasks may still write.
         stopped = not self.owned and self.epoch > JOIN_EPOCH
-        self._comes_back = comes_back and stopped and self.settings.instance_id is not None
+        self._leaves_temporarily = temporarily and stopped and self.settings.instance_id is not None
         self.owned.clear()
         self.revoking = NO_UNITS
         self._leave_cause, self._returns = cause, returns

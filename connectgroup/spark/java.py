@@ -105,11 +105,11 @@ def make_script(cache: Path, name: str, body: str) -> Path:
         script.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(script, os.X_OK) or script.read_text() != text:
             # Renamed into place: a process that starts at the same moment never runs a partial script.
-            handle, draft = tempfile.mkstemp(dir=script.parent)
+            handle, overlay = tempfile.mkstemp(dir=script.parent)
             with os.fdopen(handle, "w") as file:
                 file.write(text)
-            os.chmod(draft, 0o755)
-            os.replace(draft, script)
+            os.chmod(overlay, 0o755)
+            os.replace(overlay, script)
     except OSError as error:
         raise ConfigError("XDG_CACHE_HOME", cache, f"a directory that can be written ({error.strerror})") from error
     return script

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Literal
 
 from ..assign.api import Assignor, ConnectMemberAssignment
-from ..assign.sandbox import describe, location_of, tell_assignor as call_on_assignment
+from ..assign.sandbox import describe, location_of, notify_plugin_assignor as call_on_assignment
 from ..errors import PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import TellAssignor
 from ..member.state_machine import MemberSettings
 from ..protocol.units import Units, show
-from .offload import insist, off_loop
+from .offload import off_loop, off_loop_with_retry
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _end_of_given_up(what: str, call: asyncio.Task[None]) -> None:
 async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:
     call: Callable[[Units, int], Awaitable[None] | None] = getattr(listener, event)
     # A listener must always receive ``on_revoked`` and ``on_lost``, late rather than never.
-    tell = off_loop if event == "on_assigned" else insist
+    tell = off_loop if event == "on_assigned" else off_loop_with_retry
     result = await tell(event, call, units, epoch)
     if inspect.isawaitable(result):
         try:
@@ -95,7 +95,7 @@ async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, e
             raise PluginError(describe(error)) from error
 
 
-async def tell_assignor(
+async def notify_plugin_assignor(
     assignors: Sequence[Assignor[Any, Any, Any]], member: MemberSettings, action: TellAssignor
 ) -> None:
     """Call ``onAssignment`` of the assignor that the group used, and of no other assignor of this worker.

@@ -36,7 +36,7 @@ from ..errors import (
     WorkerAlreadyRun,
     from_code,
 )
-from ..fault_points import buggify
+from ..fault_points import fault_point
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute, Fail, Restart
 from ..member.state_machine import Member, MemberSettings, Phase
@@ -55,7 +55,7 @@ from ..transport.base import Client
 from .offload import off_loop
 from .perform import Performer
 from .runner import Runner
-from .waiting import Bell, backoff_s, worth_a_line
+from .waiting import WakeUp, backoff_s, should_log
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ class WorkerSettings:
     Attributes:
         call_timeout_s: request timeout, in addition to the time a heartbeat is parked.
         assignor_timeout_s: how long an assignor may compute; after that the coordinator chooses another member.
-        retry_first_s: back-off after the first failed call; grows with each consecutive failure, with jitter.
-        retry_most_s: maximum back-off.
+        retry_initial_s: back-off after the first failed call; grows with each consecutive failure, with jitter.
+        retry_max_s: maximum back-off.
         status_wait_s: batching delay for task statuses.
         lose_timeout_s: how long lost units may take to stop before the worker rejoins. Units that still run after it
             can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
@@ -76,8 +76,8 @@ class WorkerSettings:
 
     call_timeout_s: float = 5.0
     assignor_timeout_s: float = 30.0
-    retry_first_s: float = 0.05
-    retry_most_s: float = 2.0
+    retry_initial_s: float = 0.05
+    retry_max_s: float = 2.0
     status_wait_s: float = 0.05
     lose_timeout_s: float | None = None
 
@@ -85,7 +85,7 @@ class WorkerSettings:
 FIRST_INTERVAL_MS = 3_000
 """Interval between two checks of the assignors' metadata, until the coordinator has sent a heartbeat interval."""
 
-LEAST_PATIENCE_S = 0.2
+MIN_PATIENCE_S = 0.2
 """Minimum request timeout of a heartbeat, however short the remaining lease is."""
 
 
@@ -136,7 +136,7 @@ class Worker:
         infos = [assignor_info(assignor) for assignor in assignors]
         sequence = time.time_ns() // 1000 if first_sequence is None else first_sequence
         self.member = Member(settings, infos, first_sequence=sequence)
-        self._wake = Bell()
+        self._wake = WakeUp()
         self._performer = Performer(
             self.member,
             runner=runner,
@@ -148,14 +148,14 @@ class Worker:
         )
         self._computing: asyncio.Task[None] | None = None
         self._asked: dict[str, asyncio.Future[Any]] = {}
-        self._turned_down = 0
+        self._rejections = 0
         self._stopping = asyncio.Event()
         self._for_good = self._restarts = False
         self._drained: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
         self._ran = False
         self._ends_at: float | None = None
-        self._speak_at: asyncio.TimerHandle | None = None
+        self._flush_at: asyncio.TimerHandle | None = None
         self._unanswered: asyncio.Timeout | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -201,7 +201,7 @@ class Worker:
             return
         self._loop = asyncio.get_running_loop()
         performer = asyncio.create_task(self._performer.run(), name="perform")
-        beater = asyncio.create_task(self._beat_all(), name="beat")
+        beater = asyncio.create_task(self._heartbeat_loop(), name="beat")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         watcher = asyncio.create_task(self._watch_assignors(), name="watch assignors")
         try:
@@ -210,7 +210,7 @@ class Worker:
                 if task.done():
                     task.result()
             if self._performer.fatal is None:
-                await self._let_go()
+                await self._release_units()
             beater.cancel()
             await self._leave()
             if self._performer.fatal is not None:
@@ -277,7 +277,7 @@ class Worker:
             self._ends_at = now + timeout_s
         return max(0.0, self._ends_at - (1 - share) * timeout_s - now)
 
-    async def _let_go(self) -> None:
+    async def _release_units(self) -> None:
         """Revoke all units through the ordinary revocation path; heartbeats continue meanwhile."""
         self._emptied.clear()
         self._do(self.member.retire())
@@ -309,8 +309,8 @@ class Worker:
 
     async def _leave(self) -> None:
         """Send one leave heartbeat with a short timeout. If it is lost, the session timeout removes the member."""
-        comes_back = not self._for_good and self._performer.fatal is None
-        self.member.close(comes_back=comes_back, returns=comes_back and self._restarts)
+        temporarily = not self._for_good and self._performer.fatal is None
+        self.member.close(temporarily=temporarily, returns=temporarily and self._restarts)
         request = self.member.next_request(self._now_ms())
         assert request is not None, "a leave can always be said"
         with contextlib.suppress(TransportError):
@@ -319,34 +319,34 @@ class Worker:
     # ----------------------------------------------------------------------------------------------
     # Heartbeats
 
-    async def _beat_all(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         times, failures = self._times, 0
         while True:
             try:
-                await self._beat()
+                await self._heartbeat_once()
                 failures = 0
             except _TryAgain as error:
                 failures += 1
-                if worth_a_line(failures):
+                if should_log(failures):
                     logger.warning("heartbeat not answered (attempt %d): %s", failures, error)
-                await self._rest(backoff_s(failures, times.retry_first_s, times.retry_most_s))
+                await self._sleep(backoff_s(failures, times.retry_initial_s, times.retry_max_s))
 
-    async def _beat(self) -> None:
+    async def _heartbeat_once(self) -> None:
         """Send one heartbeat, or wait until one is due."""
         self._check_lease()
         sent_ms = self._now_ms()
         request = self.member.next_request(sent_ms)
         if request is None:
-            await self._rest(None)
+            await self._sleep(None)
             return
         try:
             # Abandoned when the lease expires, and when the member must report a change that this request does not
-            # contain (``_speak_up``).
-            async with asyncio.timeout(self._lease_s()) as given_up:
+            # contain (``_notify``).
+            async with asyncio.timeout(self._lease_left_s()) as given_up:
                 # The coordinator responds immediately to a heartbeat that cannot be parked. To abandon it for each new
                 # status would keep the worker from ever receiving a response while 10,000 tasks start.
                 self._unanswered = given_up if request.max_wait_ms else None
-                response = await self._heartbeats.call(request, timeout_s=self._patience_s(request))
+                response = await self._heartbeats.call(request, timeout_s=self._response_timeout_s(request))
         except TimeoutError:
             if given_up.expired():
                 return
@@ -366,7 +366,7 @@ class Worker:
             return
         if response.coordinator_epoch < self.member.coordinator_epoch:
             raise _TryAgain(f"answered by a coordinator of epoch {response.coordinator_epoch}, which has been replaced")
-        if actions or response.member_epoch != request.member_epoch or self.member.has_something_to_say:
+        if actions or response.member_epoch != request.member_epoch or self.member.has_unsent_changes:
             return
         if request.max_wait_ms or not self.member.settings.max_wait_ms:
             # Nothing changed: the next heartbeat is due one interval after this one was sent, or when the max wait of
@@ -374,43 +374,43 @@ class Worker:
             wait_ms = min(self.member.heartbeat_interval_ms, request.max_wait_ms or self.member.heartbeat_interval_ms)
             left_ms = sent_ms + wait_ms - self._now_ms()
             if left_ms > 0:
-                await self._rest(left_ms / 1000)
+                await self._sleep(left_ms / 1000)
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
         """Back off on repeated identical errors instead of retrying at full speed (KAFKA-20253)."""
         if isinstance(refused, ComputeAssignment) and actions:
             # The coordinator returns this error until the Prepare has arrived; ``_compute`` then wakes this loop up.
-            await self._rest(self.member.heartbeat_interval_ms / 1000)
+            await self._sleep(self.member.heartbeat_interval_ms / 1000)
         elif not actions:
             raise _TryAgain(str(refused)) from refused
 
-    def _patience_s(self, request: HeartbeatRequest) -> float:
+    def _response_timeout_s(self, request: HeartbeatRequest) -> float:
         """Return the timeout of a heartbeat; half of the remaining lease is reserved for a retry."""
         # The coordinator parks a request for at most a third of the session timeout, whatever its max wait is.
         parked_ms = min(request.max_wait_ms, (self.member.session_timeout_ms or request.max_wait_ms * 3) // 3)
-        parked_s, lease_s = parked_ms / 1000, self._lease_s()
+        parked_s, lease_s = parked_ms / 1000, self._lease_left_s()
         slack_s = self._times.call_timeout_s
         if lease_s is not None:
-            slack_s = min(slack_s, max(LEAST_PATIENCE_S, (lease_s - parked_s) / 2))
+            slack_s = min(slack_s, max(MIN_PATIENCE_S, (lease_s - parked_s) / 2))
         return parked_s + slack_s
 
-    def _speak_up(self) -> None:
+    def _notify(self) -> None:
         """The member changed: wake up the beat loop, and abandon a parked heartbeat if there is more to report."""
-        self._wake.ring()
-        if self._unanswered is not None and self.member.has_something_to_say:
+        self._wake.notify()
+        if self._unanswered is not None and self.member.has_unsent_changes:
             if not self._unanswered.expired():
                 self._unanswered.reschedule(0)
             self._unanswered = None
 
-    async def _rest(self, seconds: float | None) -> None:
+    async def _sleep(self, seconds: float | None) -> None:
         """Sleep for this long, at most until the lease expires; a notification ends the sleep. ``None``: no timeout."""
-        lease_s = self._lease_s()
+        lease_s = self._lease_left_s()
         if seconds is None or (lease_s is not None and lease_s < seconds):
             seconds = lease_s
         self._wake.clear()
         await self._wake.wait(seconds)
 
-    def _lease_s(self) -> float | None:
+    def _lease_left_s(self) -> float | None:
         ends_ms = self.member.lease_ends_ms()
         if ends_ms is None or not self.member.owned:
             return None
@@ -428,14 +428,14 @@ class Worker:
     def report(self, status: TaskStatus) -> None:
         """Queue a unit's status; it is sent after the batching delay. Call this on the event loop."""
         self.member.report(status)
-        if self._speak_at is None:
+        if self._flush_at is None:
             loop = asyncio.get_running_loop()
-            self._speak_at = loop.call_later(self._times.status_wait_s, self._speak)
+            self._flush_at = loop.call_later(self._times.status_wait_s, self._flush_statuses)
 
-    def _speak(self) -> None:
-        self._speak_at = None
-        self.member.say_statuses()
-        self._speak_up()
+    def _flush_statuses(self) -> None:
+        self._flush_at = None
+        self.member.flush_statuses()
+        self._notify()
 
     # ----------------------------------------------------------------------------------------------
     # Perform
@@ -454,7 +454,7 @@ class Worker:
 
     def _on_change(self) -> None:
         """Units have ended, or the worker is draining: notify the coordinator immediately."""
-        self._speak_up()
+        self._notify()
         if not self.member.owned:
             self._emptied.set()
             if self.member.draining and self._drained is None:
@@ -481,7 +481,7 @@ class Worker:
                 except PluginError as error:
                     logger.error("%s", error.with_location())
             if self.member.set_assignors(list(infos.values())):
-                self._speak_up()
+                self._notify()
 
     # ----------------------------------------------------------------------------------------------
     # Compute
@@ -494,7 +494,7 @@ class Worker:
                 PrepareRequest(group_id=group_id, member_id=self.member_id, member_epoch=action.member_epoch)
             )
             assert isinstance(prepared, PrepareResponse)
-            self._speak_up()
+            self._notify()
             install = InstallRequest(
                 group_id=group_id,
                 member_id=self.member_id,
@@ -504,13 +504,13 @@ class Worker:
             install = await self._assign(prepared, install)
             answer = await self._ask(install)
             assert isinstance(answer, InstallResponse)
-            self._turned_down = 0
-            self._speak_up()
+            self._rejections = 0
+            self._notify()
         except StaleGroupEpoch as error:
             # The group epoch advanced during the computation, so a new assignment is needed. The coordinator could
             # not request it from this member while this one was under way.
             logger.info("assignment not installed: %s", error)
-            self._speak_up()
+            self._notify()
         except GroupError as error:
             # This member was fenced, or replaced by another member, and has not received its new state yet. A
             # heartbeat interval is a long time to wait with tasks to start: send a heartbeat sooner, with a back-off
@@ -518,9 +518,9 @@ class Worker:
             # because its author needs the rule that was violated.
             level = logging.ERROR if isinstance(error, InvalidAssignment) else logging.INFO
             logger.log(level, "assignment not installed: %s", error)
-            await asyncio.sleep(min(self._times.retry_first_s * 2**self._turned_down, self._times.retry_most_s))
-            self._turned_down = min(self._turned_down + 1, 16)
-            self._speak_up()
+            await asyncio.sleep(min(self._times.retry_initial_s * 2**self._rejections, self._times.retry_max_s))
+            self._rejections = min(self._rejections + 1, 16)
+            self._notify()
         except TransportError as error:
             logger.info("assignment not installed: %s", error)
         except Exception:
@@ -563,7 +563,7 @@ class Worker:
         return replace(
             install,
             members=members_for_install(assignment),
-            held_back=grouped(assignment.held_back),
+            delayed=grouped(assignment.delayed),
             delay_ms=assignment.delay_ms,
             message=printable(assignment.message, most=500),
         )
@@ -608,7 +608,7 @@ class Worker:
                 if refused.retriable:
                     raise _TryAgain(str(refused)) from refused
                 raise refused
-            if buggify("a request is sent again though it was answered"):
+            if fault_point("a request is sent again though it was answered"):
                 raise _TryAgain("once more")
             return response
 
@@ -617,7 +617,7 @@ class Worker:
                 return await once()
             except _TryAgain as error:
                 failures += 1
-                wait_s = backoff_s(failures, times.retry_first_s, times.retry_most_s)
+                wait_s = backoff_s(failures, times.retry_initial_s, times.retry_max_s)
                 if loop.time() >= gives_up_at:
                     raise TransportError(f"given up after {times.assignor_timeout_s:g} s: {error}") from error
             await asyncio.sleep(wait_s)

@@ -13,12 +13,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from .waiting import backoff_s, worth_a_line
+from .waiting import backoff_s, should_log
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RETRY_FIRST_S, RETRY_MOST_S = 0.1, 5.0
+RETRY_INITIAL_S, RETRY_MAX_S = 0.1, 5.0
 """Back-off between two attempts to get a thread from the operating system."""
 
 SLICE = 64
@@ -88,7 +88,7 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
     return await result
 
 
-async def insist(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def off_loop_with_retry(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """``off_loop`` for a call that must not be skipped: it is made as soon as a thread is available.
 
     A stop that never began would look like a stop that failed: it would never be retried, and its unit would continue
@@ -106,9 +106,9 @@ async def _with_thread(name: str, call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except NoThread:
             failures += 1
-            if worth_a_line(failures):
+            if should_log(failures):
                 logger.warning("%s: waits for a thread, the system has none to give (attempt %d)", name, failures)
-        await asyncio.sleep(backoff_s(failures, RETRY_FIRST_S, RETRY_MOST_S))
+        await asyncio.sleep(backoff_s(failures, RETRY_INITIAL_S, RETRY_MAX_S))
 
 
 class Inbox:
@@ -214,8 +214,8 @@ class CallPool:
         if call.withdrawn and call._result is not None:
             deliver(call._result, None, Withdrawn(call.name))
 
-    async def insist(self, name: str, function: Callable[[], T]) -> T:
-        """``run`` with ``urgent``, retried until a thread is available; see the function ``insist``."""
+    async def off_loop_with_retry(self, name: str, function: Callable[[], T]) -> T:
+        """``run`` with ``urgent``, retried until a thread is available; see the function ``off_loop_with_retry``."""
         return await _with_thread(name, lambda: self.run(Call(name, function, urgent=True)))
 
     def _submit(self) -> None:

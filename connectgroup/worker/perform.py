@@ -25,7 +25,7 @@ from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Units, show
 from ..telemetry.spans import span
-from .callbacks import Listeners, tell_assignor
+from .callbacks import Listeners, notify_plugin_assignor
 from .offload import slices
 from .runner import Runner, one_line
 
@@ -154,7 +154,7 @@ class Performer:
             case Revoke():
                 await self._unless_lost(self._revoke(action))
             case TellAssignor():
-                await self._unless_lost(tell_assignor(self._assignors, self._member.settings, action))
+                await self._unless_lost(notify_plugin_assignor(self._assignors, self._member.settings, action))
             case Assign():
                 await self._unless_lost(self._assign(action))
             case Lose(epoch=epoch, why=why):

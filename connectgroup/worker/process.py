@@ -20,7 +20,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from ..assign.sandbox import introduce
+from ..assign.sandbox import configure_assignor
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConnectGroupError, TransportError
@@ -60,7 +60,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     host, port = config.address
     assignors = [load_assignor(name) for name in config.assignors]
     for assignor in assignors:
-        introduce(assignor, config.traits())
+        configure_assignor(assignor, config.traits())
     heartbeats, control = TcpClient(host, port, config.name), TcpClient(host, port, config.name)
     worker = Worker(
         config.member_settings(),
@@ -82,7 +82,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         _stop_with_supervisor(worker)
     beside = [asyncio.create_task(_collect_garbage(worker))]
     if supervised:
-        beside.append(asyncio.create_task(_tell_supervisor(worker, runner)))
+        beside.append(asyncio.create_task(_report_to_supervisor(worker, runner)))
     try:
         with handle_signals(worker.stop, worker.drain, worker.restart), short_collections():
             if await _unless_stopped(worker, _warm_up(config, control)):
@@ -159,7 +159,7 @@ async def _collect_garbage(worker: Worker) -> None:
             collect_all_again()
 
 
-async def _tell_supervisor(worker: Worker, runner: TaskRunner) -> None:
+async def _report_to_supervisor(worker: Worker, runner: TaskRunner) -> None:
     with contextlib.suppress(BrokenPipeError, ValueError):
         while True:
             word = {"rows": runner.rows, "units": len(runner.running), "epoch": worker.member.epoch}

@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ..assign.placement import most_tasks, own_settings
+from ..assign.placement import max_tasks, own_settings
 from ..assign.sandbox import location_of
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
-from ..fault_points import buggify
+from ..fault_points import fault_point
 from ..masking import without_secrets
 from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, printable
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, deliver, off_loop, slices
-from .waiting import Bell, backoff_s
+from .waiting import WakeUp, backoff_s
 
 logger = logging.getLogger(__name__)
 
@@ -86,14 +86,14 @@ class RunnerSettings:
     Attributes:
         scratch: parent of the tasks' directories, on local disk; used by this worker only.
         refresh_s: interval at which the owner of a connector polls its task configurations.
-        retry_first_s: back-off before a failed task is restarted; doubles with each consecutive failure.
-        retry_most_s: maximum back-off.
+        retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
+        retry_max_s: maximum back-off.
     """
 
     scratch: Path
     refresh_s: float = 5.0
-    retry_first_s: float = 1.0
-    retry_most_s: float = 30.0
+    retry_initial_s: float = 1.0
+    retry_max_s: float = 30.0
 
 
 class _Failed(Exception):
@@ -106,7 +106,7 @@ class _Run:
 
     grant: Grant
     stopping: bool = False
-    bell: Bell = field(default_factory=Bell)
+    wake_up: WakeUp = field(default_factory=WakeUp)
     """Rung when the run must stop, and when its task has failed."""
     supervisor: asyncio.Task[None] | None = None
     start: Call[Task] | None = None
@@ -117,13 +117,13 @@ class _Run:
     def stop(self) -> None:
         """Request that the run stops."""
         self.stopping = True
-        self.bell.ring()
+        self.wake_up.notify()
 
     async def pause(self, seconds: float | None = None) -> None:
         """Sleep until the bell rings, at most ``seconds``; return immediately if the run is stopping."""
         if not self.stopping:
-            self.bell.clear()
-            await self.bell.wait(seconds)
+            self.wake_up.clear()
+            await self.wake_up.wait(seconds)
 
     async def stopped(self) -> None:
         """Wait until the run must stop."""
@@ -239,7 +239,7 @@ class TaskRunner:
 
     async def _supervise(self, run: _Run) -> None:
         """Run one grant until it must stop; retry failures. The back-off grows while the task writes no rows."""
-        first_s, failures = self._settings.retry_first_s, 0
+        first_s, failures = self._settings.retry_initial_s, 0
         while not run.stopping:
             rows_before = run.rows
             try:
@@ -247,7 +247,7 @@ class TaskRunner:
                 return
             except _Failed as failed:
                 failures = failures + 1 if run.rows == rows_before else 0
-                wait_s = backoff_s(failures, first_s, self._settings.retry_most_s) if failures else first_s
+                wait_s = backoff_s(failures, first_s, self._settings.retry_max_s) if failures else first_s
                 if not run.stopping:
                     self._say(run, UnitState.FAILED, failed.__cause__)
                 await run.pause(wait_s)
@@ -298,12 +298,12 @@ class TaskRunner:
         connector = await off_loop(
             f"make {grant.unit}", cls, grant.unit.connector, own_settings(grant.connector_config)
         )
-        most = most_tasks(run.grant.connector_config)
+        most = max_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
         while not run.stopping:
             wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, most)
             configs = [dict(config) for config in wanted]
-            if configs != known or buggify("a task list is published again"):
+            if configs != known or fault_point("a task list is published again"):
                 _check_tasks(connector, configs, most)
                 await self._publish(connector.name, run.grant.owner_epoch, configs)
                 known = configs
@@ -320,7 +320,7 @@ class TaskRunner:
             nonlocal failure
             if failure is None:
                 failure = error
-                run.bell.ring()
+                run.wake_up.notify()
 
         def on_failed(error: BaseException) -> None:
             # Through a shared inbox: the tasks of one sink fail together.
@@ -380,7 +380,7 @@ class TaskRunner:
                 await run.pause()
         finally:
             try:
-                await self._pool.insist(f"stop {unit}", partial(end, task))
+                await self._pool.off_loop_with_retry(f"stop {unit}", partial(end, task))
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, _line_of(grant, error))
                 run.stop_error = error

@@ -101,5 +101,5 @@ def owning(question: ConnectGroup, after: Mapping[str, Units]) -> ConnectGroup:
     return replace(
         question,
         members=[replace(member, owned=after[member.member_id]) for member in question.members],
-        held_back=(),
+        delayed=(),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from connectgroup.assign.api import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec, HeldWork
+from connectgroup.assign.api import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec, DelayedWork
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import NO_UNITS, Units
 
@@ -71,18 +71,18 @@ class Rounds:
         if self._asked is not None and self._asked[0] <= self.now_ms:
             self._asked = None
         waiting = [
-            HeldWork(member_id=name, left_ms=until - self.now_ms, units=units)
+            DelayedWork(member_id=name, left_ms=until - self.now_ms, units=units)
             for name, (until, units) in sorted(self._lost.items())
         ]
         if self._asked is not None:
-            waiting.append(HeldWork(left_ms=self._asked[0] - self.now_ms, units=self._asked[1]))
+            waiting.append(DelayedWork(left_ms=self._asked[0] - self.now_ms, units=self._asked[1]))
         return ConnectGroup(
             members=[
-                ConnectMember(member_id=name, owned=units, told=self._told.get(name, b""))
+                ConnectMember(member_id=name, owned=units, assignor_state=self._told.get(name, b""))
                 for name, units in self.running.items()
             ],
             connectors=[ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in self.connectors.items()],
-            held_back=waiting,
+            delayed=waiting,
             scheduled_rebalance_max_delay_ms=self.delay_ms,
         )
 
@@ -97,11 +97,11 @@ class Rounds:
             assert not (units - before[name]) & others, "given to one while another has it"
         self.running = after
         self._told = {member.member_id: member.metadata for member in answer.members}
-        self._asked = (self.now_ms + answer.delay_ms, answer.held_back) if answer.delay_ms else None
-        lost_ms = max((work.left_ms for work in question.held_back if work.member_id), default=0)
+        self._asked = (self.now_ms + answer.delay_ms, answer.delayed) if answer.delay_ms else None
+        lost_ms = max((work.left_ms for work in question.delayed if work.member_id), default=0)
         return Round(
             counts=counts(after),
-            delay_ms=max(lost_ms, 0 if answer.held_back else answer.delay_ms),
+            delay_ms=max(lost_ms, 0 if answer.delayed else answer.delay_ms),
             revoked=NO_UNITS.union(*(before[name] - after[name] for name in after)),
             started=NO_UNITS.union(*(after[name] - before[name] for name in after)),
         )

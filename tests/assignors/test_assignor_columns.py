@@ -57,7 +57,7 @@ def test_a_task_number_that_cannot_be_is_nobodys_claim_on_its_neighbour() -> Non
     odd = frozenset({Unit("b", -2), Unit("a", 1), Unit("a", 2), Unit("b", -3)})
     assert group({"a": 1, "b": 1}, {"m": odd}).columns().unit_owner.tolist() == [-1] * 4
     prepared = PrepareResponse(
-        members=(PreparedMember(member_id="m", member_epoch=1, places=(-2, -1, 4, 5)),),
+        members=(PreparedMember(member_id="m", member_epoch=1, unit_indices=(-2, -1, 4, 5)),),
         connectors=(PreparedConnector(connector="a", num_tasks=1), PreparedConnector(connector="b", num_tasks=1)),
     )
     assert group_from_prepare(prepared).columns().unit_owner.tolist() == [-1] * 4
@@ -70,18 +70,20 @@ CONNECTORS = (
 
 
 @pytest.mark.parametrize(
-    ("connectors", "places"),
+    ("connectors", "unit_indices"),
     [(CONNECTORS, {"m2": (-1, 0, 2, 5), "m1": (1, 4)}), (CONNECTORS[::-1], {"m2": (-1, 2, 4, 5), "m1": (1, 3)})],
     ids=["sorted", "not sorted"],
 )
 def test_a_prepared_group_reads_the_same_in_both_views(
-    connectors: tuple[PreparedConnector, ...], places: dict[str, tuple[int, ...]]
+    connectors: tuple[PreparedConnector, ...], unit_indices: dict[str, tuple[int, ...]]
 ) -> None:
     said = AssignorMetadata(version=2, reason=1, metadata=b"x")
     response = PrepareResponse(
         members=(
-            PreparedMember(member_id="m2", member_epoch=1, instance_id="i", assignor=said, places=places["m2"]),
-            PreparedMember(member_id="m1", member_epoch=1, places=places["m1"]),
+            PreparedMember(
+                member_id="m2", member_epoch=1, instance_id="i", assignor=said, unit_indices=unit_indices["m2"]
+            ),
+            PreparedMember(member_id="m1", member_epoch=1, unit_indices=unit_indices["m1"]),
         ),
         connectors=connectors,
     )
@@ -100,8 +102,8 @@ def test_a_prepared_group_reads_the_same_in_both_views(
     assert fewer.columns().unit_owner.tolist() == [-1, 0], "places count through the connectors they came with"
 
 
-def prepared_of(*connectors: PreparedConnector, **places: tuple[int, ...]) -> PrepareResponse:
-    members = [PreparedMember(member_id=name, member_epoch=1, places=its) for name, its in places.items()]
+def prepared_of(*connectors: PreparedConnector, **unit_indices: tuple[int, ...]) -> PrepareResponse:
+    members = [PreparedMember(member_id=name, member_epoch=1, unit_indices=its) for name, its in unit_indices.items()]
     return PrepareResponse(members=tuple(members), connectors=connectors)
 
 
@@ -111,8 +113,8 @@ def test_both_views_of_any_question_say_the_same() -> None:
     for _ in range(300):
         names = random.sample("abcd", random.randint(0, 4))
         connectors = [PreparedConnector(connector=name, num_tasks=random.randint(0, 3)) for name in names]
-        places = {f"m{n}": tuple(random.choices(range(-2, 18), k=random.randint(0, 6))) for n in range(3)}
-        prepared = group_from_prepare(prepared_of(*connectors, **places))
+        unit_indices = {f"m{n}": tuple(random.choices(range(-2, 18), k=random.randint(0, 6))) for n in range(3)}
+        prepared = group_from_prepare(prepared_of(*connectors, **unit_indices))
         columns = prepared.columns()
         friendly = ConnectGroup(members=list(prepared.members), connectors=list(prepared.connectors)).columns()
         assert columns.unit_owner.tolist() == friendly.unit_owner.tolist()
@@ -120,7 +122,10 @@ def test_both_views_of_any_question_say_the_same() -> None:
 
 
 def test_of_two_members_of_one_name_each_has_what_it_has() -> None:
-    twins = (PreparedMember(member_id="m", member_epoch=1, places=(0,)), PreparedMember(member_id="m", member_epoch=1))
+    twins = (
+        PreparedMember(member_id="m", member_epoch=1, unit_indices=(0,)),
+        PreparedMember(member_id="m", member_epoch=1),
+    )
     response = PrepareResponse(members=twins, connectors=CONNECTORS)
     assert [member.owned for member in group_from_prepare(response).members] == [units("a"), frozenset()]
 

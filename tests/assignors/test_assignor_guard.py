@@ -22,7 +22,7 @@ from connectgroup.assign.api import (
     ConnectMember,
     ConnectMemberAssignment,
     ConnectorSpec,
-    HeldWork,
+    DelayedWork,
     Metadata,
     PartitionAssignment,
     PartitionAssignor,
@@ -32,10 +32,10 @@ from connectgroup.assign.api import (
     TopicSpec,
 )
 from connectgroup.assign.convert import assignor_info, members_for_install
-from connectgroup.assign.legality import first_offence
-from connectgroup.assign.sandbox import run_assignor, tell_assignor
+from connectgroup.assign.legality import first_violation
+from connectgroup.assign.sandbox import notify_plugin_assignor, run_assignor
 from connectgroup.errors import PluginError
-from connectgroup.protocol.messages.common import LARGEST_METADATA
+from connectgroup.protocol.messages.common import MAX_METADATA
 from connectgroup.protocol.units import TopicPartition, Unit
 
 from .tables import group, units
@@ -185,7 +185,7 @@ def test_an_assignors_own_error_passes_unlooked_at() -> None:
 
 
 def test_what_an_assignor_holds_back_it_must_give_to_nobody() -> None:
-    held: dict[str, Any] = {"held_back": units("b-0"), "delay_ms": 5}
+    held: dict[str, Any] = {"delayed": units("b-0"), "delay_ms": 5}
 
     def column(*owner: int) -> Callable[[ConnectGroup], ConnectAssignment]:
         return lambda group: ConnectAssignment.from_columns(group.columns(), np.array(owner), **held)
@@ -197,7 +197,7 @@ def test_what_an_assignor_holds_back_it_must_give_to_nobody() -> None:
 
     for right in (objects(without), column(0, 0, 1, -1)):
         answer = run_assignor(Scripted(right), QUESTION)
-        assert (answer.held_back, answer.delay_ms) == (units("b-0"), 5)
+        assert (answer.delayed, answer.delay_ms) == (units("b-0"), 5)
     for too_much in (objects(everything), column(0, 0, 1, 1)):
         with pytest.raises(PluginError, match="b-0, given to m2, is held back"):
             run_assignor(Scripted(too_much), QUESTION)
@@ -208,7 +208,7 @@ def _echo(answer: ConnectAssignment, _: ConnectGroup) -> ConnectAssignment:
 
 
 def test_what_waits_for_a_lost_worker_may_be_placed_or_left_out() -> None:
-    waiting = replace(QUESTION, held_back=[HeldWork(member_id="m3", left_ms=7, units=units("b-0"))])
+    waiting = replace(QUESTION, delayed=[DelayedWork(member_id="m3", left_ms=7, units=units("b-0"))])
     for answer in (shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))):
         assert run_assignor(Scripted(partial(_echo, answer)), waiting) is answer
     for owner in ([0, 0, 1, -1], [0, 0, 1, 1]):
@@ -218,29 +218,29 @@ def test_what_waits_for_a_lost_worker_may_be_placed_or_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "offence"),
+    ("said", "violation"),
     [
         ({"delay_ms": -1}, "delay_ms: got -1; allowed: 0 .. 2147483647"),
         ({"delay_ms": True}, "delay_ms: got True"),
-        ({"delay_ms": 1, "held_back": {"b-0"}}, "held_back: got .*; allowed: a frozenset of Unit"),
-        ({"held_back": units("b-0")}, "held_back: got 1 units with delay_ms 0"),
-        ({"delay_ms": 1, "held_back": units("c")}, "c, held back, does not exist"),
+        ({"delay_ms": 1, "delayed": {"b-0"}}, "delayed: got .*; allowed: a frozenset of Unit"),
+        ({"delayed": units("b-0")}, "delayed: got 1 units with delay_ms 0"),
+        ({"delay_ms": 1, "delayed": units("c")}, "c, held back, does not exist"),
     ],
 )
-def test_a_delay_that_makes_no_sense_is_an_offence(said: dict[str, Any], offence: str) -> None:
+def test_a_delay_that_makes_no_sense_is_an_offence(said: dict[str, Any], violation: str) -> None:
     whole = shares(("m1", "a a-0"), ("m2", "b b-0"))
-    with pytest.raises(PluginError, match=offence):
+    with pytest.raises(PluginError, match=violation):
         run_assignor(Scripted(lambda _: replace(whole, **said)), QUESTION)
 
 
 def test_with_no_member_nothing_is_left_out() -> None:
-    assert first_offence([], members=(), units=units("a a-0")) is None
-    assert first_offence([], members=("m1",), units=units("a a-0")) == "a is given to nobody (and 1 more)"
+    assert first_violation([], members=(), units=units("a a-0")) is None
+    assert first_violation([], members=("m1",), units=units("a a-0")) == "a is given to nobody (and 1 more)"
 
 
 def test_a_repeat_within_one_share_is_an_offence_too() -> None:
     given = [("m1", [Unit("a"), Unit("a")])]
-    assert first_offence(given, members=("m1",), units=units("a")) == "a is given twice, to m1 and m1"
+    assert first_violation(given, members=("m1",), units=units("a")) == "a is given twice, to m1 and m1"
 
 
 def test_partitions_go_to_subscribers_only() -> None:
@@ -287,7 +287,7 @@ def test_partitions_go_to_subscribers_only() -> None:
         ({"metadata": lambda _: None}, "metadata returned None; allowed: Metadata"),
         ({"metadata": lambda _: Metadata(version=1)}, "version: got 1; allowed: 0 .. 0"),
         ({"metadata": lambda _: Metadata(reason=128)}, "reason: got 128; allowed: -128 .. 127"),
-        ({"metadata": lambda _: Metadata(metadata=bytes(LARGEST_METADATA + 1))}, "metadata: got 65537 bytes"),
+        ({"metadata": lambda _: Metadata(metadata=bytes(MAX_METADATA + 1))}, "metadata: got 65537 bytes"),
         ({"metadata": lambda _: 1 / 0}, "metadata raised ZeroDivisionError: division by zero"),
     ],
 )
@@ -306,7 +306,7 @@ def test_an_assignor_speaks_its_highest_version_unless_it_says_otherwise() -> No
 def test_a_raising_on_assignment_is_one_line_too() -> None:
     kind = type("Sulks", (Scripted,), {"on_assignment": lambda _, share: share.nothing})
     with pytest.raises(PluginError, match="on_assignment raised AttributeError"):
-        tell_assignor(kind(lambda _: None), ConnectMemberAssignment(member_id="m1"))
+        notify_plugin_assignor(kind(lambda _: None), ConnectMemberAssignment(member_id="m1"))
 
 
 def test_an_exception_is_located_in_the_plug_ins_own_code() -> None:

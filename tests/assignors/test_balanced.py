@@ -100,7 +100,7 @@ def test_new_connectors_fill_the_emptier_worker_without_a_move() -> None:
 
 
 def test_new_connectors_are_spread_over_uneven_places_if_that_can_be_done() -> None:
-    """Places for 1, 1 and 3 tasks: whoever has most places left must be in every connector's round."""
+    """UnitIndices for 1, 1 and 3 tasks: whoever has most places left must be in every connector's round."""
     held = {"m1": units("e e-0 e-1"), "m2": units("f f-0 f-1"), "m3": units("")}
     after = balanced(group({"e": 2, "f": 2, "b": 2, "c": 2, "d": 1}, held))
     assert counts(after)[1] == [3, 3, 3]

@@ -56,8 +56,8 @@ def test_everything_is_given_and_evenly(kind: type[ConnectAssignor], question: C
 @given(question=questions())
 def test_no_unit_is_given_to_anybody_while_it_is_held_back(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
     answer = run_assignor(kind(), question)
-    assert not answer.held_back & frozenset().union(*(each.units for each in answer.members))
-    assert bool(answer.held_back) <= bool(answer.delay_ms)
+    assert not answer.delayed & frozenset().union(*(each.units for each in answer.members))
+    assert bool(answer.delayed) <= bool(answer.delay_ms)
 
 
 @ALL
@@ -87,7 +87,7 @@ def test_groups_with_nobody_or_nothing_in_them_have_an_answer(kind: type[Connect
     assert run_assignor(kind(), ConnectGroup()).members == ()
     alone = ConnectGroup(connectors=case(Random(1), kind()).connectors)
     answer = run_assignor(kind(), alone)
-    assert (answer.members, answer.held_back) == ((), frozenset())
+    assert (answer.members, answer.delayed) == ((), frozenset())
 
 
 @ALL
@@ -108,8 +108,8 @@ def test_the_cases_are_of_all_kinds() -> None:
         question = case(Random(seed), BalancedAssignor())
         held = frozenset().union(*(member.owned for member in question.members))
         found, _ = moves(question, settled(BalancedAssignor, question), of_two=True)
-        homeless = len({*question.units} - held)
-        seen["moves"] += found > homeless
+        unplaced = len({*question.units} - held)
+        seen["moves"] += found > unplaced
         seen["stays"] += bool(held) and found == 0
-        seen["homeless"] += homeless > 0
-    assert min(seen[kind] for kind in ("moves", "stays", "homeless")) >= 40, seen
+        seen["unplaced"] += unplaced > 0
+    assert min(seen[kind] for kind in ("moves", "stays", "unplaced")) >= 40, seen

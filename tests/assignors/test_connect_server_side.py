@@ -18,7 +18,7 @@ from connectgroup.assignors.weighted import LATER_MS, WeightedAssignor
 from connectgroup.coordinator.own_assignors import as_server_assignor
 from connectgroup.errors import InvalidRequest, PluginError
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.settings import ServerAnswer, ServerAssign
+from connectgroup.group.connect.settings import ServerAssignment, ServerAssignorCall
 from connectgroup.protocol.messages.assignment import (
     InstalledMember,
     PreparedConnector,
@@ -74,7 +74,7 @@ BAD: dict[str, tuple[Callable[[ConnectGroup], Any], str]] = {
     "leaves out": (lambda _: ConnectAssignment(), "foo is given to nobody"),
     "odd message": (lambda _: ConnectAssignment(message=b"x"), "message: got a bytes; allowed: a string"),  # type: ignore[arg-type]
     "odd note": (
-        lambda group: ConnectAssignment.from_columns(group.columns(), np.zeros(3, int), told="x"),  # type: ignore[arg-type]
+        lambda group: ConnectAssignment.from_columns(group.columns(), np.zeros(3, int), assignor_state="x"),  # type: ignore[arg-type]
         "metadata: got a str; allowed: bytes",
     ),
     "own error": (lambda _: ConnectAssignment(error=5, message="will not"), "will not"),
@@ -82,7 +82,7 @@ BAD: dict[str, tuple[Callable[[ConnectGroup], Any], str]] = {
 MEMBERS = {"m1": units("foo foo-0 foo-1"), "m2": NO_UNITS}
 
 
-def scene_with(assign: ServerAssign, members: dict[str, Units] = MEMBERS) -> Scene:
+def scene_with(assign: ServerAssignorCall, members: dict[str, Units] = MEMBERS) -> Scene:
     """A group of a connector with two tasks, at rest."""
     more = settings(server_assignor="here", server_assignors={"here": assign})
     return Scene.at_rest(more, epoch=10, connectors={"foo": 2}, members=members)
@@ -156,12 +156,12 @@ def test_a_unit_that_no_worker_may_have_is_told_to_operators_and_the_rest_is_pla
     assert changed.error_code == 0
     shown = describe(scene.group, scene.now_ms)
     assert shown.assignor_error == "foo: needs label gpu=true; 0 of 2 workers have it"
-    assert units_of(shown.held_back[0].units) == units("foo")
-    assert shown.held_back[0].left_ms == LATER_MS
+    assert units_of(shown.delayed[0].units) == units("foo")
+    assert shown.delayed[0].left_ms == LATER_MS
     assert scene.group.epoch == scene.group.target_epoch
     assert scene.update(change()).error_code == 0
     shown = describe(scene.group, scene.now_ms)
-    assert (shown.assignor_error, shown.held_back) == ("", ())
+    assert (shown.assignor_error, shown.delayed) == ("", ())
 
 
 def test_where_tasks_shall_run_says_nothing_about_what_they_do() -> None:
@@ -179,7 +179,7 @@ def test_where_tasks_shall_run_says_nothing_about_what_they_do() -> None:
 def test_an_assignor_is_shown_weights_and_what_a_connector_asks_for() -> None:
     asked: list[PrepareResponse] = []
 
-    def spy(question: PrepareResponse) -> ServerAnswer:
+    def spy(question: PrepareResponse) -> ServerAssignment:
         asked.append(question)
         raise PluginError("enough")
 
@@ -200,7 +200,7 @@ def test_an_assignor_is_shown_weights_and_what_a_connector_asks_for() -> None:
         ("assignment.labels", "a=1,a=2", "assignment.labels: got 'a=2'; allowed: name=value, each name once"),
         ("assignment.weight", "-1", "assignment.weight: got '-1'; allowed: a whole number from 0 to 1000000"),
         ("assignment.task.weight", "1,x", "assignment.task.weight: got 'x'; allowed: a whole number"),
-        ("assignment.most.per.worker", "0", "assignment.most.per.worker: got '0'; allowed: a whole number from 1"),
+        ("assignment.max.per.worker", "0", "assignment.max.per.worker: got '0'; allowed: a whole number from 1"),
         ("assignment.exclusive", ",", "assignment.exclusive: got ','; allowed: 1 to 64 words"),
     ],
 )
@@ -223,13 +223,13 @@ def test_the_note_of_an_answer_is_shown_to_whoever_is_asked_next_and_not_to_anot
     scene = scene_with(notes)
     scene.join("m3")
     scene.join("m4")
-    told = {member.member_id: member.told for member in asked[-1].members}
+    told = {member.member_id: member.assignor_state for member in asked[-1].members}
     assert told == {"m1": b"n1", "m2": b"n1", "m3": b"n1", "m4": b""}
     scene.settings.server_assignors["other"] = notes  # type: ignore[index]
     for member_id in ("m1", "m2", "m3", "m4"):
         scene.heartbeat(member_id, scene.current(member_id).epoch, server_assignor="other")
     first = next(question for question in asked if question.assignor_name == "other")
-    assert {member.told for member in first.members} == {b""}
+    assert {member.assignor_state for member in first.members} == {b""}
 
 
 def change(**config: str) -> ConnectorChange:
@@ -238,13 +238,13 @@ def change(**config: str) -> ConnectorChange:
 
 def test_a_member_of_a_question_is_read_with_all_that_it_was_told() -> None:
     prepared = PrepareResponse(
-        members=(PreparedMember(member_id="m", member_epoch=1, told=b"note"),),
-        connectors=(PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.beside": "b"})),),
+        members=(PreparedMember(member_id="m", member_epoch=1, assignor_state=b"note"),),
+        connectors=(PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.affinity": "b"})),),
     )
     group = group_from_prepare(prepared)
-    assert group.members[0].told == b"note"
-    assert group.columns().member_told == (b"note",)
-    assert group.connectors[0].placement.beside == ("b",)
+    assert group.members[0].assignor_state == b"note"
+    assert group.columns().member_assignor_state == (b"note",)
+    assert group.connectors[0].placement.affinity == ("b",)
     unreadable = PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.new": "b"}))
     with pytest.raises(PluginError, match=r"connector a: assignment\.new: got 'an unknown setting'"):
         group_from_prepare(PrepareResponse(connectors=(unreadable,)))

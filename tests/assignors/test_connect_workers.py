@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.placement import LARGEST_TRAITS, WorkerTraits
-from connectgroup.assign.sandbox import introduce
+from connectgroup.assign.placement import MAX_TRAITS, WorkerTraits
+from connectgroup.assign.sandbox import configure_assignor
 from connectgroup.assignors.weighted import WeightedAssignor
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
@@ -75,7 +75,7 @@ def test_the_rebalance_timeout_of_a_worker_is_a_setting() -> None:
         ({"rack": ""}, "rack: got ''; allowed: string should have at least 1 character"),
         (
             {"labels": tuple(f"{number}={'x' * 240}" for number in range(60))},
-            f"bytes'; allowed: at most {LARGEST_TRAITS}",
+            f"bytes'; allowed: at most {MAX_TRAITS}",
         ),
     ],
 )
@@ -87,11 +87,11 @@ def test_what_no_worker_can_be_is_refused_in_one_line(values: dict[str, object],
 
 def test_an_assignor_that_raises_when_it_is_told_of_its_worker_is_named() -> None:
     class Shy(WeightedAssignor):
-        def about_worker(self, traits: WorkerTraits) -> None:
+        def configure(self, traits: WorkerTraits) -> None:
             raise RuntimeError("no names")
 
-    with pytest.raises(PluginError, match=r"assignor 'weighted' .*: about_worker raised RuntimeError: no names"):
-        introduce(Shy(), WorkerTraits())
+    with pytest.raises(PluginError, match=r"assignor 'weighted' .*: configure raised RuntimeError: no names"):
+        configure_assignor(Shy(), WorkerTraits())
 
 
 @pytest.mark.processes

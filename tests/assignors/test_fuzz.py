@@ -11,7 +11,7 @@ from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError, WireError
 from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
-    HeldBack,
+    DelayedUnits,
     InstallRequest,
     PreparedConnector,
     PreparedMember,
@@ -43,14 +43,14 @@ def question(dice: random.Random) -> bytes:
             member_epoch=3,
             instance_id=dice.choice([None, name]),
             assignor=AssignorMetadata(version=0, metadata=dice.randbytes(dice.randrange(9))),
-            places=tuple(sorted(dice.sample(range(9), dice.randrange(5)))),
+            unit_indices=tuple(sorted(dice.sample(range(9), dice.randrange(5)))),
         )
         for name in "abc"
     )
-    held_back = tuple(HeldBack(member_id=name, left_ms=5, units=waiting) for name in "d"[: dice.randrange(2)])
+    delayed = tuple(DelayedUnits(member_id=name, left_ms=5, units=waiting) for name in "d"[: dice.randrange(2)])
     return wire.encode_response(
         PrepareResponse(
-            group_epoch=4, assignor_name="balanced", members=members, connectors=connectors, held_back=held_back
+            group_epoch=4, assignor_name="balanced", members=members, connectors=connectors, delayed=delayed
         ),
         api_key=20481,
         version=0,

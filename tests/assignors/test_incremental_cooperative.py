@@ -215,7 +215,7 @@ def test_ic_15_new_connectors_fill_the_emptier_workers_first() -> None:
     connectors = {f"a{number:02}": 0 for number in range(24)}
     after = run_assignor(IncrementalCooperativeAssignor(), group(connectors, held))
     assert [len(each.units) for each in after.members] == [6, 6, 6, 6]
-    assert not after.held_back
+    assert not after.delayed
 
 
 def six_connectors() -> Rounds:
@@ -319,7 +319,7 @@ def test_ic_26_stacked_tasks_stay_where_counts_are_even_and_are_given_up_first_w
     stay = run_assignor(IncrementalCooperativeAssignor(), group({**connectors}, held))
     assert all(units(held[each.member_id]) <= each.units for each in stay.members)
     joined = run_assignor(IncrementalCooperativeAssignor(), group(connectors, {**held, "w3": ""}))
-    assert {unit.connector for unit in joined.held_back if unit.task >= 0} == {"c2"}
+    assert {unit.connector for unit in joined.delayed if unit.task >= 0} == {"c2"}
 
 
 def test_wc_02_half_a_delay_leaves_half_and_then_each_survivor_takes_its_part() -> None:
@@ -351,7 +351,7 @@ def test_in_a_real_group_the_second_round_begins_when_the_first_has_been_reached
     kept = frozenset(scene.current("m1").assigned)
     assert len(kept) == 3  # one of two connectors, half of four tasks
     assert scene.state("m1") == MemberState.UNREVOKED
-    assert describe(scene.group, scene.now_ms).held_back[0].units
+    assert describe(scene.group, scene.now_ms).delayed[0].units
     scene.heartbeat("m1", scene.current("m1").epoch, kept)
     for _ in range(4):
         for member_id in ("m1", "m2"):
@@ -360,7 +360,7 @@ def test_in_a_real_group_the_second_round_begins_when_the_first_has_been_reached
     held = {member_id: frozenset(scene.current(member_id).assigned) for member_id in ("m1", "m2")}
     assert counts(held) == ([1, 1], [2, 2])
     assert kept <= held["m1"]
-    assert not describe(scene.group, scene.now_ms).held_back
+    assert not describe(scene.group, scene.now_ms).delayed
 
 
 def scene_of(members: Mapping[str, Units], *, assignor: object) -> Scene:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.assign.columns.partition import NOBODY, SEVERAL, PartitionColumns, collector_paused, order_of
+from connectgroup.assign.columns.partition import SEVERAL, UNASSIGNED, PartitionColumns, collector_paused, order_of
 from connectgroup.assign.ownership import claimants, validate_subscription
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
@@ -58,10 +58,10 @@ def test_columns_say_what_the_objects_say(group: PartitionGroup) -> None:
         claim, owner = int(columns.partition_claim[index]), int(columns.partition_owner[index])
         claimed = owners.get(partition, ())
         assert claim == (
-            NOBODY if not claimed else SEVERAL if len(claimed) > 1 else columns.member_ids.index(claimed[0])
+            UNASSIGNED if not claimed else SEVERAL if len(claimed) > 1 else columns.member_ids.index(claimed[0])
         )
         stays = claim >= 0 and partition.topic in subscribed[columns.member_ids[claim]]
-        assert owner == (claim if stays else NOBODY)
+        assert owner == (claim if stays else UNASSIGNED)
     for index, member_id in enumerate(columns.member_ids):
         row = columns.subscribed[columns.member_kind[index]]
         assert {name for name, yes in zip(columns.topic_names, row, strict=True) if yes} == subscribed[member_id] & {
@@ -74,7 +74,7 @@ def test_a_claim_of_a_number_that_cannot_be_is_a_claim_of_nothing() -> None:
     """Not of the neighbour's last partition, where counting on from the topic's first would end."""
     owned = frozenset({TopicPartition("u", -1), TopicPartition("t", 2)})
     columns = question({"t": 2, "u": 1}, {"m1": "*"}, owned={"m1": owned}).columns()
-    assert columns.partition_claim.tolist() == [NOBODY] * 3
+    assert columns.partition_claim.tolist() == [UNASSIGNED] * 3
 
 
 @given(st.lists(st.integers(-1, 3) | st.integers(0, 70_000), max_size=40))
@@ -142,7 +142,7 @@ def test_what_is_left_out_may_be_withheld_and_must_be_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "offence"),
+    ("make", "violation"),
     [
         (lambda: Scripted(np.array([0, 1])), r"owner: got int64 of shape \(2,\); allowed: signed integers of shape"),
         (lambda: Scripted(np.array([0.0, 1, 1])), "owner: got float64 of shape"),
@@ -160,8 +160,8 @@ def test_what_is_left_out_may_be_withheld_and_must_be_all_of_it() -> None:
         ),
     ],
 )
-def test_an_array_that_is_not_legal_is_one_line(make: Callable[[], Scripted], offence: str) -> None:
-    with pytest.raises(PluginError, match=offence):
+def test_an_array_that_is_not_legal_is_one_line(make: Callable[[], Scripted], violation: str) -> None:
+    with pytest.raises(PluginError, match=violation):
         run_assignor(make(), QUESTION)
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMember, ConnectorSpec, HeldWork
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMember, ConnectorSpec, DelayedWork
 from connectgroup.assign.placement import WorkerTraits, labels_of, placement_of
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor
@@ -35,7 +35,7 @@ def worker(text: str = "") -> WorkerTraits:
 
 
 def connector(name: str, num_tasks: int, **asked: str) -> ConnectorSpec:
-    """``most_per_worker="1"`` is ``assignment.most.per.worker``."""
+    """``max_per_worker="1"`` is ``assignment.max.per.worker``."""
     placement = placement_of({f"assignment.{key.replace('_', '.')}": value for key, value in asked.items()})
     return ConnectorSpec(
         name=name,
@@ -77,7 +77,7 @@ def asked(group: ConnectGroup) -> ConnectAssignment:
 def placed(group: ConnectGroup) -> dict[str, Units]:
     """Everybody's tasks, connectors left out."""
     answer = asked(group)
-    assert not answer.held_back, answer.message
+    assert not answer.delayed, answer.message
     return {each.member_id: frozenset(unit for unit in each.units if not unit.is_connector) for each in answer.members}
 
 
@@ -109,7 +109,7 @@ def test_who_does_not_say_its_capacity_takes_part_like_the_average_and_has_no_li
 def test_nobody_is_given_more_than_it_can_carry() -> None:
     answer = asked(question({"m1": "2", "m2": "3"}, connector("a", 6)))
     assert sorted(len([unit for unit in each.units if unit.task >= 0]) for each in answer.members) == [2, 3]
-    assert len(answer.held_back) == 1
+    assert len(answer.delayed) == 1
     assert answer.message == "a-5: weighs 1; 0 of 2 workers have room for it"
     assert answer.delay_ms == LATER_MS
 
@@ -125,7 +125,7 @@ def test_who_carries_too_much_gives_up_also_what_nobody_else_can_take() -> None:
     held = {"m1": "a-0 a-1", "m2": "b-0"}
     specs = connector("a", 2, task_weight="2"), connector("b", 1, task_weight="9")
     answer = asked(question({"m1": "3", "m2": "9"}, *specs, held=held))
-    assert answer.held_back == units("a-0")
+    assert answer.delayed == units("a-0")
     assert answer.message == "a-0: weighs 2; 0 of 2 workers have room for it"
 
 
@@ -170,13 +170,13 @@ def test_a_label_that_nobody_has_is_told_in_one_line() -> None:
     workers = {f"m{number}": "" for number in range(5)}
     answer = asked(question(workers, connector("orders", 2, labels="gpu=true"), connector("b", 5)))
     assert answer.message == "orders, orders-0, orders-1: needs label gpu=true; 0 of 5 workers have it"
-    assert answer.held_back == units("orders orders-0 orders-1")
+    assert answer.delayed == units("orders orders-0 orders-1")
     assert sum(len(each.units) for each in answer.members) == 6
 
 
 def test_each_rule_that_refuses_somebody_is_told_in_turn() -> None:
     workers = {"m1": "gpu=true rack:a", "m2": "gpu=true rack:b", "m3": ""}
-    spec = connector("o", 3, labels="gpu=true", most_per_worker="1")
+    spec = connector("o", 3, labels="gpu=true", max_per_worker="1")
     assert asked(question(workers, spec)).message == (
         "o-2: needs label gpu=true; 2 of 3 workers have it; at most 1 tasks of o on a worker; 0 of 2 workers have fewer"
     )
@@ -194,15 +194,15 @@ def test_no_worker_and_no_rack_has_more_of_a_connector_than_it_may() -> None:
     held = {"m1": "a-0 a-1 a-2 a-3", "m2": "b-0", "m3": "b-1", "m4": "b-2"}
     busy = connector("b", 3, task_weight="9")
     assert len(placed(question(workers, connector("a", 4), busy, held=held))["m1"]) == 4
-    after = placed(question(workers, connector("a", 4, most_per_worker="2"), busy, held=held))
+    after = placed(question(workers, connector("a", 4, max_per_worker="2"), busy, held=held))
     assert [len(after[member_id]) for member_id in workers] == [2, 1, 2, 2]  # the other rack first
     full = {"m3": "b-1", "m4": "b-2"}
-    spec = connector("a", 4, most_per_rack="2")
+    spec = connector("a", 4, max_per_rack="2")
     for held in ({"m1": "a-0 a-1 a-2 a-3", **full}, {"m1": "a-0 a-1 a-2", "m2": "a-3 b-0", **full}):
         after = placed(question(workers, spec, busy, held=held))
         assert sum(unit.connector == "a" for unit in after["m1"] | after["m2"]) == 2
-    answer = asked(question(workers, connector("a", 4, most_per_rack="1")))
-    assert len(answer.held_back) == 2
+    answer = asked(question(workers, connector("a", 4, max_per_rack="1")))
+    assert len(answer.delayed) == 2
     assert "at most 1 tasks of a in a rack; 0 of 4 workers are in one with fewer" in answer.message
 
 
@@ -213,7 +213,7 @@ def test_a_thing_of_a_host_is_used_by_one_task_of_all_workers_on_it() -> None:
     on = {"m1": "h1", "m2": "h1", "m3": "h2", "m4": "m4"}
     assert len({on[member_id] for member_id, its in after.items() for _ in its}) == 3
     answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:81")))
-    assert not answer.held_back
+    assert not answer.delayed
     answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:80")))
     assert answer.message == "c-0: needs port:80 of a host for itself; 0 of 4 workers are where it is free"
 
@@ -235,7 +235,7 @@ def test_what_is_being_stopped_still_has_its_port() -> None:
     workers = {"m1": "host:h1", "m2": "host:h2 gpu=true"}
     specs = connector("a", 1, exclusive="port:80", labels="gpu=true"), connector("b", 1, exclusive="port:80")
     first = asked(question(workers, *specs, held={"m1": "a-0"}))
-    assert (first.held_back, first.delay_ms, first.message) == (units("b-0"), SOON_MS, "")
+    assert (first.delayed, first.delay_ms, first.message) == (units("b-0"), SOON_MS, "")
     held = {each.member_id: each.units for each in first.members}
     assert placed(question(workers, *specs, held=held)) == {"m1": units("b-0"), "m2": units("a-0")}
 
@@ -244,13 +244,13 @@ def test_what_is_being_stopped_still_has_its_port() -> None:
 def test_connectors_that_must_be_apart_share_no_worker(held: dict[str, str]) -> None:
     """Said by one of them, it holds for both, and wherever they ran before."""
     workers = {"m1": "", "m2": "", "m3": ""}
-    after = placed(question(workers, connector("a", 2), connector("b", 2, apart_from="a"), held=held))
+    after = placed(question(workers, connector("a", 2), connector("b", 2, anti_affinity="a"), held=held))
     assert all(len({unit.connector for unit in its}) <= 1 for its in after.values())
 
 
 def test_what_likes_to_be_together_is_put_together_while_load_is_even() -> None:
     held = {"m2": "a-0"}
-    together = placed(question(THREE, connector("a", 1), connector("c", 2, beside="a"), connector("d", 3), held=held))
+    together = placed(question(THREE, connector("a", 1), connector("c", 2, affinity="a"), connector("d", 3), held=held))
     assert [len(together[member_id]) for member_id in THREE] == [2, 2, 2]
     assert together["m2"] == units("a-0 c-0")
     anywhere = placed(question(THREE, connector("a", 1), connector("c", 2), connector("d", 3), held=held))
@@ -292,10 +292,10 @@ def test_one_answer_moves_a_part_and_the_rest_is_asked_for_soon() -> None:
 
 
 def test_work_that_waits_for_a_lost_worker_is_left_alone() -> None:
-    waiting = HeldWork(member_id="m3", left_ms=5, units=units("a a-2"))
-    answer = asked(replace(question({"m1": "", "m2": ""}, connector("a", 3)), held_back=[waiting]))
+    waiting = DelayedWork(member_id="m3", left_ms=5, units=units("a a-2"))
+    answer = asked(replace(question({"m1": "", "m2": ""}, connector("a", 3)), delayed=[waiting]))
     assert frozenset().union(*(each.units for each in answer.members)) == units("a-0 a-1")
-    assert not answer.held_back
+    assert not answer.delayed
 
 
 # --------------------------------------------------------------------------------------------------
@@ -325,10 +325,10 @@ def any_question(random: Random) -> ConnectGroup:
             for key, value, odds in (
                 ("exclusive", random.choice(["port:1", "port:2", "port:1,port:2"]), 0.5),
                 ("labels", "gpu=true", 0.2),
-                ("most_per_worker", str(random.randint(1, 3)), 0.2),
-                ("most_per_rack", str(random.randint(1, 3)), 0.1),
-                ("apart_from", random.choice(names), 0.15),
-                ("beside", random.choice(names), 0.15),
+                ("max_per_worker", str(random.randint(1, 3)), 0.2),
+                ("max_per_rack", str(random.randint(1, 3)), 0.1),
+                ("anti_affinity", random.choice(names), 0.15),
+                ("affinity", random.choice(names), 0.15),
                 ("task_weight", ",".join(str(random.randint(0, 5)) for _ in range(random.randint(1, 4))), 0.4),
                 ("weight", str(random.randint(0, 3)), 0.2),
             )
@@ -355,12 +355,12 @@ def test_its_own_answer_comes_back_unchanged_whatever_the_rules(first_seed: int)
         group = any_question(Random(seed))
         answer = asked(group)
         for _ in range(10):
-            if not (answer.held_back and answer.delay_ms == SOON_MS):
+            if not (answer.delayed and answer.delay_ms == SOON_MS):
                 break
             group = owning(group, answer)
             answer = asked(group)
         again = asked(owning(group, answer))
-        assert (answer.members, answer.held_back) == (again.members, again.held_back), f"seed {seed}"
+        assert (answer.members, answer.delayed) == (again.members, again.delayed), f"seed {seed}"
 
 
 def test_no_task_starts_on_a_host_before_the_task_that_has_its_port_there_has_stopped() -> None:

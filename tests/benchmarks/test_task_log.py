@@ -10,14 +10,14 @@ from benchmarks.rebalance import verdict
 from benchmarks.task_log import (
     Death,
     Run,
-    Standstill,
+    TaskDowntime,
     TaskLog,
+    downtimes,
     last_start_ns,
     overlaps,
     parse,
     running,
     runs_of,
-    standstills,
 )
 
 MOVE = """\
@@ -38,8 +38,8 @@ def test_a_task_that_stops_before_it_starts_elsewhere_does_not_overlap() -> None
     assert overlaps(moved) == []
     assert running(moved) == {"main-0": ["a"], "main-1": ["b"]}
     assert last_start_ns(moved, since_ns=200) == 250
-    assert standstills(moved, since_ns=150) == [Standstill(unit="main-1", source="a", target="b", seconds=5e-8)]
-    assert standstills(moved, since_ns=201) == []
+    assert downtimes(moved, since_ns=150) == [TaskDowntime(unit="main-1", source="a", target="b", seconds=5e-8)]
+    assert downtimes(moved, since_ns=201) == []
 
 
 def test_a_start_before_the_stop_elsewhere_is_an_overlap() -> None:
@@ -75,7 +75,7 @@ def test_what_a_killed_worker_ran_has_ended() -> None:
     text = "100 START a main-0 1\n300 START b main-0 2\n"
     died = runs(text, Death(at_ns=200, member_id="a"))
     assert overlaps(died) == []
-    assert [still.seconds for still in standstills(died, since_ns=0)] == [1e-7]
+    assert [still.seconds for still in downtimes(died, since_ns=0)] == [1e-7]
     assert len(overlaps(runs(text, Death(at_ns=301, member_id="a")))) == 1
     assert len(overlaps(runs(text, Death(at_ns=200, member_id="c")))) == 1
 

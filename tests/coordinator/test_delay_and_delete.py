@@ -50,7 +50,7 @@ async def test_a_deleted_group_stays_deleted_and_a_new_one_is_a_later_one() -> N
 
 
 async def test_there_is_a_limit_on_groups() -> None:
-    async with serving(group=settings(most_groups=2)) as coordinator:
+    async with serving(group=settings(max_groups=2)) as coordinator:
         for group_id in ("g1", "g2"):
             assert (await change(coordinator, add(group_id=group_id))).error_code == 0
         refused = await change(coordinator, add(group_id="g3"))
@@ -67,7 +67,7 @@ async def test_there_is_a_limit_on_groups() -> None:
 
 
 async def waiting_ms(coordinator: Coordinator) -> list[int]:
-    return [work.left_ms for work in (await look(coordinator)).held_back]
+    return [work.left_ms for work in (await look(coordinator)).delayed]
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ async def test_a_heartbeat_looked_at_again_and_parked_again_keeps_its_time() -> 
         parked = send(coordinator, beat("a", a.member_epoch, max_wait_ms=3000))
         for _ in range(2):
             await asyncio.sleep(1)
-            coordinator._groups["workers"].news.add("a")
+            coordinator._groups["workers"].members_to_wake.add("a")
             await ask(coordinator, beat("nobody", 7))
         assert not parked.done()
         await parked

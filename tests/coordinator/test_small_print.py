@@ -23,7 +23,7 @@ from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_o
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import NO_UNITS, Unit, Units
 from tests.worker.builders import settings
 
@@ -110,7 +110,7 @@ async def test_the_holder_of_what_is_switched_off_is_told_before_there_is_a_targ
         waiting = send(coordinator, beat("b", given.member_epoch, frozenset({C}), max_wait_ms=3_000))
         await tick()
         assert not waiting.done()
-        stop = ConnectorChange(connector="c", wanted_state=WantedState.STOPPED)
+        stop = ConnectorChange(connector="c", target_state=TargetState.STOPPED)
         await change(coordinator, UpdateConnectorsRequest(group_id=GROUP, changes=(stop,)))
         answer = await heard(waiting)
         assert answer.assignment is not None
@@ -180,11 +180,11 @@ async def test_a_delay_that_was_over_while_the_coordinator_stood_still_does_not_
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         await ask(coordinator, beat("b"))
         assert (await ask(coordinator, beat("a", epoch + 7))).error_code == FencedMemberEpoch.code
-        assert (await look(coordinator)).held_back
+        assert (await look(coordinator)).delayed
         now = loop.time
         monkeypatch.setattr(loop, "time", lambda: now() + 80)
         await asyncio.sleep(5)
-        assert not (await look(coordinator)).held_back
+        assert not (await look(coordinator)).delayed
 
 
 async def test_a_group_that_is_only_asked_about_takes_no_memory() -> None:

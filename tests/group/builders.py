@@ -447,4 +447,4 @@ def numbered(count: int, **more: str) -> list[dict[str, str]]:
     return [{"task": str(number), **more} for number in range(count)]
 
 
-NOBODY: Units = NO_UNITS
+UNASSIGNED: Units = NO_UNITS

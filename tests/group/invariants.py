@@ -80,7 +80,7 @@ def indexes_match(group: Group) -> None:
     there = {
         member_id
         for member_id in group.members
-        if group.current(member_id).away
+        if group.current(member_id).temporarily_left
         or (
             group.current(member_id).epoch == group.target_epoch
             and group.current(member_id).state is MemberState.STABLE
@@ -126,7 +126,7 @@ def rebalances_make_sense(group: Group) -> None:
             # A static member's successor takes its place without a rebalance.
             if unit in group.runnable and move.target in group.members:
                 assert unit in group.current(move.target).assigned, f"{unit} did not move to {move.target}"
-            assert move.standstill_ms >= 0
+            assert move.downtime_ms >= 0
 
 
 def nothing_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
@@ -174,7 +174,7 @@ class Ledger:
         self._epoch = group.epoch
         held: dict[tuple[str, Unit], int] = {}
         for member_id, current in group.currents.items():
-            if current.away:
+            if current.temporarily_left:
                 self._kept |= current.held.keys()
                 continue
             for unit, epoch in current.held.items():

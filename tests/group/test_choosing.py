@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import ComputeAssignment, UnsupportedAssignor
-from connectgroup.group.connect.selection import able_to_compute, select_assignor
+from connectgroup.group.connect.selection import members_able_to_compute, select_assignor
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember
 from connectgroup.protocol.messages.common import AssignorInfo, grouped
 from connectgroup.protocol.records.connect import MemberRecord
 from connectgroup.protocol.units import Units
 
-from .builders import GROUP, NOBODY, Scene, info, settings, tasks
+from .builders import GROUP, UNASSIGNED, Scene, info, settings, tasks
 
 FOO: Units = tasks(foo=[-1, 0])
 
@@ -96,7 +96,7 @@ def test_cn_02_no_version_in_common(members: list[MemberRecord]) -> None:
 )
 def test_cn_01_who_can_compute(members: list[MemberRecord], able: list[str]) -> None:
     """Source, "Worker Selection": "must select a worker which is able to handle all the supported versions"."""
-    assert able_to_compute(members, "a", {member.member_id for member in members}) == able
+    assert members_able_to_compute(members, "a", {member.member_id for member in members}) == able
 
 
 def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each() -> None:
@@ -119,7 +119,7 @@ def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each()
             0,
             epoch,
             *(
-                InstalledMember(member_id=who, units=grouped(FOO if who == "B" else NOBODY), version=version)
+                InstalledMember(member_id=who, units=grouped(FOO if who == "B" else UNASSIGNED), version=version)
                 for who in "ABC"
             ),
         ).error_code
@@ -194,7 +194,7 @@ def test_cn_10_a_reason_or_metadata_asks_for_a_rebalance() -> None:
     scene.join("A", info("a", 0, 2))
     scene.prepare("A", 0)
     scene.install_members("A", 0, 2, InstalledMember(member_id="A"))
-    assert scene.heartbeat("A", 0, NOBODY, full=True, assignors=(info("a", 0, 2),)).member_epoch == 2
+    assert scene.heartbeat("A", 0, UNASSIGNED, full=True, assignors=(info("a", 0, 2),)).member_epoch == 2
     said: list[tuple[AssignorInfo, ...] | None] = [
         None,
         (info("a", 0, 2),),

@@ -31,7 +31,7 @@ from connectgroup.protocol.messages.common import ConnectorTasks, grouped
 from connectgroup.protocol.records.connect import ComputationRecord, MemberState
 from connectgroup.protocol.units import Unit, Units
 
-from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
+from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
 
 A = info("a", 0, 3)
 COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
@@ -99,8 +99,8 @@ def test_the_question_is_complete(pair: Scene) -> None:
     assert (prepared.error_code, prepared.group_epoch, prepared.assignor_name) == (0, 4, "a")
     said = AssignorMetadata(version=3)
     assert prepared.members == (
-        PreparedMember(member_id="A", member_epoch=3, assignor=said, places=(1, 2)),
-        PreparedMember(member_id="B", member_epoch=3, assignor=said, places=(3,)),
+        PreparedMember(member_id="A", member_epoch=3, assignor=said, unit_indices=(1, 2)),
+        PreparedMember(member_id="B", member_epoch=3, assignor=said, unit_indices=(3,)),
     )
     assert prepared.shares() == [foo(-1, 0), foo(1)]
     assert prepared.connectors == (
@@ -116,7 +116,7 @@ def test_the_places_of_a_share_are_ascending(fixed: FixedAssignor) -> None:
     has = {"A": foo(*range(-1, 40)), "B": frozenset[Unit]()}
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 40}, members=has)
     scene.update(added("bar"))
-    assert [member.places for member in fixed.asked[-1].members] == [tuple(range(1, 42)), ()]
+    assert [member.unit_indices for member in fixed.asked[-1].members] == [tuple(range(1, 42)), ()]
 
 
 def test_cn_04_prepare_and_install_by_the_wrong_one(pair: Scene) -> None:
@@ -164,9 +164,9 @@ def test_cn_05_an_install_for_another_epoch_than_the_one_prepared_is_refused(pai
 
 
 @pytest.mark.parametrize(
-    ("shares", "offence"),
+    ("shares", "violation"),
     [
-        pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", NOBODY)], "X is not a member", id="unknown member"),
+        pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", UNASSIGNED)], "X is not a member", id="unknown member"),
         pytest.param([("A", foo(-1, 0)), ("A", foo(1))], "A is listed twice", id="a member twice"),
         pytest.param([("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2, given to A, does not exist", id="a task too many"),
         pytest.param(
@@ -180,7 +180,7 @@ def test_cn_05_an_install_for_another_epoch_than_the_one_prepared_is_refused(pai
         pytest.param([], "foo is given to nobody (and 2 more)", id="nothing at all"),
     ],
 )
-def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tuple[str, Units]], offence: str) -> None:
+def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tuple[str, Units]], violation: str) -> None:
     """CN-07, S9, F21: INVALID_ASSIGNMENT with the first offence named; no part of it is stored.
 
     That it failed is stored: the next member must be asked, also after a change of coordinator.
@@ -191,10 +191,10 @@ def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tupl
     members = [InstalledMember(member_id=member_id, units=grouped(units)) for member_id, units in shares]
     refused = pair.install_members("A", 3, 4, *members)
     assert refused.error_code == InvalidAssignment.code
-    assert offence in (refused.error_message or "")
+    assert violation in (refused.error_message or "")
     assert (pair.group.targets, pair.group.target_epoch) == (targets, 3)
     assert computing(pair) == "B"
-    assert offence in describe(pair.group).assignor_error
+    assert violation in describe(pair.group).assignor_error
 
 
 def test_cn_07_one_member_named_the_same_task_twice(pair: Scene) -> None:
@@ -469,12 +469,12 @@ def test_s14_a_member_asked_to_compute_is_not_fenced_for_a_revocation_it_has_don
     pair.expire(TimerKind.COMPUTE)
     assert computing(pair) == "B"
     for _ in range(3):
-        pair.heartbeat("B", pair.current("B").epoch, NOBODY, full=True)
+        pair.heartbeat("B", pair.current("B").epoch, UNASSIGNED, full=True)
     assert pair.state("B") is MemberState.STABLE
     pair.expire(TimerKind.REBALANCE, "B")
     assert "B" in pair.group.members
     assert pair.heartbeat("B", 4).error_code == ComputeAssignment.code
-    assert told(pair.heartbeat("C", pair.current("C").epoch, full=True, owned=NOBODY)) == (4, ["foo-1"])
+    assert told(pair.heartbeat("C", pair.current("C").epoch, full=True, owned=UNASSIGNED)) == (4, ["foo-1"])
 
 
 def test_cn_13_to_revoke_and_to_be_given_are_two_answers(pair: Scene) -> None:
@@ -483,7 +483,7 @@ def test_cn_13_to_revoke_and_to_be_given_are_two_answers(pair: Scene) -> None:
     pair.prepare("A", 3)
     pair.install("A", 3, 4, {"A": tasks(bar=[-1]), "B": foo(-1, 0, 1)})
     assert told(pair.heartbeat("A", 3)) == (3, [])
-    assert told(pair.heartbeat("A", 3, NOBODY)) == (4, ["bar"])
+    assert told(pair.heartbeat("A", 3, UNASSIGNED)) == (4, ["bar"])
     assert told(pair.heartbeat("B", 3)) == (4, ["foo", "foo-0", "foo-1"])
 
 

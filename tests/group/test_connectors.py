@@ -16,16 +16,16 @@ from connectgroup.protocol.messages.common import config_of, entries, units_of
 from connectgroup.protocol.messages.connectors import ChangedConnector, ConnectorChange
 from connectgroup.protocol.messages.describe import DescribedUnit
 from connectgroup.protocol.messages.heartbeat import TaskStatus
-from connectgroup.protocol.records.connect import ConnectorRecord, MemberState, StatusRecord, UnitState, WantedState
+from connectgroup.protocol.records.connect import ConnectorRecord, MemberState, StatusRecord, TargetState, UnitState
 from connectgroup.protocol.units import Unit, Units
 
 from .builders import FixedAssignor, Scene, added, foo, given, names, numbered, settings, task_list, tasks, told
 
-RUNNING, PAUSED, STOPPED = WantedState.RUNNING, WantedState.PAUSED, WantedState.STOPPED
+RUNNING, PAUSED, STOPPED = TargetState.RUNNING, TargetState.PAUSED, TargetState.STOPPED
 
 
-def want(state: WantedState, connector: str = "foo") -> ConnectorChange:
-    return ConnectorChange(connector=connector, wanted_state=state)
+def want(state: TargetState, connector: str = "foo") -> ConnectorChange:
+    return ConnectorChange(connector=connector, target_state=state)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_several_changes_are_one_epoch_and_one_explanation(scene: Scene, fixed: 
 
 def test_what_is_so_already_costs_nothing(scene: Scene) -> None:
     """The same configuration, state or task list again: a success without a record, the version as it was."""
-    same = ConnectorChange(connector="foo", config=entries({"name": "foo"}), wanted_state=RUNNING)
+    same = ConnectorChange(connector="foo", config=entries({"name": "foo"}), target_state=RUNNING)
     assert scene.update(same).results == (ChangedConnector(connector="foo", version=1),)
     assert scene.records == ()
     assert scene.update(task_list("foo", numbered(3), 20), member_id="A").error_code == 0
@@ -276,7 +276,7 @@ def test_a_late_copy_of_a_change_does_not_fit_a_connector_made_anew(scene: Scene
     ("state", "a_runs", "b_runs"), [(PAUSED, ["foo"], []), (STOPPED, [], [])], ids=["paused", "stopped"]
 )
 def test_pause_and_stop_then_resume(
-    scene: Scene, fixed: FixedAssignor, state: WantedState, a_runs: list[str], b_runs: list[str]
+    scene: Scene, fixed: FixedAssignor, state: TargetState, a_runs: list[str], b_runs: list[str]
 ) -> None:
     """Paused: the connector watches, no task runs. Stopped: nothing runs. Resumed: all of it, under later epochs."""
     before = dict(fixed.shares)
@@ -464,7 +464,7 @@ def test_ca_19_units_that_must_not_run_join_the_pending_revocation(
     if change.config:
         fixed.shares["A"] |= {Unit("bar")}
     revoking.update(change)
-    assert "A" in revoking.group.news, "a parked heartbeat of the member is woken"
+    assert "A" in revoking.group.members_to_wake, "a parked heartbeat of the member is woken"
     answer = revoking.heartbeat("A", 20)
     assert told(answer) == (20, names(left - foo(3)))
     assert (revoking.state("A"), revoking.current("A").epoch) == (MemberState.UNREVOKED, 20)

@@ -55,7 +55,7 @@ def test_s15_what_a_lost_worker_ran_is_given_to_nobody(rest: Scene) -> None:
     held = held_at(rest, epoch)
     assert {*held} == {"m1", "m3"}
     assert not {*names(TWO)} & {unit for units in held.values() for unit in units}
-    [shown] = describe(rest.group, rest.now_ms + 1_000).held_back
+    [shown] = describe(rest.group, rest.now_ms + 1_000).delayed
     assert (shown.member_id, shown.instance_id, shown.left_ms) == ("m2", "i2", DELAY_MS - 1_000)
     assert units_of(shown.units) == TWO
 
@@ -109,10 +109,10 @@ def test_where_more_has_happened_it_is_an_ordinary_join(rest: Scene) -> None:
     rest.settings.server_assignors["round-robin"] = watched  # type: ignore[index]
     rest.expire(TimerKind.SESSION, "m2")
     rest.join("m4")
-    assert [work.member_id for work in asked[-1].held_back] == ["m2"]
+    assert [work.member_id for work in asked[-1].delayed] == ["m2"]
     rest.join("m2b", instance="i2")
     assert TWO in asked[-1].shares()
-    assert asked[-1].held_back == ()
+    assert asked[-1].delayed == ()
     assert rest.group.delays == {}
     held = held_at(rest, rest.group.epoch)
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
@@ -183,7 +183,7 @@ def test_only_what_it_ran_and_was_to_keep_waits(rest: Scene) -> None:
 def test_work_that_is_no_more_waits_for_nobody(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     rest.update(ConnectorChange(connector="foo", delete=True))
-    assert describe(rest.group).held_back[0].units == ()
+    assert describe(rest.group).delayed[0].units == ()
     epoch = rest.group.epoch
     rest.expire(TimerKind.DELAY, "m2")
     assert (rest.group.delays, rest.group.epoch) == ({}, epoch)
@@ -208,7 +208,7 @@ def test_an_assignor_that_places_what_waits_is_not_refused() -> None:
     for member_id, owned in (("m1", ONE), ("m2", TWO)):
         scene.heartbeat(member_id, 10, owned)
     scene.expire(TimerKind.SESSION, "m2")
-    assert scene.prepare("m1", scene.current("m1").epoch).held_back[0].member_id == "m2"
+    assert scene.prepare("m1", scene.current("m1").epoch).delayed[0].member_id == "m2"
     members = [InstalledMember(member_id="m1", units=grouped(ONE | TWO))]
     for _ in range(2):  # and the same install again is a no-op (CN-08)
         assert scene.install_members("m1", scene.current("m1").epoch, epoch + 1, *members).error_code == 0
@@ -228,7 +228,7 @@ class TestAnAssignorsOwnDelay:
             member_epoch=epoch,
             group_epoch=group_epoch,
             members=(InstalledMember(member_id="m1", units=grouped(ONE | TWO - held)),),
-            held_back=grouped(held),
+            delayed=grouped(held),
             delay_ms=delay_ms,
         )
         return scene.answer(scene.act(request), InstallResponse)
@@ -244,7 +244,7 @@ class TestAnAssignorsOwnDelay:
         assert self.installed(asked, 10, 11, 5_000, TWO).error_code == 0
         [record] = [record for record in asked.records if isinstance(record, DelayRecord)]
         assert (record.member_id, record.delay_ms, record.deadline_ms) == ("", 5_000, asked.now_ms + 5_000)
-        assert describe(asked.group, asked.now_ms).held_back[0].left_ms == 5_000
+        assert describe(asked.group, asked.now_ms).delayed[0].left_ms == 5_000
         asked.now_ms += 5_000
         asked.expire(TimerKind.DELAY)
         assert asked.group.epoch == 12

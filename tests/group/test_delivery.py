@@ -9,7 +9,7 @@ from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.units import Unit
 
-from .builders import NOBODY, FixedAssignor, Scene, added, foo, info, settings, told
+from .builders import UNASSIGNED, FixedAssignor, Scene, added, foo, info, settings, told
 
 A = info("a", 0, 3)
 BAR = frozenset({Unit("bar")})
@@ -22,7 +22,7 @@ def trio(fixed: FixedAssignor) -> Scene:
     for member_id in "ABC":
         scene.join(member_id, A)
     scene.prepare("A", 0)
-    assert scene.install("A", 0, 4, {"A": foo(-1, 0), "B": foo(1, 2), "C": NOBODY}).error_code == 0
+    assert scene.install("A", 0, 4, {"A": foo(-1, 0), "B": foo(1, 2), "C": UNASSIGNED}).error_code == 0
     for member_id in "ABC":
         scene.join(member_id, A)
     assert scene.group.behind == set()

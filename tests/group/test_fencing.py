@@ -128,7 +128,7 @@ def test_hb_10_hb_11_an_assignment_is_sent_when_it_is_asked_for(rest: Scene) -> 
 
 def test_hb_12_a_full_group_turns_newcomers_away(fixed: FixedAssignor) -> None:
     """HB-12: the third is refused; those that are in may join again."""
-    scene = Scene(settings=settings(fixed, most_members=2))
+    scene = Scene(settings=settings(fixed, max_members=2))
     scene.join("m1")
     scene.join("m2")
     assert scene.join("m3").error_code == GroupMaxSizeReached.code

@@ -13,7 +13,7 @@ from .builders import FixedAssignor, Scene, info, settings, tasks
 ALL = tasks(foo=[-1, *range(8)])
 
 
-def settle(scene: Scene) -> list[str]:
+def ensure_computation(scene: Scene) -> list[str]:
     """Heartbeats until nothing moves any more; returns the causes of the epochs on the way."""
     for _ in range(100):
         before = (scene.group.epoch, dict(scene.group.currents))
@@ -35,7 +35,7 @@ def standing_still(scene: Scene) -> int:
 @pytest.fixture
 def nine() -> Scene:
     """m1 with nine units at epoch 10; two units may be moved a round."""
-    return Scene.at_rest(settings(most_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
+    return Scene.at_rest(settings(max_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
 
 
 def test_a_join_moves_so_many_units_at_a_time(nine: Scene) -> None:
@@ -59,21 +59,21 @@ def test_a_join_moves_so_many_units_at_a_time(nine: Scene) -> None:
 
 def test_a_target_that_stays_within_the_limit_is_taken_as_it_is(nine: Scene) -> None:
     fixed = FixedAssignor()
-    scene = Scene.at_rest(settings(fixed, most_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
+    scene = Scene.at_rest(settings(fixed, max_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
     fixed.shares = {"m1": ALL - tasks(foo=[0, 1]), "m2": tasks(foo=[0, 1])}
     scene.join("m2")
     [target] = [record for record in scene.records if isinstance(record, TargetRecord)]
     assert target.deferred == 0
-    assert settle(scene)[-1] == "m2 joined"
+    assert ensure_computation(scene)[-1] == "m2 joined"
 
 
 def test_work_that_runs_nowhere_is_no_move(nine: Scene) -> None:
     """A dead worker's units are given on at once, however many they are."""
     nine.join("m2")
-    settle(nine)
+    ensure_computation(nine)
     nine.leave("m1")
     assert nine.group.deferred == 0
-    settle(nine)
+    ensure_computation(nine)
     assert nine.current("m2").assigned.keys() == ALL
 
 
@@ -81,7 +81,7 @@ def test_a_new_coordinator_goes_on_with_the_rounds(nine: Scene) -> None:
     nine.join("m2")
     assert nine.group.deferred == 2
     nine.reload()
-    settle(nine)
+    ensure_computation(nine)
     assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
 
 
@@ -100,22 +100,22 @@ class TestDraining:
 
     def test_its_work_moves_away(self, pair: Scene) -> None:
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
-        assert settle(pair)[-1] == "m2 is draining"
+        assert ensure_computation(pair)[-1] == "m2 is draining"
         assert pair.current("m1").assigned.keys() == tasks(foo=[-1, 0, 1, 2])
         assert pair.current("m2").assigned == {}
         assert [member.state for member in describe(pair.group).members] == ["STABLE", "DRAINING"]
 
     def test_it_may_change_its_mind(self, pair: Scene) -> None:
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
-        settle(pair)
+        ensure_computation(pair)
         pair.heartbeat("m2", pair.current("m2").epoch, frozenset(), full=True)
-        assert settle(pair)[-1] == "m2 is no longer draining"
+        assert ensure_computation(pair)[-1] == "m2 is no longer draining"
         assert len(pair.current("m2").assigned) == 2
 
     def test_where_all_are_draining_they_keep_what_they_have(self, pair: Scene) -> None:
         pair.heartbeat("m1", 10, tasks(foo=[-1, 0]), full=True, draining=True)
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
-        settle(pair)
+        ensure_computation(pair)
         held = {unit for current in pair.group.currents.values() for unit in current.assigned}
         assert held == tasks(foo=[-1, 0, 1, 2])
 

@@ -8,7 +8,7 @@ import pytest
 
 from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.settings import ServerAnswer
+from connectgroup.group.connect.settings import ServerAssignment
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
 from connectgroup.protocol.messages.common import entries, grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
@@ -51,16 +51,16 @@ def test_a_placement_that_nobody_could_read_is_refused_when_it_is_written() -> N
 
 @pytest.mark.parametrize("delay_ms", [5_000, 5_001])
 def test_it_may_ask_for_a_delay_but_for_no_longer_one_than_a_member_may(delay_ms: int) -> None:
-    answer = ServerAnswer(
-        members=(InstalledMember(member_id="m1", units=grouped(FOO)),), held_back=grouped(BAR), delay_ms=delay_ms
+    answer = ServerAssignment(
+        members=(InstalledMember(member_id="m1", units=grouped(FOO)),), delayed=grouped(BAR), delay_ms=delay_ms
     )
-    own = settings(server_assignor="own", server_assignors={"own": lambda _: answer}, longest_delay_ms=5_000)
+    own = settings(server_assignor="own", server_assignors={"own": lambda _: answer}, max_delay_ms=5_000)
     scene = Scene.at_rest(own, epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO})
     scene.join("m2")
     taken = delay_ms <= 5_000
     shown = describe(scene.group, scene.now_ms)
     assert (scene.group.target_epoch == scene.group.epoch) == taken
-    assert [units_of(work.units) for work in shown.held_back] == ([BAR] if taken else [])
+    assert [units_of(work.units) for work in shown.delayed] == ([BAR] if taken else [])
     assert ("server-side assignor own" in shown.assignor_error) != taken
 
 

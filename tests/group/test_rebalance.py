@@ -273,24 +273,24 @@ def test_standstill_is_counted_from_the_order_to_stop_to_the_new_grant(fixed: Fi
     last = scene.group.latest_rebalance
     assert last is not None
     assert (last.started_ms, last.finished_ms) == (10_000, 11_500)
-    assert [(str(Unit(move.connector, move.task)), move.standstill_ms) for move in last.moves] == [("foo-1", 1_200)]
+    assert [(str(Unit(move.connector, move.task)), move.downtime_ms) for move in last.moves] == [("foo-1", 1_200)]
 
 
 def test_a_unit_that_was_switched_off_for_an_hour_did_not_stand_still_for_an_hour(fixed: FixedAssignor) -> None:
     """Standstill is what a rebalance cost; time for which an operator had a connector paused is not that."""
     scene = Scene.at_rest(settings(fixed), epoch=21, connectors={"foo": 1}, members={"A": foo(-1, 0)})
     fixed.shares = {"A": foo(-1)}
-    scene.update(ConnectorChange(connector="foo", wanted_state=2))
+    scene.update(ConnectorChange(connector="foo", target_state=2))
     scene.heartbeat("A", 21)
     scene.heartbeat("A", 21, foo(-1))
     scene.now_ms += 3_600_000
     fixed.shares = {"A": foo(-1, 0)}
-    scene.update(ConnectorChange(connector="foo", wanted_state=1))
+    scene.update(ConnectorChange(connector="foo", target_state=1))
     scene.now_ms += 5
     assert told(scene.heartbeat("A", 22)) == (23, ["foo", "foo-0"])
     last = scene.group.latest_rebalance
     assert last is not None
-    assert [(move.task, move.target, move.standstill_ms) for move in last.moves] == [(0, "A", 0)]
+    assert [(move.task, move.target, move.downtime_ms) for move in last.moves] == [(0, "A", 0)]
 
 
 def test_a_new_coordinator_explains_the_rebalance_it_found_under_way(fixed: FixedAssignor) -> None:

@@ -81,7 +81,7 @@ def test_the_storms_reach_what_they_are_for() -> None:
                 len(set(current.assigned.values())) > 1 for current in group.currents.values()
             )
             seen["nobody"] += not group.members
-            seen["away"] += any(current.away for current in group.currents.values())
+            seen["temporarily_left"] += any(current.temporarily_left for current in group.currents.values())
             seen["held back for a worker"] += any(group.delays)
             seen["held back by the assignor"] += "" in group.delays
             seen["moves left for the next round"] += group.deferred > 0 and group.epoch == group.target_epoch
@@ -105,7 +105,12 @@ def test_the_storms_reach_what_they_are_for() -> None:
     assert seen["UNRELEASED"] > 20
     assert min(seen.values()) > 0, seen
     expected = {"STABLE", "stale target", "fallback", "old and new grants together", "nobody", "fenced", "moved over"}
-    expected |= {"away", "held back for a worker", "held back by the assignor", "moves left for the next round"}
+    expected |= {
+        "temporarily_left",
+        "held back for a worker",
+        "held back by the assignor",
+        "moves left for the next round",
+    }
     expected |= {"draining", "came back in time", "did not come back", "the next round", "a successor took the place"}
     assert expected <= {what for what, count in seen.items() if count > 0}, seen
 

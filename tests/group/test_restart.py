@@ -39,12 +39,12 @@ def leave_to_restart(scene: Scene, member_id: str, instance: str | None = None) 
     assert scene.answer(scene.act(request), HeartbeatResponse).error_code == 0
 
 
-def settle(scene: Scene) -> dict[str, list[str]]:
+def ensure_computation(scene: Scene) -> dict[str, list[str]]:
     """A few heartbeats of every member; what each holds then."""
     for _ in range(3):
         for member_id in sorted(scene.group.members):
             current = scene.current(member_id)
-            if not current.away:
+            if not current.temporarily_left:
                 scene.heartbeat(member_id, current.epoch, frozenset(current.assigned))
     return {member_id: names(scene.current(member_id).assigned) for member_id in sorted(scene.group.members)}
 
@@ -62,21 +62,21 @@ def test_rolling_restart_moves_nothing() -> None:
     for member_id in SHARES:
         leave_to_restart(scene, member_id)
         scene.now_ms += 3_000
-        settle(scene)
+        ensure_computation(scene)
         assert told(scene.join(member_id))[1] == names(SHARES[member_id])
-        assert settle(scene) == EXPECTED
+        assert ensure_computation(scene) == EXPECTED
     assert moves(scene) == 0
     last = scene.group.latest_rebalance
     assert last is not None
-    assert (last.causes, last.moved, last.started, last.longest_standstill_ms) == (("m3 came back",), 0, 2, 3_000)
+    assert (last.causes, last.moved, last.started, last.max_downtime_ms) == (("m3 came back",), 0, 2, 3_000)
 
 
 def test_without_the_announcement_a_leaving_worker_hands_over_its_units() -> None:
     scene = three()
     scene.leave("m2")
-    settle(scene)
+    ensure_computation(scene)
     assert scene.group.delays == {}
-    assert sorted(unit for units in settle(scene).values() for unit in units) == names(ONE | TWO | THREE)
+    assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
 def test_an_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
@@ -84,21 +84,21 @@ def test_an_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
     leave_to_restart(scene, "m2")
     assert scene.last is not None
     assert SetTimer(TimerKey(TimerKind.DELAY, GROUP, "m2"), DELAY_MS) in scene.last.timers
-    [delayed] = describe(scene.group, scene.now_ms + 1_000).held_back
+    [delayed] = describe(scene.group, scene.now_ms + 1_000).delayed
     assert (delayed.member_id, delayed.left_ms, units_of(delayed.units)) == ("m2", DELAY_MS - 1_000, TWO)
     scene.now_ms += DELAY_MS
     scene.expire(TimerKind.DELAY, "m2")
     last = scene.group.latest_rebalance
     assert last is not None
     assert last.causes == (f"m2 did not come back within {DELAY_MS} ms",)
-    assert sorted(unit for units in settle(scene).values() for unit in units) == names(ONE | TWO | THREE)
+    assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
 def test_an_announced_return_without_a_scheduled_delay_is_an_ordinary_leave() -> None:
     scene = three(delay_ms=0)
     leave_to_restart(scene, "m2")
     assert scene.group.delays == {}
-    assert sorted(unit for units in settle(scene).values() for unit in units) == names(ONE | TWO | THREE)
+    assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
 @pytest.mark.parametrize("order", [("m1", "m2", "m3"), ("m3", "m1", "m2"), ("m2", "m3", "m1")])
@@ -110,7 +110,7 @@ def test_restart_of_all_workers_at_the_same_time_moves_nothing(order: tuple[str,
     scene.now_ms += 2_000
     for member_id in order:
         assert told(scene.join(member_id))[1] == names(SHARES[member_id])
-    assert settle(scene) == EXPECTED
+    assert ensure_computation(scene) == EXPECTED
     assert moves(scene) == 0
 
 
@@ -137,7 +137,7 @@ def test_a_requested_restart_is_repeated_in_every_response_until_the_member_leav
     before = scene.group.epoch
     assert request_restart(scene, "m2") == RestartResponse()
     assert [type(record) for record in scene.records] == [MemberRecord]
-    assert "m2" in scene.group.news, "the parked heartbeat of the member is answered at once"
+    assert "m2" in scene.group.members_to_wake, "the parked heartbeat of the member is answered at once"
     for _ in range(2):
         response = scene.heartbeat("m2", 10)
         assert response.restart
@@ -208,7 +208,7 @@ def test_a_static_member_restarts_by_leaving_temporarily() -> None:
         ("m2", InvalidRequest.code, "worker 'm2' is draining and leaves for good"),
         ("", InvalidRequest.code, "MemberId: got ''; allowed: a non-empty name"),
     ],
-    ids=["unknown", "lost", "away", "draining", "empty"],
+    ids=["unknown", "lost", "temporarily_left", "draining", "empty"],
 )
 def test_a_worker_that_cannot_be_restarted_is_rejected_in_one_line(member_id: str, code: int, message: str) -> None:
     scene = Scene.at_rest(
@@ -239,7 +239,7 @@ def test_a_restart_in_an_unknown_or_empty_group_is_rejected() -> None:
 def test_the_assignor_is_not_asked_when_a_restarted_worker_returns() -> None:
     scene = three()
     leave_to_restart(scene, "m2")
-    settle(scene)
+    ensure_computation(scene)
     scene.settings.server_assignors["round-robin"] = lambda _: pytest.fail("asked")  # type: ignore[index]
     scene.join("m2")
-    assert settle(scene) == EXPECTED
+    assert ensure_computation(scene) == EXPECTED

@@ -40,12 +40,12 @@ def three(**instances: str) -> Scene:
     )
 
 
-def settle(scene: Scene) -> None:
+def ensure_computation(scene: Scene) -> None:
     """A few heartbeats of everybody who is there."""
     for _ in range(5):
         for member_id in sorted(scene.group.members):
             current = scene.current(member_id)
-            if not current.away:
+            if not current.temporarily_left:
                 scene.heartbeat(member_id, current.epoch, frozenset(current.assigned))
 
 
@@ -58,12 +58,12 @@ def test_a_member_that_takes_the_name_of_a_lost_one_is_given_its_work_or_another
     """It joins again, so nothing else would ask for a new target; and the delay's end would find its worker back."""
     scene = three(m2="i2")
     scene.expire(TimerKind.SESSION, "m2")
-    settle(scene)
+    ensure_computation(scene)
     scene.join("m3", instance="i2")
-    settle(scene)
+    ensure_computation(scene)
     everything_runs(scene)
     scene.expire(TimerKind.DELAY, "m2")
-    settle(scene)
+    ensure_computation(scene)
     everything_runs(scene)
 
 
@@ -73,12 +73,12 @@ def test_one_that_is_waited_for_may_come_back_in_the_place_of_one_that_is_away()
         scene = three(m3="i3")
         scene.go_away("m3", "i3")
         scene.expire(TimerKind.SESSION, "m2")
-        settle(scene)
+        ensure_computation(scene)
         if another_joins:
             scene.join("m4")
-            settle(scene)
+            ensure_computation(scene)
         scene.join("m2", instance="i3")
-        settle(scene)
+        ensure_computation(scene)
         everything_runs(scene)
 
 
@@ -87,9 +87,9 @@ def test_one_may_come_back_for_two_that_were_lost() -> None:
     scene = three(m3="i3")
     scene.expire(TimerKind.SESSION, "m2")
     scene.expire(TimerKind.SESSION, "m3")
-    settle(scene)
+    ensure_computation(scene)
     scene.join("m2", instance="i3")
-    settle(scene)
+    ensure_computation(scene)
     everything_runs(scene)
     assert not scene.group.delays
 
@@ -98,23 +98,23 @@ def test_a_delay_that_ends_when_its_worker_is_back_and_nobody_was_asked_still_gi
     """Whatever brought it about, a deadline never leaves work without a place."""
     scene = three(m2="i2")
     scene.expire(TimerKind.SESSION, "m2")
-    settle(scene)
+    ensure_computation(scene)
     # As a coordinator of another version could have left it: the member is there, nothing was computed for it.
     member = scene.group.members["m3"]
     scene.put(type(member)(**{**{f: getattr(member, f) for f in member.__slots__}, "instance_id": "i2"}))
     scene.expire(TimerKind.DELAY, "m2")
-    settle(scene)
+    ensure_computation(scene)
     everything_runs(scene)
 
 
 def test_the_only_worker_that_is_there_is_not_emptied_for_one_that_is_away() -> None:
     scene = three(m1="i1", m3="i3")
     scene.leave("m3")
-    settle(scene)
+    ensure_computation(scene)
     held = frozenset(scene.current("m2").assigned)
     scene.go_away("m1", "i1")
     scene.heartbeat("m2", scene.current("m2").epoch, held, full=True, draining=True)
-    settle(scene)
+    ensure_computation(scene)
     assert scene.current("m2").assigned.keys() >= held
 
 
@@ -124,10 +124,10 @@ def test_a_clock_that_was_set_back_does_not_put_a_computation_off() -> None:
         settings(assignment_interval_ms=5_000), epoch=10, connectors={"foo": 3}, members={"m1": ONE | TWO}
     )
     scene.join("m2")
-    settle(scene)
+    ensure_computation(scene)
     scene.now_ms -= 900_000
     scene.join("m3")
-    settle(scene)
+    ensure_computation(scene)
     everything_runs(scene)
     assert scene.group.members.keys() == {"m1", "m2", "m3"}
 
@@ -189,7 +189,7 @@ def test_one_that_comes_back_with_something_new_to_say_is_heard() -> None:
 def computed(scene: Scene) -> None:
     """Whoever is asked computes: everybody keeps what is theirs, the rest is dealt out."""
     for _ in range(3):
-        settle(scene)
+        ensure_computation(scene)
         computation = scene.group.computation
         if computation is not None and computation.epoch == scene.group.epoch > scene.group.target_epoch:
             question = scene.prepare(computation.member_id, scene.current(computation.member_id).epoch)
@@ -199,20 +199,20 @@ def computed(scene: Scene) -> None:
                 scene.group.epoch,
                 *round_robin(question),
             )
-    settle(scene)
+    ensure_computation(scene)
 
 
 def test_a_drain_goes_on_when_somebody_is_there_to_take_over() -> None:
     """Nobody is asked when a worker gets its own share back; but now there is one that can take the other's."""
     scene = three(m1="i1", m3="i3")
     scene.leave("m3")
-    settle(scene)
+    ensure_computation(scene)
     scene.go_away("m1", "i1")
     scene.heartbeat("m2", scene.current("m2").epoch, frozenset(scene.current("m2").assigned), full=True, draining=True)
-    settle(scene)
+    ensure_computation(scene)
     assert scene.current("m2").assigned
     scene.join("m1b", instance="i1")
-    settle(scene)
+    ensure_computation(scene)
     assert scene.current("m2").assigned == {}
     everything_runs(scene)
 
@@ -253,14 +253,14 @@ def test_a_draining_worker_that_dies_is_not_waited_for() -> None:
 def test_what_is_made_anew_does_not_wait_for_its_namesakes_worker() -> None:
     scene = three()
     scene.expire(TimerKind.SESSION, "m2")
-    settle(scene)
+    ensure_computation(scene)
     scene.update(ConnectorChange(connector="foo", delete=True))
     scene.update(added("foo"))
-    settle(scene)
+    ensure_computation(scene)
     owner = next(member_id for member_id, current in scene.group.currents.items() if Unit("foo") in current.assigned)
     epoch = scene.current(owner).assigned[Unit("foo")]
     scene.update(task_list("foo", numbered(5), epoch), member_id=owner)
-    settle(scene)
+    ensure_computation(scene)
     everything_runs(scene)
 
 
@@ -299,9 +299,7 @@ def test_a_delay_that_is_switched_off_ends_with_the_next_coordinator() -> None:
 def test_what_stays_with_a_draining_worker_keeps_the_assignors_word() -> None:
     """A round moves a part; the rest is in nobody's answer, and its share was written without version and metadata."""
     fixed = FixedAssignor()
-    scene = Scene.at_rest(
-        settings(fixed, most_moves=1), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO}
-    )
+    scene = Scene.at_rest(settings(fixed, max_moves=1), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
     said = TargetMemberRecord(group_id=GROUP, member_id="m2", units=grouped(TWO), version=2, metadata=b"word")
     scene.put(said)
     fixed.shares = {"m1": ONE | TWO}
@@ -313,6 +311,6 @@ def test_what_stays_with_a_draining_worker_keeps_the_assignors_word() -> None:
 def test_the_timer_of_a_delay_is_set_once_and_for_all() -> None:
     scene = three()
     scene.expire(TimerKind.SESSION, "m2")
-    settle(scene)
+    ensure_computation(scene)
     assert scene.last is not None
     assert not [t for t in scene.last.timers if isinstance(t, SetTimer) and t.key.kind is TimerKind.DELAY]

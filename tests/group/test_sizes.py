@@ -124,7 +124,7 @@ def test_what_makes_a_group_smaller_is_never_refused() -> None:
     assert sum(group.connector_bytes.values()) > MAX_GROUP_BYTES
     assert publish(group, lists(29_000, "x" * 300)).error_code == 0
     assert update(group, ConnectorChange(connector="b", delete=True)).error_code == 0
-    assert update(group, ConnectorChange(connector="c", wanted_state=2)).error_code == 0
+    assert update(group, ConnectorChange(connector="c", target_state=2)).error_code == 0
     assert update(group, ConnectorChange(connector="c", delete=True)).error_code == 0
 
 
@@ -139,7 +139,7 @@ def test_tasks_max_must_be_a_number_within_its_limit(text: str) -> None:
 def test_a_connector_with_a_stored_tasks_max_that_cannot_be_read_can_be_changed() -> None:
     """The log may have been written by software that did not check it."""
     group = group_of(replace(connector(), config=entries({"tasks.max": "many"})))
-    assert update(group, ConnectorChange(connector="c", wanted_state=2)).error_code == 0
+    assert update(group, ConnectorChange(connector="c", target_state=2)).error_code == 0
     assert update(group, ConnectorChange(connector="c", config=entries({"tasks.max": "2"}))).error_code == 0
 
 

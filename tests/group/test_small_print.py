@@ -22,7 +22,7 @@ from connectgroup.protocol.messages.common import RestartRequest, entries, group
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import NO_UNITS
 
 from .builders import GROUP, FixedAssignor, Scene, info, round_robin, settings, tasks
@@ -65,7 +65,7 @@ def test_what_a_member_that_goes_had_stands_still_from_then_and_not_from_its_las
     scene.heartbeat("m2", 10)
     last = scene.group.latest_rebalance
     assert last is not None
-    assert (last.moved, last.longest_standstill_ms) == (2, 120)
+    assert (last.moved, last.max_downtime_ms) == (2, 120)
 
 
 def test_an_assignor_is_shown_what_there_is_to_run_now() -> None:
@@ -82,8 +82,8 @@ def test_an_assignor_is_shown_what_there_is_to_run_now() -> None:
     scene = Scene.at_rest(more, epoch=10, connectors=connectors, members=shares)
     for change in (
         ConnectorChange(connector="gone", delete=True),
-        ConnectorChange(connector="off", wanted_state=WantedState.STOPPED),
-        ConnectorChange(connector="bar", wanted_state=WantedState.PAUSED),
+        ConnectorChange(connector="off", target_state=TargetState.STOPPED),
+        ConnectorChange(connector="bar", target_state=TargetState.PAUSED),
     ):
         assert scene.update(change).error_code == 0
         shown = [unit for share in asked[-1].shares() for unit in share]
@@ -117,7 +117,7 @@ def test_an_assignor_that_asks_for_no_more_delay_has_none() -> None:
             member_epoch=10,
             group_epoch=scene.group.epoch,
             members=(InstalledMember(member_id="m1", units=grouped(FOO - held)),),
-            held_back=grouped(held),
+            delayed=grouped(held),
             delay_ms=delay_ms,
         )
         assert scene.answer(scene.act(request), InstallResponse).error_code == 0
@@ -143,7 +143,7 @@ def test_what_is_shown_of_a_delay_is_never_below_nothing_nor_above_the_whole(jum
         settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members=shares
     )
     scene.expire(TimerKind.SESSION, "m2")
-    assert [work.left_ms for work in describe(scene.group, scene.now_ms + jump_ms).held_back] == [left_ms]
+    assert [work.left_ms for work in describe(scene.group, scene.now_ms + jump_ms).delayed] == [left_ms]
 
 
 def test_a_computation_is_not_put_off_by_a_clock_that_was_set_back() -> None:
@@ -188,7 +188,7 @@ def test_an_assignor_is_not_asked_again_at_once_because_it_says_so() -> None:
 def test_a_draining_worker_that_dies_halfway_is_not_waited_for() -> None:
     """It was going, and what of its work it still had is in its share only because a round moves so much at a time."""
     scene = Scene.at_rest(
-        settings(scheduled_delay_ms=60_000, most_moves=1),
+        settings(scheduled_delay_ms=60_000, max_moves=1),
         epoch=10,
         connectors={"foo": 2},
         members={"m1": FOO, "m2": ()},
@@ -224,19 +224,19 @@ def test_what_waits_for_a_lost_worker_does_not_wait_a_second_time_because_an_ass
         scene.heartbeat(member_id, 10, owned)
     scene.expire(TimerKind.SESSION, "m2")
     epoch = scene.current("m1").epoch
-    held_back = tasks(foo=[1]) | BAR
+    delayed = tasks(foo=[1]) | BAR
     scene.prepare("m1", epoch)
     request = InstallRequest(
         group_id=GROUP,
         member_id="m1",
         member_epoch=epoch,
         group_epoch=scene.group.epoch,
-        members=(InstalledMember(member_id="m1", units=grouped(FOO - held_back)),),
-        held_back=grouped(held_back),
+        members=(InstalledMember(member_id="m1", units=grouped(FOO - delayed)),),
+        delayed=grouped(delayed),
         delay_ms=600_000,
     )
     assert scene.answer(scene.act(request), InstallResponse).error_code == 0
-    shown = {work.member_id: units_of(work.units) for work in describe(scene.group, scene.now_ms).held_back}
+    shown = {work.member_id: units_of(work.units) for work in describe(scene.group, scene.now_ms).delayed}
     assert shown == {"": tasks(foo=[1]), "m2": BAR}
 
 
@@ -290,8 +290,8 @@ def test_who_computed_is_not_shown_as_computing_when_its_target_is_there() -> No
 def test_whatever_is_turned_down_is_told_so_where_its_sender_looks(request_: GroupRequest) -> None:
     """Two answers have an error a group and none of their own."""
     answer: Any = refusal(request_, NotCoordinator("another has taken over"))
-    places: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}
-    inside = places.get(type(answer))
+    unit_indices: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}
+    inside = unit_indices.get(type(answer))
     for told in getattr(answer, inside) if inside else (answer,):
         assert (told.error_code, told.error_message) == (NotCoordinator.code, "another has taken over")
         assert getattr(told, "group_id", "gone") == "gone"

@@ -37,10 +37,10 @@ def test_s6_paused_and_resumed_before_a_target_was_computed(fixed: FixedAssignor
     """The unit goes and comes back to the same member; its token is a new one all the same."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
     fixed.error = PluginError("not today")
-    scene.update(ConnectorChange(connector="foo", wanted_state=2))
+    scene.update(ConnectorChange(connector="foo", target_state=2))
     assert told(scene.heartbeat("m1", 10)) == (10, ["foo"])
     assert told(scene.heartbeat("m1", 10, foo(-1))) == (10, None)
-    scene.update(ConnectorChange(connector="foo", wanted_state=1))
+    scene.update(ConnectorChange(connector="foo", target_state=1))
     scene.heartbeat("m1", 10)  # the scene's ledger fails if foo-0 comes back @10
     fixed.error = None
     fixed.shares = {"m1": foo(-1, 0)}

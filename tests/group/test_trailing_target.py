@@ -15,10 +15,10 @@ from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest
 from connectgroup.protocol.messages.common import ConnectorTasks, entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.records.connect import MemberState, WantedState
+from connectgroup.protocol.records.connect import MemberState, TargetState
 from connectgroup.protocol.units import Unit, Units
 
-from .builders import GROUP, NOBODY, FixedAssignor, Scene, added, foo, info, numbered, settings, task_list, told
+from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, numbered, settings, task_list, told
 
 A = info("a", 0, 3)
 BAR = frozenset({Unit("bar")})
@@ -65,7 +65,7 @@ def test_install_is_accepted_after_the_computing_member_has_advanced_two_steps(p
     pair.prepare("A", 3)
     assert told(pair.heartbeat("A", 3)) == (4, None) or pair.current("A").epoch == 4
     assert pair.state("A") is MemberState.UNRELEASED
-    pair.heartbeat("B", 3, NOBODY)
+    pair.heartbeat("B", 3, UNASSIGNED)
     assert told(pair.heartbeat("A", 4)) == (4, ["foo", "foo-0", "foo-1"])
     assert (pair.current("A").epoch, pair.current("A").previous_epoch) == (4, 4)
     shares = {"A": foo(-1, 0, 1), "B": BAR}
@@ -83,7 +83,7 @@ def test_prepare_is_accepted_after_the_chosen_member_has_advanced_two_steps(pair
     pair.install("A", 3, 4, {"A": foo(-1, 0, 1)})
     pair.heartbeat("B", 3)
     pair.heartbeat("A", 3)
-    pair.heartbeat("B", 3, NOBODY)
+    pair.heartbeat("B", 3, UNASSIGNED)
     pair.heartbeat("A", 4)
     pair.update(added("bar"))
     assert (pair.current("A").epoch, pair.current("A").previous_epoch) == (4, 4)
@@ -103,7 +103,7 @@ def test_assignment_is_installed_for_the_epoch_it_was_prepared_for(pair: Scene) 
     assert (pair.group.epoch, pair.group.target_epoch) == (5, 4)
     assert told(pair.heartbeat("B", 3)) == (4, ["bar", "foo-1"])
     assert pair.current("B").assigned == {Unit("foo", 1): 3, Unit("bar"): 4}
-    assert told(pair.heartbeat("C", 3, NOBODY, full=True)) == (4, [])
+    assert told(pair.heartbeat("C", 3, UNASSIGNED, full=True)) == (4, [])
     assert asked(pair, "A")
     assert pair.prepare("A", pair.current("A").epoch).group_epoch == 5
     assert pair.install("A", 3, 5, {"A": foo(-1), "B": foo(1) | BAR, "C": foo(0)}).error_code == 0
@@ -147,7 +147,7 @@ def test_repeated_install_succeeds_after_the_group_has_moved_on(pair: Scene) -> 
     pair.join("D", A)
     assert pair.install("A", 3, 4, shares).error_code == 0
     assert pair.records == ()
-    assert pair.install("A", 3, 5, {**shares, "C": NOBODY}).error_code == 0
+    assert pair.install("A", 3, 5, {**shares, "C": UNASSIGNED}).error_code == 0
     assert pair.install("A", 3, 4, shares).error_code == StaleGroupEpoch.code, "the target epoch never falls"
     assert pair.group.target_epoch == 5
 
@@ -177,7 +177,7 @@ def removed(scene: Scene) -> None:
 
 
 def stopped(scene: Scene) -> None:
-    scene.update(ConnectorChange(connector="bar", wanted_state=WantedState.STOPPED))
+    scene.update(ConnectorChange(connector="bar", target_state=TargetState.STOPPED))
 
 
 @pytest.mark.parametrize("change", [left, removed, stopped])
@@ -218,7 +218,7 @@ def test_reconfigured_unit_is_not_granted_under_an_older_epoch(pair: Scene) -> N
     assert pair.update(task_list("foo", configs, 3), member_id="A").error_code == 0
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
     assert told(pair.heartbeat("B", 3)) == (3, [])
-    assert told(pair.heartbeat("B", 3, NOBODY)) == (4, ["bar"])
+    assert told(pair.heartbeat("B", 3, UNASSIGNED)) == (4, ["bar"])
     assert Unit("foo", 1) not in pair.group.holders
     epoch = pair.prepare("A", 3).group_epoch
     assert pair.install("A", 3, epoch, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
@@ -254,7 +254,7 @@ def test_member_that_joins_again_meanwhile_gets_its_units_under_a_later_epoch(pa
     pair.join("B", A)
     assert pair.current("B").assigned == {}
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
-    pair.heartbeat("B", pair.current("B").epoch, NOBODY, full=True)
+    pair.heartbeat("B", pair.current("B").epoch, UNASSIGNED, full=True)
     assert pair.current("B").assigned == {Unit("foo", 1): 4, Unit("bar"): 4}
     pair.join("C", A)
     pair.join("B", A)
@@ -301,7 +301,7 @@ def test_assignment_may_name_a_member_that_drains_since(pair: Scene) -> None:
 
 
 def test_moves_beyond_a_round_stay_in_a_trailing_target(fixed: FixedAssignor) -> None:
-    scene = stable(fixed, most_moves=1)
+    scene = stable(fixed, max_moves=1)
     scene.join("C", A)
     scene.prepare("A", 3)
     scene.join("D", A)
@@ -333,7 +333,7 @@ def test_assignor_held_back_units_of_a_trailing_target(pair: Scene) -> None:
         member_epoch=3,
         group_epoch=4,
         members=tuple(share(who, units) for who, units in {"A": foo(-1, 0), "B": foo(1)}.items()),
-        held_back=(ConnectorTasks(connector="bar", owns_connector=True),),
+        delayed=(ConnectorTasks(connector="bar", owns_connector=True),),
         delay_ms=5_000,
     )
     outcome = pair.act(request)

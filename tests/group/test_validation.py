@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, 
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 
 from .builders import GROUP, Scene, info, settings, tasks
 
@@ -32,7 +32,7 @@ JOIN = HeartbeatRequest(group_id=GROUP, member_id="new", member_epoch=0, rebalan
 LEAVE = HeartbeatRequest(group_id=GROUP, member_id="m1", member_epoch=-1)
 PREPARE = PrepareRequest(group_id=GROUP, member_id="m1", member_epoch=5)
 INSTALL = InstallRequest(group_id=GROUP, member_id="m1", member_epoch=5, group_epoch=6)
-UPDATE = UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="foo", wanted_state=2),))
+UPDATE = UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="foo", target_state=2),))
 ALL_FIVE: list[GroupRequest] = [HEARTBEAT, JOIN, LEAVE, PREPARE, INSTALL]
 
 
@@ -95,7 +95,7 @@ def test_delay_of_install(scene: Scene) -> None:
 
 
 def test_what_an_install_holds_back_needs_an_end(scene: Scene) -> None:
-    refused(scene, replace(INSTALL, held_back=grouped(tasks(foo=[0]))), "HeldBack", "DelayMs above 0")
+    refused(scene, replace(INSTALL, delayed=grouped(tasks(foo=[0]))), "DelayedUnits", "DelayMs above 0")
 
 
 @pytest.mark.parametrize("request_", [PREPARE, INSTALL], ids=["Prepare", "Install"])
@@ -261,8 +261,8 @@ BAD_UPDATES: dict[str, tuple[Callable[[], UpdateConnectorsRequest], str]] = {
     "member id": (lambda: replace(UPDATE, member_id=""), "MemberId"),
     "no change": (lambda: replace(UPDATE, changes=()), "Changes"),
     "a connector twice": (lambda: replace(UPDATE, changes=UPDATE.changes * 2), "each connector once"),
-    "wanted state 4": (change(wanted_state=4), "Changes.WantedState"),
-    "wanted state -1": (change(wanted_state=-1), "Changes.WantedState"),
+    "wanted state 4": (change(target_state=4), "Changes.TargetState"),
+    "wanted state -1": (change(target_state=-1), "Changes.TargetState"),
     "version -2": (change(expected_version=-2), "Changes.ExpectedVersion"),
     "a task list from an operator": (change(task_configs=()), "Changes.TaskConfigs"),
     "delete and configure": (change(delete=True, config=entries({"a": "b"})), "Changes.Delete"),
@@ -286,15 +286,15 @@ def added_connector(number: int) -> ConnectorChange:
 @pytest.mark.parametrize("what", BAD_UPDATES)
 def test_changes_of_connectors(what: str) -> None:
     """ConnectGroupUpdateConnectors, ours: the response names the offender, and nothing of the request is done."""
-    scene = Scene.at_rest(settings(most_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
+    scene = Scene.at_rest(settings(max_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
     make, words = BAD_UPDATES[what]
     refused(scene, make(), words)
 
 
 def test_connectors_that_are_stopped_count_against_the_limit_too() -> None:
     """They may be resumed, and nothing could refuse that."""
-    scene = Scene.at_rest(settings(most_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
-    scene.update(ConnectorChange(connector="foo", wanted_state=WantedState.STOPPED))
+    scene = Scene.at_rest(settings(max_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
+    scene.update(ConnectorChange(connector="foo", target_state=TargetState.STOPPED))
     refused(scene, replace(UPDATE, changes=tuple(map(added_connector, range(3)))), "got 5 connectors and tasks")
 
 
@@ -305,7 +305,7 @@ def test_a_refusal_never_repeats_control_characters_or_novels(scene: Scene) -> N
     refused(scene, replace(HEARTBEAT, member_id=evil))
     refused(scene, replace(JOIN, client_assignors=(info(evil),)))
     refused(scene, replace(HEARTBEAT, owned=(ConnectorTasks(connector=evil, tasks=(1,)),)))
-    refused(scene, replace(UPDATE, changes=(ConnectorChange(connector=evil, wanted_state=1),)))
+    refused(scene, replace(UPDATE, changes=(ConnectorChange(connector=evil, target_state=1),)))
 
 
 def test_a_heartbeat_that_obeys_all_rules_is_answered(scene: Scene) -> None:

@@ -131,9 +131,9 @@ class Storm:
         self.kind = ("client", "server", "mixed")[seed % 3]
         limits = settings(
             server_assignors={ROUND_ROBIN: self.assignor},
-            most_members=6,
+            max_members=6,
             scheduled_delay_ms=(0, 20_000)[seed // 2 % 2],
-            most_moves=(0, 0, 2)[seed % 3],
+            max_moves=(0, 0, 2)[seed % 3],
         )
         self.workers: dict[str, Worker] = {}
         self.made = 0
@@ -263,7 +263,7 @@ class Storm:
         if not honest and 0.2 < luck < 0.3 and request.members[0].units:
             # Holds back what it would have given to the first.
             held = request.members[0].units
-            request = replace(request, members=request.members[1:], held_back=held, delay_ms=5_000)
+            request = replace(request, members=request.members[1:], delayed=held, delay_ms=5_000)
         if luck < 0.9 or honest:
             self.scene.act(request)
         if luck > 0.6:
@@ -359,8 +359,8 @@ class Storm:
         configured = entries({"name": name, "n": str(self.random.randint(0, 2))})
         changes = [
             ConnectorChange(connector=name, expected_version=version, config=configured),
-            ConnectorChange(connector=name, expected_version=version, wanted_state=self.random.randint(1, 3)),
-            ConnectorChange(connector=name, expected_version=version, wanted_state=1),
+            ConnectorChange(connector=name, expected_version=version, target_state=self.random.randint(1, 3)),
+            ConnectorChange(connector=name, expected_version=version, target_state=1),
             ConnectorChange(connector=name, expected_version=version, delete=True),
         ]
         change = self.random.choices(changes, [4, 3, 3, 1])[0]

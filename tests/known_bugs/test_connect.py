@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import FaultyLog
 from tests.worker.builders import GROUP, Spread, World
@@ -180,9 +180,9 @@ async def test_paused_and_resumed_again_and_again_each_task_runs_once(tmp_path: 
         for number in range(5):
             world.hook[f"stop c-{number}"] = world.slow(0.3 * number)
         for number in range(12):
-            await world.want("c", (WantedState.PAUSED, WantedState.RUNNING, WantedState.STOPPED)[number % 3])
+            await world.want("c", (TargetState.PAUSED, TargetState.RUNNING, TargetState.STOPPED)[number % 3])
             await asyncio.sleep(0.25 * (number % 4))
-        await world.want("c", WantedState.RUNNING)
+        await world.want("c", TargetState.RUNNING)
         await world.settled()
         for number in range(5):
             assert world.count(f" start c-{number}") - world.count(f" stop c-{number}") == 1

@@ -279,10 +279,10 @@ class Interrupted(OffsetStore):
 
     between: Callable[[], None] | None = None
 
-    def _is_in_already(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
+    def _is_already_committed(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
         if self.between is not None:
             self.between()
-        return super()._is_in_already(connection, owner, ranges)
+        return super()._is_already_committed(connection, owner, ranges)
 
 
 def test_fences_and_positions_are_read_at_one_moment(open_store: Callable[..., OffsetStore]) -> None:

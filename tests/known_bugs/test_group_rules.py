@@ -11,7 +11,7 @@ import pytest
 from connectgroup.errors import PluginError, StaleGroupEpoch
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.records.connect import MemberState, WantedState
+from connectgroup.protocol.records.connect import MemberState, TargetState
 from connectgroup.protocol.units import Unit, Units
 from tests.group.builders import (
     FIXED,
@@ -34,8 +34,8 @@ def foo(*numbers: int) -> Units:
     return tasks(foo=numbers)
 
 
-def wanted(connector: str, state: WantedState) -> ConnectorChange:
-    return ConnectorChange(connector=connector, wanted_state=state)
+def wanted(connector: str, state: TargetState) -> ConnectorChange:
+    return ConnectorChange(connector=connector, target_state=state)
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ class OwnersByEpoch:
         self.owner: dict[tuple[Unit, int], str] = {}
 
     def note(self, group: Group) -> None:
-        away = {member_id for member_id, current in group.currents.items() if current.away}
+        temporarily_left = {member_id for member_id, current in group.currents.items() if current.temporarily_left}
         # The one exception: who has said that everything has stopped may be followed under the same epochs (CN-12).
-        self.owner = {key: member_id for key, member_id in self.owner.items() if member_id not in away}
+        self.owner = {key: member_id for key, member_id in self.owner.items() if member_id not in temporarily_left}
         for member_id, current in sorted(group.currents.items()):
-            for unit in sorted(current.held if member_id not in away else ()):
+            for unit in sorted(current.held if member_id not in temporarily_left else ()):
                 first = self.owner.setdefault((unit, current.epoch), member_id)
                 assert first == member_id, f"{unit} at epoch {current.epoch}: first {first}'s, then {member_id}'s"
 
@@ -80,7 +80,7 @@ def test_a_member_that_has_more_to_stop_keeps_its_epoch(fixed: FixedAssignor) ->
 
     # A is still stopping foo-3 when bar-0 must stop as well (it is paused, CA-19) and the target takes foo-2 away.
     fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2, 3) | others}
-    scene.update(wanted("bar", WantedState.PAUSED))
+    scene.update(wanted("bar", TargetState.PAUSED))
     assert told(scene.heartbeat("A", 10)) == (10, ["foo", "foo-0", "foo-1", "foo-2"])
     assert told(scene.heartbeat("A", 10, foo(-1, 0, 1, 2) | tasks(bar=[0]))) == (10, None)
     assert (scene.state("A"), scene.current("A").epoch) == (UNREVOKED, 10)
@@ -90,7 +90,7 @@ def test_a_member_that_has_more_to_stop_keeps_its_epoch(fixed: FixedAssignor) ->
 
     # bar runs again before A has acknowledged the revocation of bar-0.
     fixed.shares = {"A": foo(-1, 0, 1) | tasks(bar=[0]), "B": foo(2, 3) | others}
-    scene.update(wanted("bar", WantedState.RUNNING))
+    scene.update(wanted("bar", TargetState.RUNNING))
     assert told(scene.heartbeat("A", 10, foo(-1, 0, 1, 2))) == (10, ["foo", "foo-0", "foo-1"])
     owners.note(scene.group)
     assert told(scene.heartbeat("A", 10, foo(-1, 0, 1))) == (13, ["bar-0", "foo", "foo-0", "foo-1"])
@@ -130,7 +130,7 @@ def test_what_shall_not_run_any_more_is_given_to_nobody_by_a_target_that_still_n
     assert told(scene.heartbeat("A", 10)) == (10, ["bar", "bar-1", "foo", "foo-0"])
 
     fixed.error = PluginError("not today")  # so the target stays the one that names bar-0 for B and bar-1 for A
-    scene.update(wanted("bar", WantedState.PAUSED))
+    scene.update(wanted("bar", TargetState.PAUSED))
     assert names(scene.group.target("B").units) == ["bar-0", "foo-1"]
     left = tasks(foo=[-1, 0], bar=[-1, 1])
     assert told(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "and bar-1 is taken"
@@ -138,7 +138,7 @@ def test_what_shall_not_run_any_more_is_given_to_nobody_by_a_target_that_still_n
     assert told(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, ["bar", "foo", "foo-0"])
     assert told(scene.heartbeat("B", 11, foo(1), full=True)) == (11, ["foo-1"])
 
-    scene.update(wanted("bar", WantedState.STOPPED))
+    scene.update(wanted("bar", TargetState.STOPPED))
     assert told(scene.heartbeat("A", 11)) == (11, ["foo", "foo-0"])
 
 

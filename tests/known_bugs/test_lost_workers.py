@@ -24,9 +24,9 @@ WAITS = settings(
 """Work of a lost worker waits half a minute for it, from the end of its session."""
 
 
-async def held_back(world: World) -> dict[str, int]:
+async def delayed(world: World) -> dict[str, int]:
     """For whom work waits, and for how many milliseconds more."""
-    return {work.member_id: work.left_ms for work in (await world.describe()).held_back}
+    return {work.member_id: work.left_ms for work in (await world.describe()).delayed}
 
 
 async def epoch(world: World) -> int:
@@ -77,7 +77,7 @@ async def test_workers_that_join_in_the_middle_of_revocations_end_in_balance_and
     Here each join is one epoch (and one for each further round of moves, where those are limited), the end is even, no
     delay begins where nobody was lost, and then there is silence.
     """
-    async with World(tmp_path, group=settings(scheduled_delay_ms=DELAY_MS, most_moves=rounds)) as world:
+    async with World(tmp_path, group=settings(scheduled_delay_ms=DELAY_MS, max_moves=rounds)) as world:
         await world.add("c", 19)
         assignors = [BalancedAssignor()] if assigns == "a member" else []
         world.start("a", assignors=assignors)
@@ -88,7 +88,7 @@ async def test_workers_that_join_in_the_middle_of_revocations_end_in_balance_and
         for name in "bdef":
             world.start(name, assignors=assignors)
             await asyncio.sleep(1.3)
-            assert await held_back(world) == {}
+            assert await delayed(world) == {}
         shares = await world.settled(within=60)
         assert even(shares)
         raised = await epoch(world) - before
@@ -119,7 +119,7 @@ async def test_a_rebalance_on_top_of_another_while_work_is_held_back_skips_no_re
         lost = world.actors["d"]
         lost.cut()
         await removed(world, "d")
-        assert set(await held_back(world)) == {"d"}
+        assert set(await delayed(world)) == {"d"}
         for name in "efg":
             world.start(name)
             await asyncio.sleep(2)
@@ -180,7 +180,7 @@ async def test_a_worker_that_was_cut_off_returns_with_nothing_and_the_group_come
 
         world.actors["d"].cut()
         await removed(world, "d")
-        [left_ms] = (await held_back(world)).values()
+        [left_ms] = (await delayed(world)).values()
         assert DELAY_MS - 50 <= left_ms <= DELAY_MS
 
 
@@ -214,7 +214,7 @@ async def test_a_grant_whose_answer_was_lost_is_not_lost_work(tmp_path: Path) ->
         assert even(await world.settled(within=5))
         assert len(lost) == 3
         assert world.now - lost[0] < 2
-        assert await held_back(world) == {}
+        assert await delayed(world) == {}
         assert await epoch(world) == at_epoch
 
 
@@ -243,7 +243,7 @@ async def test_without_a_delay_nothing_of_a_worker_that_is_gone_stays_unassigned
                 await world.coordinator.handle(wrong, client_host="test")
         await removed(world, "b")
         group = await world.describe()
-        assert (group.group_epoch, group.held_back) == (group.assignment_epoch, ())
+        assert (group.group_epoch, group.delayed) == (group.assignment_epoch, ())
         await world.settled("a", within=0.5)
         assert len(shares["b"]) > 2
         assert b.task is not None
@@ -288,7 +288,7 @@ async def test_a_pod_that_is_started_again_under_its_name_does_not_wait_for_the_
         assert after == before
         assert world.count("pod-0-x stop") + world.count("pod-2-x stop") == stops
         assert world.now - went < (10 + 2 * 3 + 5.5 if how == "killed" else 1)
-        assert await held_back(world) == {}
+        assert await delayed(world) == {}
 
 
 class TakesHalfASecond(MemoryLog):

@@ -205,7 +205,7 @@ async def test_what_a_worker_let_go_of_by_itself_is_started_again_when_it_comes_
     """
     async with World(tmp_path) as world:
         await world.add("c", 3)
-        a = world.start("a", times=WorkerSettings(call_timeout_s=0.5, retry_most_s=0.2))
+        a = world.start("a", times=WorkerSettings(call_timeout_s=0.5, retry_max_s=0.2))
         await world.settled()
         for life in (2, 3):
             before = await grants(world, "a")

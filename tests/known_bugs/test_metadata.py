@@ -173,7 +173,7 @@ async def test_metadata_that_no_assignor_can_read_costs_a_computation_and_no_wor
 # --------------------------------------------------------------------------------------------------
 # KAFKA-16930
 
-NOBODY: tuple[ConnectMember, ...] = ()
+UNASSIGNED: tuple[ConnectMember, ...] = ()
 IDLE = (ConnectMember(member_id="a"), ConnectMember(member_id="b"))
 ONE_WORKS = (ConnectMember(member_id="a"), ConnectMember(member_id="b", owned=frozenset({Unit("c"), Unit("c", 0)})))
 FORGOTTEN = (ConnectMember(member_id="a", owned=frozenset({Unit("gone"), Unit("gone", 3)})),)
@@ -183,7 +183,9 @@ SOME = (ConnectorSpec(name="c", num_tasks=1), ConnectorSpec(name="d"))
 
 
 @pytest.mark.parametrize("connectors", [NOTHING, NO_TASKS, SOME], ids=["no connector", "no task", "some"])
-@pytest.mark.parametrize("members", [NOBODY, IDLE, ONE_WORKS, FORGOTTEN], ids=["nobody", "idle", "one", "forgotten"])
+@pytest.mark.parametrize(
+    "members", [UNASSIGNED, IDLE, ONE_WORKS, FORGOTTEN], ids=["nobody", "idle", "one", "forgotten"]
+)
 def test_members_and_connectors_with_nothing_are_questions_like_any_other(
     members: tuple[ConnectMember, ...], connectors: tuple[ConnectorSpec, ...]
 ) -> None:

@@ -182,7 +182,7 @@ async def test_a_connector_that_goes_is_taken_from_its_workers_also_after_a_load
         parked = [send(second, beat(name, epoch, max_wait_ms=3000)) for name, epoch in (("a", a), ("b", b))]
         await tick()
         assert not any(answer.done() for answer in parked)
-        gone = ConnectorChange(connector="c", delete=how == "delete", wanted_state=0 if how == "delete" else 3)
+        gone = ConnectorChange(connector="c", delete=how == "delete", target_state=0 if how == "delete" else 3)
         epoch = (await change(second, UpdateConnectorsRequest(group_id=GROUP, changes=(gone,)))).group_epoch
         for answer in parked:
             heard = await asyncio.wait_for(answer, 0.01)

@@ -145,9 +145,9 @@ def test_an_acknowledgement_is_said_once() -> None:
     machine = joined(0, 1)
     hear(machine, answer(5, units(1)))
     machine.mark_revoked(units(0))
-    assert machine.has_something_to_say
+    assert machine.has_unsent_changes
     hear(machine, answer(6))
-    assert not machine.has_something_to_say
+    assert not machine.has_unsent_changes
     assert say(machine).owned is None
 
 
@@ -191,8 +191,8 @@ def test_the_answer_to_a_request_that_was_given_up_means_nothing() -> None:
     machine = joined(0)
     parked = say(machine)
     machine.report(status(0, 5))
-    machine.say_statuses()
-    assert machine.has_something_to_say
+    machine.flush_statuses()
+    assert machine.has_unsent_changes
     current = say(machine)
     assert units_of(current.owned) == units(0)
     assert machine.on_response(parked, answer(9, units(0, 1, 2))) == []
@@ -362,7 +362,7 @@ def test_a_member_that_is_none_loses_everything_first_and_joins_after(error: Any
     assert hear(machine, refused(error.code)) == [Lose(units=units(0, 1), epoch=5, why="no")]
     assert str(machine.phase) == "losing"
     assert machine.next_request(0) is None
-    assert not machine.has_something_to_say
+    assert not machine.has_unsent_changes
     machine.mark_revoked(units(0))
     assert machine.next_request(0) is None
     machine.mark_lost()
@@ -485,16 +485,16 @@ def test_statuses_of_many_units_are_sent_a_thousand_at_a_time() -> None:
     machine = joined(*range(2_500))
     for task in range(2_500):
         machine.report(status(task, 5))
-    machine.say_statuses()
+    machine.flush_statuses()
     reported: list[TaskStatus] = []
     for count in (1_000, 1_000, 500):
-        assert machine.has_something_to_say
+        assert machine.has_unsent_changes
         request = say(machine)
         assert len(request.statuses) == count
         assert (request.max_wait_ms == 0) == (count == 1_000), "parked only when no status is left"
         reported += request.statuses
         machine.on_response(request, answer(5))
-    assert not machine.has_something_to_say
+    assert not machine.has_unsent_changes
     assert reported == [status(task, 5) for task in range(2_500)]
 
 
@@ -502,12 +502,12 @@ def test_a_status_is_said_until_it_has_been_answered() -> None:
     machine = joined(0, 1)
     machine.report(status(1, 5))
     machine.report(status(0, 5))
-    assert not machine.has_something_to_say, "it waits for company"
-    machine.say_statuses()
-    assert machine.has_something_to_say
+    assert not machine.has_unsent_changes, "it waits for company"
+    machine.flush_statuses()
+    assert machine.has_unsent_changes
     lost = say(machine)
     assert [s.task for s in lost.statuses] == [0, 1]
-    assert not machine.has_something_to_say
+    assert not machine.has_unsent_changes
     machine.on_no_answer(lost)
     again = say(machine)
     assert again.statuses == lost.statuses
@@ -583,7 +583,7 @@ def test_a_leave_is_said_once_and_is_the_last_word() -> None:
     machine = joined(0)
     outstanding = say(machine)
     machine.close("was stopped")
-    assert machine.has_something_to_say
+    assert machine.has_unsent_changes
     leave = say(machine)
     assert (leave.member_epoch, leave.cause, leave.owned) == (-1, "was stopped", None)
     assert machine.phase is Phase.GONE
@@ -592,7 +592,7 @@ def test_a_leave_is_said_once_and_is_the_last_word() -> None:
     assert machine.next_request(0) is None
     machine.close()
     assert machine.next_request(0) is None
-    assert not machine.has_something_to_say
+    assert not machine.has_unsent_changes
 
 
 def test_a_member_may_leave_before_it_was_ever_answered() -> None:
@@ -605,9 +605,9 @@ def test_a_member_may_leave_before_it_was_ever_answered() -> None:
 def test_other_assignors_are_offered_at_once() -> None:
     machine = joined(0)
     machine.set_assignors([])
-    assert not machine.has_something_to_say
+    assert not machine.has_unsent_changes
     machine.set_assignors([AssignorInfo(name="spread", reason=1)])
-    assert machine.has_something_to_say
+    assert machine.has_unsent_changes
     assert say(machine).client_assignors == (AssignorInfo(name="spread", reason=1),)
 
 
@@ -642,6 +642,6 @@ def test_a_worker_that_restarts_announces_its_return(
     machine.retire()
     if stopped:
         machine.mark_revoked(units(1))
-    machine.close(comes_back=True, returns=True)
+    machine.close(temporarily=True, returns=True)
     request = say(machine)
     assert (request.member_epoch, request.returns) == (epoch, returns)

@@ -41,7 +41,7 @@ def test_only_a_static_member_that_has_stopped_everything_says_that_it_comes_bac
         member.mark_lost()
     else:
         member.mark_revoked(units - {Unit("c", 0)} if how == "one stop failed" else units)
-    member.close(comes_back=how != "goes for good")
+    member.close(temporarily=how != "goes for good")
     leave = member.next_request(2)
     assert leave is not None
     assert leave.member_epoch == says
@@ -55,7 +55,7 @@ def in_the_group(*, owned: frozenset[Unit] = frozenset()) -> Member:
     assignment = MemberAssignment(units=grouped(owned))
     member.on_response(request, HeartbeatResponse(member_epoch=3, assignment=assignment, coordinator_epoch=1))
     assert member.phase is Phase.MEMBER
-    assert not member.has_something_to_say
+    assert not member.has_unsent_changes
     return member
 
 
@@ -63,7 +63,7 @@ def test_a_worker_that_is_to_drain_says_so_at_once_with_all_it_has_and_once() ->
     units = frozenset({Unit("c"), Unit("c", 0)})
     member = in_the_group(owned=units)
     member.drain()
-    assert member.has_something_to_say
+    assert member.has_unsent_changes
     request = member.next_request(1)
     assert request is not None
     assert request.draining
@@ -71,7 +71,7 @@ def test_a_worker_that_is_to_drain_says_so_at_once_with_all_it_has_and_once() ->
     assert units_of(request.owned) == units
     member.on_response(request, HeartbeatResponse(member_epoch=3, coordinator_epoch=1))
     member.drain()
-    assert not member.has_something_to_say
+    assert not member.has_unsent_changes
 
 
 def test_that_a_call_has_failed_that_was_given_up_before_is_no_news() -> None:
@@ -83,7 +83,7 @@ def test_that_a_call_has_failed_that_was_given_up_before_is_no_news() -> None:
     member.on_no_answer(first)
     member.on_response(second, HeartbeatResponse(member_epoch=4, coordinator_epoch=1))
     assert member.epoch == 4
-    assert not member.has_something_to_say
+    assert not member.has_unsent_changes
 
 
 def test_a_worker_that_is_fenced_as_it_goes_says_goodbye_once_and_does_not_join_again() -> None:

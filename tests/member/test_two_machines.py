@@ -161,7 +161,7 @@ class Theatre:
                 self.check()
             everything = {unit for player in self.players.values() for unit in player.running}
             quiet = not self.group.behind and everything == self.group.runnable.keys()
-            if quiet and not any(player.member.has_something_to_say for player in self.players.values()):
+            if quiet and not any(player.member.has_unsent_changes for player in self.players.values()):
                 return round_number
         missing = self.group.runnable.keys() - everything
         raise AssertionError(f"not quiet: behind {self.group.behind}, missing {missing}, target {self.group.targets}")

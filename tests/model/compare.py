@@ -20,7 +20,7 @@ from .model import Model
 from .pictures import Difference, Picture, question_of, unequal
 from .words import AWAY, Answer, Timer as TimerName
 
-LEAST_AFTER_LOAD_MS = 1_000
+MIN_AFTER_LOAD_MS = 1_000
 """A worker that is back may be about to say so."""
 
 
@@ -36,7 +36,7 @@ def answers_differ(
             shown = {each.member_id: (each.member_epoch, units_of(each.assigned)) for each in group.members}
             have = {who: (member.epoch, frozenset(member.assigned)) for who, member in model.members.items()}
             yield from unequal("members", shown, have)
-            waiting = {each.member_id: units_of(each.units) for each in group.held_back}
+            waiting = {each.member_id: units_of(each.units) for each in group.delayed}
             yield from unequal("held back", waiting, model.waiting())
         case DeleteResponse(results=(result,)) if expected is not None:
             yield from unequal("code", result.error_code, expected.code)
@@ -91,7 +91,7 @@ def _grants(
     return given, should
 
 
-def news(what: object, response: object) -> str:
+def members_to_wake(what: object, response: object) -> str:
     """What an answer tells its receiver that it does not know; then it may not be parked."""
     assert isinstance(what, HeartbeatRequest)
     assert isinstance(response, HeartbeatResponse)
@@ -134,7 +134,7 @@ def timers_differ(
         whole_ms = should.get(key, timer.after_ms)
         if key[0] == "delay" and key in should:
             # A new coordinator neither forgets it nor begins anew (CN-11); nobody may find it over before being heard.
-            whole_ms = max(model.left_ms(key[1]), 0 if what is not None else LEAST_AFTER_LOAD_MS)
+            whole_ms = max(model.left_ms(key[1]), 0 if what is not None else MIN_AFTER_LOAD_MS)
         # How long a computation may take from a load on is not said.
         if timer.after_ms != whole_ms and (what is not None or key[0] != "compute"):
             yield f"time of {key}", timer.after_ms, whole_ms
@@ -151,22 +151,24 @@ def _begin(model: Model, what: object, before: Picture, expected: Answer | None)
     members: Mapping[str, Mapping[str, object]] = before["members"]
     if isinstance(what, HeartbeatRequest) and expected is not None and expected.code in (0, ComputeAssignment.code):
         member, had = model.members.get(what.member_id), members.get(what.member_id, {})
-        if member is not None and not (member.away and had["epoch"] == AWAY):
+        if member is not None and not (member.temporarily_left and had["epoch"] == AWAY):
             yield "session", what.member_id
     for who, member in model.members.items():
         if member.pending and member.pending != members.get(who, {}).get("pending"):
             yield "rebalance", who
 
 
-def woken_differ(what: object, before: set[str], after: set[str], news: Iterable[str]) -> Iterator[Difference]:
+def woken_differ(
+    what: object, before: set[str], after: set[str], members_to_wake: Iterable[str]
+) -> Iterator[Difference]:
     """Whose parked heartbeats are looked at once more: of all that would now hear what they would not have before.
 
     Args:
         before: who would have heard something, or was no member; ``after``: who would now, or is no member.
-        news: whom the product wakes. One too many costs nothing.
+        members_to_wake: whom the product wakes. One too many costs nothing.
     """
     sender = {what.member_id} if isinstance(what, HeartbeatRequest) else set()
-    missing = after - before - sender - set(news)
+    missing = after - before - sender - set(members_to_wake)
     yield from unequal("woken", f"all but {sorted(missing)}" if missing else "all", "all")
 
 

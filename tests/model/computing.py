@@ -24,7 +24,7 @@ from connectgroup.protocol.units import Unit
 from .paper import Paper
 from .words import COORDINATOR, Answer, Asked, Delay, NotAllowed, Proposal, Share, preferred
 
-LEAST_DELAY_MS = 1_000
+MIN_DELAY_MS = 1_000
 """An assignor that asks for less is given this: it must not keep the group busy with nothing else (L2)."""
 
 
@@ -151,7 +151,7 @@ class Computing(Paper):
     def install(self, said: InstallRequest) -> Answer:
         """The target, taken whole or not at all (S13)."""
         refused = self.not_the_chosen(said)
-        if said.group_epoch < 0 or said.delay_ms < 0 or (said.held_back and not said.delay_ms):
+        if said.group_epoch < 0 or said.delay_ms < 0 or (said.delayed and not said.delay_ms):
             return Answer(code=InvalidRequest.code)
         if not refused or (refused == UnknownMemberId.code and said.member_id in self.members):
             if said.group_epoch == self.target_epoch and self.computed_by == said.member_id:
@@ -170,7 +170,7 @@ class Computing(Paper):
         if said.error:
             self.failed(self.asked)
             return Answer()
-        proposal = Proposal(members=said.members, left_out=units_of(said.held_back), delay_ms=said.delay_ms)
+        proposal = Proposal(members=said.members, left_out=units_of(said.delayed), delay_ms=said.delay_ms)
         may = {self.asked.assignor} if self.asked.assignor else preferred(self.members.values())
         if not self.legal(proposal, said.group_epoch) or not self.readable(proposal, min(may)):
             if said.group_epoch < self.epoch and not self.contradictory(proposal):
@@ -199,7 +199,7 @@ class Computing(Paper):
             for who, units in shares.items()
         }
         for who, member in self.members.items():
-            if member.away:
+            if member.temporarily_left:
                 # Nothing runs there: what it is to give up is free at once.
                 member.assigned = {unit: 0 for unit in member.assigned if unit in self.share(who).units}
         # One that named nobody is no reason to let the next change wait.
@@ -215,24 +215,24 @@ class Computing(Paper):
         self.delays = {who: delay for who, delay in self.delays.items() if not self.is_back(who, served)}
         if not said.delay_ms:
             return
-        left_out, delay_ms = said.left_out - self.lost(served), max(said.delay_ms, LEAST_DELAY_MS)
+        left_out, delay_ms = said.left_out - self.lost(served), max(said.delay_ms, MIN_DELAY_MS)
         deadline_ms = self.now_ms + delay_ms
         if before is not None and left_out and left_out <= before.share.units:
             deadline_ms = min(deadline_ms, before.deadline_ms)
         self.delays[""] = Delay(share=Share(units=left_out), delay_ms=delay_ms, deadline_ms=deadline_ms, epoch=epoch)
 
     def one_round(self, shares: Mapping[str, frozenset[Unit]]) -> dict[str, frozenset[Unit]]:
-        """The moves of one round: what is over stays where it runs until all have arrived (``most_moves``)."""
+        """The moves of one round: what is over stays where it runs until all have arrived (``max_moves``)."""
         moves = {
             unit: holder
             for who, units in shares.items()
             for unit in units
             if (holder := self.holder(unit)) is not None
             and holder != who
-            and not self.members[holder].away
+            and not self.members[holder].temporarily_left
             and unit in self.share(holder).units  # else it is on its way already
         }
-        late = sorted(moves)[self.limits.most_moves or len(moves) :]
+        late = sorted(moves)[self.limits.max_moves or len(moves) :]
         self.deferred = len(late)
         after = {who: units.difference(late) for who, units in shares.items()}
         for unit in late:

@@ -49,9 +49,9 @@ def change(connectors: dict[str, Connector], said: ConnectorChange, owner: Grant
         if for_tasks(after.config) != for_tasks(before.config):
             # "No task may run half on the old and half on the new": none, until the owner has made them anew.
             after.tasks = []
-    if said.wanted_state:
+    if said.target_state:
         # What runs again begins anew: an old target may still name it, and that epoch's token has been given.
-        after.wanted = said.wanted_state
+        after.wanted = said.target_state
         if before.wanted == STOPPED != after.wanted:
             after.since = since
         if before.wanted != RUNNING == after.wanted:

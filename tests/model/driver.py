@@ -12,7 +12,7 @@ from random import Random
 
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.handle import GroupRequest
-from connectgroup.group.connect.settings import GroupSettings, ServerAnswer
+from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
@@ -82,9 +82,9 @@ class Driver:
         settings = GroupSettings(
             server_assignor="shuffle",
             server_assignors={"shuffle": shuffle, "other": shuffle},
-            most_members=4,
-            most_units=random.choice([9, 200_000]),
-            most_moves=random.choice([0, 0, 1, 2]),
+            max_members=4,
+            max_units=random.choice([9, 200_000]),
+            max_moves=random.choice([0, 0, 1, 2]),
             scheduled_delay_ms=random.choice([0, 0, 8_000]),
             assignment_interval_ms=random.choice([0, 0, 3_000]),
         )
@@ -138,7 +138,7 @@ class Driver:
 
     def send(self, what: GroupRequest | TimerKey) -> object:
         """One input to both."""
-        self.group.news.clear()
+        self.group.members_to_wake.clear()
         outcome = self.replay.step(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
         if isinstance(what, HeartbeatRequest):
@@ -185,7 +185,7 @@ class Driver:
 
     def honest(self, who: str) -> None:
         """Says what it runs if that has changed; has stopped what it was to stop."""
-        if who in self.group.members and not (current := self.group.current(who)).away:
+        if who in self.group.members and not (current := self.group.current(who)).temporarily_left:
             self.send(
                 HeartbeatRequest(
                     group_id=GROUP,
@@ -223,7 +223,7 @@ class Driver:
         try:
             answer = self.shuffle(question)
         except PluginError:
-            answer = ServerAnswer()
+            answer = ServerAssignment()
         more = (InstalledMember(member_id="nobody"),) if how % 7 == 6 and answer.members else ()
         self.installed = InstallRequest(
             group_id=GROUP,
@@ -232,7 +232,7 @@ class Driver:
             group_epoch=question.group_epoch,
             error=0 if answer.members else 1,
             members=answer.members + more,
-            held_back=answer.held_back,
+            delayed=answer.delayed,
             delay_ms=0 if delay % 9 == 8 else answer.delay_ms or (delay % 5 == 4) * 2_000,
         )
         self.send(self.installed)
@@ -256,15 +256,15 @@ class Driver:
             case 0 | 1 | 2 if value % 3:
                 change = ConnectorChange(connector=name, expected_version=version, config=config)
             case 3:
-                change = ConnectorChange(connector=name, expected_version=version, wanted_state=value % 3 + 1)
+                change = ConnectorChange(connector=name, expected_version=version, target_state=value % 3 + 1)
             case 4:
-                change = ConnectorChange(connector=name, expected_version=version, wanted_state=1, config=config)
+                change = ConnectorChange(connector=name, expected_version=version, target_state=1, config=config)
             case 5 if value % 2:
                 change = ConnectorChange(connector=name, expected_version=version, delete=True)
             case _:
                 config = entries({"name": name, "n": "0", "tasks.max": str(1 + value % 2)})
                 change = ConnectorChange(connector=name, expected_version=version, config=config)
-        more = (ConnectorChange(connector=CONNECTORS[1], wanted_state=1),) if value % 7 == 6 else ()
+        more = (ConnectorChange(connector=CONNECTORS[1], target_state=1),) if value % 7 == 6 else ()
         self.send(UpdateConnectorsRequest(group_id=GROUP, changes=(change, *more)))
 
     def timer(self, which: int, who: int, pause: int) -> None:

@@ -41,7 +41,7 @@ class Model(Computing):
 
     def heartbeat(self, said: HeartbeatRequest) -> Answer:
         """Join, stay or leave ("Request Handling" of ConnectGroupHeartbeat)."""
-        if malformed(said, self.limits.longest_rebalance_timeout_ms):
+        if malformed(said, self.limits.max_rebalance_timeout_ms):
             return Answer(code=InvalidRequest.code)
         if said.member_epoch == 0:
             return self.join(said)
@@ -52,7 +52,7 @@ class Model(Computing):
             if named != said.member_id:
                 return Answer(code=UnknownMemberId.code if named is None else FencedInstanceId.code)
         member = self.members.get(said.member_id)
-        if member is None or (member.away and said.member_epoch > 0):
+        if member is None or (member.temporarily_left and said.member_epoch > 0):
             return Answer(code=UnknownMemberId.code)
         if said.member_epoch == -1:
             self.remove(said.member_id, returns=said.returns)
@@ -62,9 +62,9 @@ class Model(Computing):
     def join(self, said: HeartbeatRequest) -> Answer:
         """Epoch 0: a new member, one that begins anew, or a static member's next process. It runs nothing."""
         who, before, replaced = said.member_id, self.members.get(said.member_id), self.named(said.instance_id)
-        if replaced not in (None, who) and not self.members[replaced or ""].away:
+        if replaced not in (None, who) and not self.members[replaced or ""].temporarily_left:
             return Answer(code=UnreleasedInstanceId.code)
-        if before is None and replaced is None and len(self.members) >= self.limits.most_members:
+        if before is None and replaced is None and len(self.members) >= self.limits.max_members:
             return Answer(code=GroupMaxSizeReached.code)
         member = Member(
             instance=said.instance_id,
@@ -112,7 +112,7 @@ class Model(Computing):
 
     def welcome(self, who: str) -> None:
         """A member that was not there: a lost one that comes back in time has its work restored (S15)."""
-        mine, member = self.waiting_for(who), self.members[who]
+        mine, member = self.delays_for(who), self.members[who]
         # Of two for whom it may count an assignor must say which; as of all that has changed meanwhile.
         restored = len(mine) == 1 and not member.draining
         if not restored or not self.delays[mine[0]].epoch == self.epoch == self.target_epoch:
@@ -157,7 +157,7 @@ class Model(Computing):
     def go_away(self, said: HeartbeatRequest) -> Answer:
         """Epoch -2: it has stopped everything and comes back. Its share waits for it until its session ends (ST-01)."""
         member = self.members[said.member_id]
-        if not member.away:
+        if not member.temporarily_left:
             member.epoch = member.previous = AWAY
             # Nothing runs there: what it was to give up is free at once.
             kept = self.share(said.member_id).units & member.assigned.keys()
@@ -237,7 +237,7 @@ class Model(Computing):
             self.step(who, member.epoch, None)
             self.members[who] = member
             changed = (after.epoch, after.assigned) != (member.epoch, member.assigned)
-            if not member.away and (changed or who == asked):
+            if not member.temporarily_left and (changed or who == asked):
                 hear.add(who)
         return hear
 
@@ -259,8 +259,8 @@ class Model(Computing):
         """
         gone, share = self.members.pop(who), self.target.pop(who, Share())
         waits = share.units.intersection(gone.assigned, self.to_run())
-        others = any(not each.away for each in self.members.values())
-        stays = not gone.away and not gone.draining
+        others = any(not each.temporarily_left for each in self.members.values())
+        stays = not gone.temporarily_left and not gone.draining
         delayed = (lost and others) or returns
         if delayed and stays and waits and self.limits.scheduled_delay_ms:
             self.delays[who] = Delay(
@@ -295,7 +295,7 @@ class Model(Computing):
             code = change(after, each, speaker.assigned if speaker else None, self.epoch + 1)
             if code:
                 return Answer(code=code)
-        if sum(1 + len(each.tasks) for each in after.values()) > self.limits.most_units:
+        if sum(1 + len(each.tasks) for each in after.values()) > self.limits.max_units:
             return Answer(code=InvalidRequest.code)
         changed, self.connectors = after != self.connectors, after
         self.statuses = {unit: status for unit, status in self.statuses.items() if unit in self.to_run()}
@@ -321,7 +321,7 @@ def full(said: HeartbeatRequest) -> bool:
     return said.owned is not None and said.rebalance_timeout_ms != -1
 
 
-def malformed(said: HeartbeatRequest, longest_rebalance_timeout_ms: int) -> bool:
+def malformed(said: HeartbeatRequest, max_rebalance_timeout_ms: int) -> bool:
     """ "Request Validation": INVALID_REQUEST."""
     infos = said.client_assignors or ()
     return (
@@ -332,7 +332,7 @@ def malformed(said: HeartbeatRequest, longest_rebalance_timeout_ms: int) -> bool
         or (said.member_epoch == AWAY and said.instance_id is None)
         or (said.member_epoch == 0 and (said.rebalance_timeout_ms <= 0 or said.owned is None or bool(said.owned)))
         or (said.owned is not None and len(units_of(said.owned)) < len(list(each_unit(said.owned))))
-        or (said.rebalance_timeout_ms != -1 and not 0 < said.rebalance_timeout_ms <= longest_rebalance_timeout_ms)
+        or (said.rebalance_timeout_ms != -1 and not 0 < said.rebalance_timeout_ms <= max_rebalance_timeout_ms)
         or (said.server_assignor is not None and said.client_assignors is not None)
         or any(
             not info.name

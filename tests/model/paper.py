@@ -83,7 +83,7 @@ class Paper:
         """Whether a member has all of the target and nothing else; nobody waits for one that is away."""
         member = self.members[who]
         there = member.epoch == self.target_epoch and member.state == STABLE
-        return member.away or (there and member.assigned.keys() == self.share(who).units)
+        return member.temporarily_left or (there and member.assigned.keys() == self.share(who).units)
 
     def state(self) -> str:
         """The group's state in a word (S8)."""
@@ -193,7 +193,7 @@ class Paper:
 
     def candidates(self) -> set[str]:
         """Members that are here and stay."""
-        return {who for who in self.asked_for() if not self.members[who].away}
+        return {who for who in self.asked_for() if not self.members[who].temporarily_left}
 
     def supported(self, member: Member, others: Iterable[Member]) -> bool:
         """Whether the assignors a member brings are served, and leave the group one that all could use."""
@@ -226,7 +226,7 @@ class Paper:
                 for name, each in self.connectors.items()
                 if each.wanted != STOPPED
             },
-            held_back=self.waiting(),
+            delayed=self.waiting(),
         )
 
     def waiting(self) -> dict[str, frozenset[Unit]]:
@@ -236,13 +236,13 @@ class Paper:
     def asked_for(self) -> set[str]:
         """Members that may be given work: all but those that drain, unless nobody else is there to take theirs."""
         stay = {who for who, each in self.members.items() if not each.draining}
-        return stay if any(not self.members[who].away for who in stay) else set(self.members)
+        return stay if any(not self.members[who].temporarily_left for who in stay) else set(self.members)
 
     def returned(self, who: str) -> frozenset[Unit]:
         """What waits for a member that is back."""
-        return frozenset(unit for name in self.waiting_for(who) for unit in self.kept(name))
+        return frozenset(unit for name in self.delays_for(who) for unit in self.kept(name))
 
-    def waiting_for(self, who: str) -> list[str]:
+    def delays_for(self, who: str) -> list[str]:
         """The delays that wait for a member."""
         return [name for name in self.delays if self.returned_as(name) == who]
 
@@ -270,9 +270,7 @@ class Paper:
         """Whether a proposal is illegal whatever the group is."""
         names = [share.member_id for share in said.members]
         units = [unit for unit in self.placed(said) if unit not in (lost or ())]
-        return (
-            said.delay_ms > self.limits.longest_delay_ms or len(set(names)) < len(names) or len(set(units)) < len(units)
-        )
+        return said.delay_ms > self.limits.max_delay_ms or len(set(names)) < len(names) or len(set(units)) < len(units)
 
     def placed(self, said: Proposal) -> list[Unit]:
         """What a proposal names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from connectgroup.group.connect.settings import GroupSettings, ServerAnswer
+from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
 from connectgroup.protocol.messages.common import config_of, units_of
@@ -78,7 +78,7 @@ def model_of(group: Group, limits: Limits) -> Model:
     for name, record in group.connectors.items():
         model.connectors[name] = Connector(
             version=record.version,
-            wanted=int(record.wanted_state),
+            wanted=int(record.target_state),
             config=config_of(record.config),
             since=record.since_epoch,
             tasks=[(config_of(task.config), task.since_epoch) for task in record.tasks],
@@ -115,14 +115,14 @@ def limits_of(settings: GroupSettings) -> Limits:
         server_assignor=settings.server_assignor,
         server_assignors=frozenset(settings.server_assignors),
         session_timeout_ms=settings.session_timeout_ms,
-        longest_rebalance_timeout_ms=settings.longest_rebalance_timeout_ms,
+        max_rebalance_timeout_ms=settings.max_rebalance_timeout_ms,
         failures_before_fallback=settings.failures_before_fallback,
-        most_members=settings.most_members,
-        most_units=settings.most_units,
-        most_moves=settings.most_moves,
+        max_members=settings.max_members,
+        max_units=settings.max_units,
+        max_moves=settings.max_moves,
         assignment_interval_ms=settings.assignment_interval_ms,
         scheduled_delay_ms=settings.scheduled_delay_ms,
-        longest_delay_ms=settings.longest_delay_ms,
+        max_delay_ms=settings.max_delay_ms,
     )
 
 
@@ -138,22 +138,22 @@ def question_of(response: PrepareResponse) -> Question:
             member.member_id: (
                 member.member_epoch,
                 member.instance_id,
-                frozenset(units[place] for place in member.places),
+                frozenset(units[place] for place in member.unit_indices),
                 (member.assignor.version, member.assignor.reason, member.assignor.metadata),
-                member.told,
+                member.assignor_state,
             )
             for member in response.members
         },
         connectors={each.connector: (each.num_tasks, config_of(each.placement)) for each in response.connectors},
-        held_back={each.member_id: units_of(each.units) for each in response.held_back},
+        delayed={each.member_id: units_of(each.units) for each in response.delayed},
     )
 
 
-def proposal_of(answer: tuple[InstalledMember, ...] | ServerAnswer) -> Proposal:
+def proposal_of(answer: tuple[InstalledMember, ...] | ServerAssignment) -> Proposal:
     """What an assignor of the coordinator's own answered, as the model knows it."""
     if isinstance(answer, tuple):
         return Proposal(members=answer)
-    return Proposal(members=answer.members, left_out=units_of(answer.held_back), delay_ms=answer.delay_ms)
+    return Proposal(members=answer.members, left_out=units_of(answer.delayed), delay_ms=answer.delay_ms)
 
 
 def unequal(name: str, product: object, model: object) -> Iterator[Difference]:

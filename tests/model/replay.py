@@ -15,7 +15,7 @@ from typing import Any
 
 from connectgroup.group.connect import handle, timers as timing
 from connectgroup.group.connect.handle import GroupRequest
-from connectgroup.group.connect.settings import GroupSettings, ServerAnswer, ServerAssign
+from connectgroup.group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import Timer, TimerKey, TimerKind
@@ -26,7 +26,7 @@ from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import Record
 
-from .compare import answers_differ, news, records_differ, timers_differ, woken_differ
+from .compare import answers_differ, members_to_wake, records_differ, timers_differ, woken_differ
 from .model import Model
 from .pictures import (
     Difference,
@@ -141,11 +141,11 @@ class Replay:
             found += records_differ(what, before, followed.shown, outcome.records)
             if heard:
                 found.append(("assignor asked without need", heard, None))
-            if outcome.parks and (told := news(what, response)):
+            if outcome.parks and (told := members_to_wake(what, response)):
                 found.append(("parked", told, "nothing to say"))
             if outcome.records:
                 hear = model.hear() | (before["members"].keys() - model.members.keys())
-                found += woken_differ(what, followed.hear, hear, group.news)
+                found += woken_differ(what, followed.hear, hear, group.members_to_wake)
                 followed.hear = hear
                 found += [("promise", "kept", broken) for broken in model.broken()]
                 self._decided.append(followed.shown)
@@ -243,8 +243,8 @@ def _is_among(shown: Picture, pictures: Sequence[Picture]) -> bool:
 
 
 def _listen(
-    name: str, assign: ServerAssign, heard: Overheard, asked: PrepareResponse
-) -> tuple[InstalledMember, ...] | ServerAnswer:
+    name: str, assign: ServerAssignorCall, heard: Overheard, asked: PrepareResponse
+) -> tuple[InstalledMember, ...] | ServerAssignment:
     """An assignor of the coordinator's own, overheard."""
     question = question_of(asked)
     heard.append((name, question, None))

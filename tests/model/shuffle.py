@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from connectgroup.errors import PluginError
-from connectgroup.group.connect.settings import ServerAnswer
+from connectgroup.group.connect.settings import ServerAssignment
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
 from connectgroup.protocol.messages.common import grouped, units_of
 from connectgroup.protocol.units import Unit
@@ -18,7 +18,7 @@ class Shuffle:
 
     random: Random
 
-    def __call__(self, question: PrepareResponse) -> ServerAnswer:
+    def __call__(self, question: PrepareResponse) -> ServerAssignment:
         luck = self.random.random()
         if luck < 0.1:
             raise PluginError("assignor shuffle: not today")
@@ -36,9 +36,9 @@ class Shuffle:
             versions[names[-1]] += 2
         left_out: set[Unit] = set()
         if 0.2 < luck < 0.35:
-            before = [units_of(each.units) for each in question.held_back if not each.member_id]
+            before = [units_of(each.units) for each in question.delayed if not each.member_id]
             left_out = shares[names[0]].union(*before)
-        return ServerAnswer(
+        return ServerAssignment(
             members=tuple(
                 InstalledMember(
                     member_id=name,
@@ -48,6 +48,6 @@ class Shuffle:
                 )
                 for name, share in shares.items()
             ),
-            held_back=grouped(left_out),
+            delayed=grouped(left_out),
             delay_ms=(500, 2_000, 4_000_000)[int(luck * 1000) % 3] if left_out else 0,
         )

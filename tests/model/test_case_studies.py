@@ -25,14 +25,14 @@ LIMITS = Limits(
     server_assignor="",
     server_assignors=frozenset(),
     session_timeout_ms=10_000,
-    longest_rebalance_timeout_ms=3_600_000,
+    max_rebalance_timeout_ms=3_600_000,
     failures_before_fallback=3,
-    most_members=1_000,
-    most_units=200_000,
-    most_moves=0,
+    max_members=1_000,
+    max_units=200_000,
+    max_moves=0,
     assignment_interval_ms=0,
     scheduled_delay_ms=0,
-    longest_delay_ms=3_600_000,
+    max_delay_ms=3_600_000,
 )
 WAITS = replace(LIMITS, scheduled_delay_ms=10_000)
 
@@ -305,8 +305,8 @@ def test_the_work_of_a_lost_worker_that_does_not_come_back_is_given_on() -> None
 
 
 def test_moves_are_made_in_rounds() -> None:
-    """``most_moves``: the rest of them when everybody has what it was given first."""
-    study = Study.at_rest(22, limits=replace(LIMITS, most_moves=1), A="012", B="")
+    """``max_moves``: the rest of them when everybody has what it was given first."""
+    study = Study.at_rest(22, limits=replace(LIMITS, max_moves=1), A="012", B="")
     study.model.update_connectors(
         UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="3", config=()),))
     )

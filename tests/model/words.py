@@ -35,14 +35,14 @@ class Limits:
     server_assignor: str
     server_assignors: frozenset[str]
     session_timeout_ms: int
-    longest_rebalance_timeout_ms: int
+    max_rebalance_timeout_ms: int
     failures_before_fallback: int
-    most_members: int
-    most_units: int
-    most_moves: int
+    max_members: int
+    max_units: int
+    max_moves: int
     assignment_interval_ms: int
     scheduled_delay_ms: int
-    longest_delay_ms: int
+    max_delay_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ class Question:
         members: epoch, instance, share of the present target, version, reason and metadata for the assignor, and what
             it has told the member with that share.
         connectors: those that run, with their number of tasks, and what is asked of their places.
-        held_back: what waits, by the member it waits for.
+        delayed: what waits, by the member it waits for.
     """
 
     members: dict[str, tuple[int, str | None, frozenset[Unit], tuple[int, int, bytes], bytes]]
     connectors: dict[str, tuple[int, dict[str, str]]]
-    held_back: dict[str, frozenset[Unit]]
+    delayed: dict[str, frozenset[Unit]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class Member:
     pending: Grants = field(default_factory=dict)
 
     @property
-    def away(self) -> bool:
+    def temporarily_left(self) -> bool:
         """Left for a while, having stopped everything."""
         return self.epoch == AWAY
 

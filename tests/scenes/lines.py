@@ -32,7 +32,7 @@ from connectgroup.protocol.messages.common import (
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit
 from tests.group.builders import GROUP, numbered, task_list
 
@@ -202,7 +202,7 @@ def leaves_for_a_while(stage: Stage, who: str) -> Iterable[str]:
     worker = stage.worker(who)
     worker.member.retire()
     worker.member.mark_revoked(list(worker.member.owned))
-    worker.member.close(comes_back=True)
+    worker.member.close(temporarily=True)
     stage.scene.may_run[who] = set()
     told = stage.beat(worker)
     del stage.workers[who]
@@ -270,7 +270,7 @@ def prepares(stage: Stage, who: str, epoch: int | None = None) -> Iterable[str]:
         f"{member.member_id} has {said(share)}{_metadata(member.assignor)}"
         for member, share in zip(response.members, response.shares(), strict=True)
     ]
-    waiting = [f"held back for {work.member_id}: {said(units_of(work.units))}" for work in response.held_back]
+    waiting = [f"held back for {work.member_id}: {said(units_of(work.units))}" for work in response.delayed]
     connectors = [f"{connector.connector} with {connector.num_tasks} tasks" for connector in response.connectors]
     question = "; ".join([*members, *waiting, *connectors])
     return [f"group epoch {response.group_epoch}, assignor {response.assignor_name}: {question}", *news]
@@ -296,7 +296,7 @@ def installs(
         )
         for member_id, share in shares
     )
-    return _install(stage, who, asked, members=members, held_back=grouped(units), delay_ms=time)
+    return _install(stage, who, asked, members=members, delayed=grouped(units), delay_ms=time)
 
 
 @line("{who} fails to compute: {words}")
@@ -355,13 +355,13 @@ def operator_changes(stage: Stage, connector: str, config: tuple[ConfigEntry, ..
 @line("the operator pauses {connector}")
 def operator_pauses(stage: Stage, connector: str) -> Iterable[str]:
     """The connector goes on watching, none of its tasks runs."""
-    return _update(stage, ConnectorChange(connector=connector, wanted_state=WantedState.PAUSED))
+    return _update(stage, ConnectorChange(connector=connector, target_state=TargetState.PAUSED))
 
 
 @line("the operator resumes {connector}")
 def operator_resumes(stage: Stage, connector: str) -> Iterable[str]:
     """All of it shall run again."""
-    return _update(stage, ConnectorChange(connector=connector, wanted_state=WantedState.RUNNING))
+    return _update(stage, ConnectorChange(connector=connector, target_state=TargetState.RUNNING))
 
 
 @line("the operator removes {connector}")

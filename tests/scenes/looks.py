@@ -28,7 +28,7 @@ def group(stage: Stage) -> Iterable[str]:
     for member in described.members:
         current = stage.group.current(member.member_id)
         name = f"{member.member_id} ({member.instance_id})" if member.instance_id else member.member_id
-        if current.away:
+        if current.temporarily_left:
             yield f"{name} is away, {said(current.assigned.keys())} waits for it"
             continue
         state = f" ({member.state})" if member.state != MemberState.STABLE.name else ""
@@ -38,7 +38,7 @@ def group(stage: Stage) -> Iterable[str]:
         if missing := units_of(member.target) - current.assigned.keys():
             words.append(f"shall have {said(missing)}")
         yield ", ".join(words)
-    for work in described.held_back:
+    for work in described.delayed:
         whom = f" for {work.member_id}" if work.member_id else ""
         yield f"held back{whom} for {lasting(work.left_ms)} more: {said(units_of(work.units))}"
 
@@ -64,7 +64,7 @@ def why(stage: Stage) -> Iterable[str]:
     if last is None:
         return ["nothing has changed yet"]
     moves = ", ".join(
-        f"{Unit(move.connector, move.task)} {move.source or 'new'} to {move.target} ({lasting(move.standstill_ms)})"
+        f"{Unit(move.connector, move.task)} {move.source or 'new'} to {move.target} ({lasting(move.downtime_ms)})"
         for move in last.moves
     )
     took = "under way" if last.finished_ms < 0 else f"took {lasting(last.finished_ms - last.started_ms)}"

@@ -68,7 +68,7 @@ class Glance:
     members: frozenset[str]
     causes: tuple[str, ...]
     chosen: tuple[int, str, int]
-    away: frozenset[str]
+    temporarily_left: frozenset[str]
     delays: Mapping[str, tuple[Units, int]]
 
 
@@ -323,7 +323,9 @@ class Stage:
             members=frozenset(group.members),
             causes=last.causes if last is not None and last.epoch > group.target_epoch else (),
             chosen=(computation.epoch, computation.member_id, computation.failures) if computation else (0, "", 0),
-            away=frozenset(member_id for member_id, current in group.currents.items() if current.away),
+            temporarily_left=frozenset(
+                member_id for member_id, current in group.currents.items() if current.temporarily_left
+            ),
             delays={who: (units_of(delay.units), delay.deadline_ms) for who, delay in group.delays.items()},
         )
 
@@ -352,7 +354,7 @@ class Stage:
                 later = f"; {record.deferred} moves are left for the next round" if record.deferred else ""
                 yield f"target epoch {record.epoch} {by}: {shared(shares)}{later}"
         yield from self._delays(before, after)
-        for who in sorted(after.away - before.away):
+        for who in sorted(after.temporarily_left - before.temporarily_left):
             yield f"{who} is away"
         if after.state != before.state and after.state in ("Stable", "Empty"):
             yield f"the group is {after.state}"

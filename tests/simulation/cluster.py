@@ -86,7 +86,7 @@ class WorkerNode(Node):
         worker.set_runner(
             TaskRunner(
                 self.member_id,
-                RunnerSettings(scratch=SCRATCH, refresh_s=5.0, retry_first_s=0.5, retry_most_s=8.0),
+                RunnerSettings(scratch=SCRATCH, refresh_s=5.0, retry_initial_s=0.5, retry_max_s=8.0),
                 load_class=lambda name: connector,
                 publish=worker.publish_tasks,
                 report=worker.report,
@@ -193,7 +193,7 @@ class Cluster:
         loop.drifts = bool(self.setting.drift)
         self.settings = GroupSettings(
             scheduled_delay_ms=int(self.setting.delay_s * 1000),
-            most_moves=self.setting.most_moves,
+            max_moves=self.setting.max_moves,
             session_timeout_ms=int(self.session_s * 1000),
             heartbeat_interval_ms=int(self.session_s * 300),
             server_assignor="balanced",
@@ -374,7 +374,7 @@ class Cluster:
         """Every connector is there, running, with as many tasks as its source is good for."""
         for name in sorted(self.parts):
             self.desk.order_connector(name, self.parts_of(name))
-            self.desk.order(ConnectorChange(connector=name, wanted_state=1))
+            self.desk.order(ConnectorChange(connector=name, target_state=1))
 
     # ---- what the parts tell
 

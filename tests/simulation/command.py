@@ -183,7 +183,7 @@ def shrunk(result: Result, seconds: float) -> tuple[Plan, int]:
         same = again.violations and again.violations[0].invariant == violation.invariant
         return again.violations[0].at_s if same else None
 
-    shrinker = Shrinker(result.plan, violation.at_s, fails, most_s=seconds)
+    shrinker = Shrinker(result.plan, violation.at_s, fails, max_s=seconds)
     return shrinker.run(), shrinker.tries
 
 

@@ -412,7 +412,7 @@ def remove(storm: Storm, connector: str, again: bool) -> bool:
 
 def switch(storm: Storm, connector: str, state: int) -> bool:
     """Pause, stop or resume one."""
-    storm.cluster.desk.order(ConnectorChange(connector=connector, wanted_state=state))
+    storm.cluster.desk.order(ConnectorChange(connector=connector, target_state=state))
     return True
 
 

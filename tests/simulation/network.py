@@ -67,17 +67,17 @@ class Network:
         client.outstanding[answer] = None
         name = client.node.name
         # An order that does not name the version it was made against means something else a minute later.
-        most_s = 0.5 if _is_careless(request) else 1e9
+        max_s = 0.5 if _is_careless(request) else 1e9
         lost = happens(random, weather.lose_request)
         cut = name in self.cut_out
         if lost or cut:
             self.cluster.hit("request lost" if lost else "partition")
             self.cluster.say("lost", name, type(request).__name__)
         else:
-            self._carry(name, min(self._delay_s(), most_s), self._arrive, client, peer, request, answer)
+            self._carry(name, min(self._delay_s(), max_s), self._arrive, client, peer, request, answer)
         if happens(random, weather.copy) and not cut:
             self.cluster.hit("message copied")
-            late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, most_s)
+            late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, max_s)
             self._carry(name, late_s, self._arrive, client, peer, request, answer, True)
 
     def _peer_of(self, client: SimulatedClient) -> CoordinatorNode | None:

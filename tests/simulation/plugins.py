@@ -111,9 +111,9 @@ class SimulatedTask(Task):
         except (Fenced, SinkDown) as raised:
             error = raised
         self._next = None
-        held_back = self.node.enter(self._done, ranges, error)
-        if held_back is not None:
-            self._next = held_back
+        delayed = self.node.enter(self._done, ranges, error)
+        if delayed is not None:
+            self._next = delayed
 
     def _done(self, ranges: dict[int, tuple[int, int]], error: BaseException | None) -> None:
         if isinstance(error, Fenced):

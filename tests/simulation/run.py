@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from connectgroup import fault_points as buggify
+from connectgroup import fault_points as fault_point
 from connectgroup.coordinator import runtime
 
 from .cluster import Cluster
@@ -86,8 +86,8 @@ def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: Storm) -> Resul
     loop.set_exception_handler(on_error)
     with (
         cluster.watch.watching_the_rules(),
-        _set(buggify, "hook", rarely),
-        _set(runtime, "MOST_A_TURN", cluster.setting.most_a_turn),
+        _set(fault_point, "hook", rarely),
+        _set(runtime, "MAX_INPUTS_PER_TURN", cluster.setting.most_a_turn),
     ):
         try:
             loop.run_until_complete(storm.play())

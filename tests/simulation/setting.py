@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
-from connectgroup import fault_points as buggify
+from connectgroup import fault_points as fault_point
 
 ASKS_AGAIN = "an assignor asks for a rebalance"
 
@@ -69,7 +69,7 @@ class Setting:
     most_a_turn: requests that a coordinator decides in one turn.
     batch_bytes: the most that a batch of the log may have.
     delay_s: how long a lost worker's work waits for it.
-    most_moves: units that may change hands in one round; 0 is any number.
+    max_moves: units that may change hands in one round; 0 is any number.
     statics: whether workers have instance ids, and mostly another member id in each life.
     """
 
@@ -80,7 +80,7 @@ class Setting:
     most_a_turn: int = 500
     batch_bytes: int = 1 << 23
     delay_s: float = 0.0
-    most_moves: int = 0
+    max_moves: int = 0
     statics: bool = False
 
 
@@ -135,7 +135,7 @@ class Plan:
         rest = replace(self.setting, weather=plain.weather, moods={})
         parts += [
             f"{name} {getattr(rest, name)}"
-            for name in ("drift", "versions", "most_a_turn", "batch_bytes", "delay_s", "most_moves", "statics")
+            for name in ("drift", "versions", "most_a_turn", "batch_bytes", "delay_s", "max_moves", "statics")
             if getattr(rest, name) != getattr(plain, name)
         ]
         parts += [str(fault) for fault in self.faults]
@@ -145,7 +145,7 @@ class Plan:
 def draw(random: Random, session_s: float) -> Setting:
     """What a seed is like: a swarm, for a run in which everything happens all the time never gets anywhere."""
     moods = {mood: most * random.random() for mood, most in MOODS.items() if random.random() < 0.5}
-    moods |= {point: most * random.random() for point, most in buggify.POINTS.items() if random.random() < 0.3}
+    moods |= {point: most * random.random() for point, most in fault_point.POINTS.items() if random.random() < 0.3}
     weather = Weather()
     if random.random() < 0.8:
         weather = Weather(
@@ -164,6 +164,6 @@ def draw(random: Random, session_s: float) -> Setting:
         most_a_turn=random.choice([500, 500, 500, 3, 1]),
         batch_bytes=random.choice([1 << 23, 1 << 23, 1 << 23, 24_000]),
         delay_s=random.choice([0.0, 0.0, 5.0, 15.0]),
-        most_moves=random.choice([0, 0, 0, 3]),
+        max_moves=random.choice([0, 0, 0, 3]),
         statics=random.random() < 0.4,
     )

@@ -23,13 +23,13 @@ SPARE_S = 20.0
 class Shrinker:
     """``plan`` is the smallest so far. ``tries`` counts the runs."""
 
-    def __init__(self, plan: Plan, at_s: float, fails: Fails, *, most_s: float) -> None:
+    def __init__(self, plan: Plan, at_s: float, fails: Fails, *, max_s: float) -> None:
         self.plan = plan
         self.tries = 0
         self._at_s = at_s
         self._fails = fails
         self._whole = True
-        self._ends = time.monotonic() + most_s
+        self._ends = time.monotonic() + max_s
 
     @property
     def time_is_up(self) -> bool:

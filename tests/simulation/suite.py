@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from connectgroup import fault_points as buggify
+from connectgroup import fault_points as fault_point
 
 from . import faults, sometimes
 from .invariants import Violation
@@ -14,7 +14,7 @@ from .run import Result
 from .setting import MOODS
 from .storm import NETWORK_HITS
 
-KINDS = frozenset({*faults.KINDS, *MOODS, *buggify.POINTS, *NETWORK_HITS})
+KINDS = frozenset({*faults.KINDS, *MOODS, *fault_point.POINTS, *NETWORK_HITS})
 """All that a seed can draw."""
 
 FAULTS_A_SEED = 25

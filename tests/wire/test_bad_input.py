@@ -24,8 +24,8 @@ from connectgroup.protocol.records.connect import (
     ComputationRecord,
     CurrentRecord,
     GroupRecord,
-    HeldTasks,
     MemberState,
+    OwnedTasks,
     StatusRecord,
 )
 
@@ -500,7 +500,7 @@ def test_a_record_with_a_choice_that_is_none_is_not_written() -> None:
         wire.encode_record(record)
     with pytest.raises(WireError, match=r"state: got 3; allowed: 1 \(RUNNING\), 2 \(FAILED\)"):
         wire.encode_record(StatusRecord(group_id="g", connector="c", state=3))  # type: ignore[arg-type]
-    held = HeldTasks(connector="c", tasks=(1,), owner_epochs=(1 << 31,))
+    held = OwnedTasks(connector="c", tasks=(1,), owner_epochs=(1 << 31,))
     current = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0, assigned=(held,))
     with pytest.raises(WireError, match=r"assigned\.owner_epochs: got 2147483648"):
         wire.encode_record(current)

@@ -80,7 +80,7 @@ def install(*, units: tuple[ConnectorTasks, ...] = (), member_id: str = "m", **v
         (PrepareRequest(group_id="g", member_id=LONG, member_epoch=1), "member_id"),
         (install(member_id=LONG), "members.member_id"),
         (install(units=(ConnectorTasks(connector=LONG),)), "members.units.connector"),
-        (install(held_back=(ConnectorTasks(connector=LONG),)), "held_back.connector"),
+        (install(delayed=(ConnectorTasks(connector=LONG),)), "delayed.connector"),
         (change(LONG), "changes.connector"),
         (change(config=(ConfigEntry(name=LONG, value="v"),)), "changes.config.name"),
         (UpdateConnectorsRequest(group_id="g", member_id=LONG), "member_id"),

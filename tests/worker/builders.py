@@ -28,7 +28,7 @@ from connectgroup.protocol.messages.common import entries, grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units, show
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
@@ -260,9 +260,9 @@ class World:
         """Give a connector another class."""
         await self.add(name, 1, cls=cls)
 
-    async def want(self, name: str, state: WantedState) -> None:
+    async def want(self, name: str, state: TargetState) -> None:
         """Resume, pause or stop a connector."""
-        await self.update(ConnectorChange(connector=name, wanted_state=state))
+        await self.update(ConnectorChange(connector=name, target_state=state))
 
     async def describe(self) -> DescribedGroup:
         """The group as everybody can see it."""
@@ -335,7 +335,7 @@ class World:
                 for c in group.connectors
             }
             complete = all(
-                len(c.units) == 1 + expected[c.connector] for c in group.connectors if c.wanted_state == "RUNNING"
+                len(c.units) == 1 + expected[c.connector] for c in group.connectors if c.target_state == "RUNNING"
             )
             everything = sorted(unit for its in runs.values() for unit in its)
             members = {member.member_id for member in group.members}

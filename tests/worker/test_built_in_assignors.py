@@ -37,7 +37,7 @@ async def test_what_is_revoked_in_one_round_is_given_out_as_soon_as_it_has_stopp
         group = await world.describe()
         assert [len(rebalance.causes) for rebalance in group.rebalances[-2:]] == [1, 1]
         assert "left to move in this round" in group.rebalances[-1].causes[0]
-        assert group.held_back == ()
+        assert group.delayed == ()
 
 
 async def test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row(tmp_path: Path) -> None:

@@ -105,14 +105,14 @@ class Stage:
     """A runner of ``Many`` tasks, and what it reports."""
 
     def __init__(
-        self, scratch: Path, blocks: Callable[[str, Unit], None] = lambda what, unit: None, retry_first_s: float = 1
+        self, scratch: Path, blocks: Callable[[str, Unit], None] = lambda what, unit: None, retry_initial_s: float = 1
     ) -> None:
         self.contexts: dict[Unit, TaskContext] = {}
         cls = type("Many", (Many,), {"contexts": self.contexts, "blocks": staticmethod(blocks)})
         self.statuses: list[TaskStatus] = []
         self.runner = TaskRunner(
             "a",
-            RunnerSettings(scratch=scratch, retry_first_s=retry_first_s),
+            RunnerSettings(scratch=scratch, retry_initial_s=retry_initial_s),
             load_class=lambda name: cls,
             publish=self._publish,
             report=self.statuses.append,
@@ -159,7 +159,7 @@ def test_bulk_start_and_stop_are_sliced(tmp_path: Path) -> None:
 def test_failures_of_many_tasks_wake_the_loop_once(tmp_path: Path) -> None:
     """A wakeup per failure fills the loop's wakeup socket, which Python's signal handling shares."""
     # No retry within the test: on a slow machine many back-off timers expire in one turn, and would be counted as well.
-    stage = Stage(tmp_path, retry_first_s=600)
+    stage = Stage(tmp_path, retry_initial_s=600)
 
     async def run(loop: CountingLoop) -> None:
         await stage.start(UNITS)
@@ -239,7 +239,7 @@ async def test_pool_runs_urgent_calls_first_and_skips_cancelled_ones() -> None:
     hung = [asyncio.create_task(pool.run(Call("hangs", gate.wait))) for gate in gates]
     await until(lambda: all(gate.entered for gate in gates))
     calls = [asyncio.create_task(pool.run(Call(name, partial(order.append, name)))) for name in ("a", "b", "c")]
-    urgent = asyncio.create_task(pool.insist("urgent", partial(order.append, "urgent")))
+    urgent = asyncio.create_task(pool.off_loop_with_retry("urgent", partial(order.append, "urgent")))
     await asyncio.sleep(0)
     calls[1].cancel()
     gates[0].open()

@@ -18,7 +18,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units
 
 from .builders import Actor, World, error
@@ -131,7 +131,7 @@ async def test_run_returns_within_the_rebalance_timeout(tmp_path: Path, what: ob
         await world.until(lambda: D in a.worker.member.owned)
         await asyncio.sleep(1)
         if way == "stop after a revocation":
-            await world.want("d", WantedState.STOPPED)
+            await world.want("d", TargetState.STOPPED)
             await asyncio.sleep(1)
         assert await end(a, "stop" if way == "stop after a revocation" else way) <= TIMEOUT_S
         assert Unit("c") not in runner.running, "one unit's failure keeps no other running"

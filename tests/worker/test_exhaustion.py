@@ -16,7 +16,7 @@ from .test_misbehaviour import until_status
 
 REAL = """
 import asyncio, logging, re, resource, threading
-from connectgroup.worker.offload import insist
+from connectgroup.worker.offload import off_loop_with_retry
 
 threading.stack_size(64 << 20)
 
@@ -26,7 +26,7 @@ async def main():
     in_use = int(re.search(r"VmSize:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (in_use + (16 << 20), hard))
-    call = asyncio.create_task(insist("stop c-0", calls.append, 1))
+    call = asyncio.create_task(off_loop_with_retry("stop c-0", calls.append, 1))
     await asyncio.sleep(0.5)
     print(calls, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -12,7 +12,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
-from connectgroup.protocol.records.connect import WantedState
+from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
 
@@ -141,9 +141,9 @@ async def test_a_second_rebalance_before_the_first_is_finished_skips_no_revocati
         assert world.count("on_lost") == 0
 
 
-@pytest.mark.parametrize("state", [WantedState.PAUSED, WantedState.STOPPED])
+@pytest.mark.parametrize("state", [TargetState.PAUSED, TargetState.STOPPED])
 async def test_paused_connector_stops_at_once_while_another_revocation_is_slow(
-    tmp_path: Path, state: WantedState
+    tmp_path: Path, state: TargetState
 ) -> None:
     """CA-19: the worker hears of the change while it is UNREVOKED, and does not wait for the slow stop to begin."""
     async with World(tmp_path) as world:
@@ -153,12 +153,12 @@ async def test_paused_connector_stops_at_once_while_another_revocation_is_slow(
         await world.settled()
         for number in range(3):
             world.hook[f"a stop c-{number}"] = world.slow(30)
-        await world.want("c", WantedState.PAUSED)
+        await world.want("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-") == 3)
         await world.want("d", state)
         await world.until(lambda: world.count("a stop d-") == 3, within=1)
         assert world.count("a on_revoked") == 0
-        await world.until(lambda: a.units == {Unit("c"), *([Unit("d")] if state is WantedState.PAUSED else [])})
+        await world.until(lambda: a.units == {Unit("c"), *([Unit("d")] if state is TargetState.PAUSED else [])})
         await world.until(lambda: world.count("a on_revoked") == 2, within=35)
         await asyncio.sleep(1)
         described = await world.describe()
@@ -182,9 +182,9 @@ async def test_failed_stop_that_began_early_is_not_acknowledged(tmp_path: Path) 
 
         a.runner.stop = stop  # type: ignore[method-assign]
         world.hook["a stop c-0"] = world.slow(5)
-        await world.want("c", WantedState.PAUSED)
+        await world.want("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-0"))
-        await world.want("d", WantedState.PAUSED)
+        await world.want("d", TargetState.PAUSED)
         await world.until(lambda: world.count("a on_revoked c-0"), within=10)
         await asyncio.sleep(5)
         described = (await world.describe()).members[0]
@@ -225,7 +225,7 @@ async def test_a_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> 
         await asyncio.sleep(60)
         assert 15 <= a.heartbeats.heartbeats - sent <= 40
         assert a.worker.lost == 0
-        await world.want("c", WantedState.PAUSED)
+        await world.want("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-0"), within=1)
 
 
@@ -356,7 +356,7 @@ async def test_the_lease_ends_on_time_whatever_the_worker_is_waiting_for(tmp_pat
     """KAFKA-9184: not at the next try, which may come too late."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
-        times = WorkerSettings(call_timeout_s=1, retry_first_s=60, retry_most_s=60)
+        times = WorkerSettings(call_timeout_s=1, retry_initial_s=60, retry_max_s=60)
         a = world.start("a", times=times, max_wait_ms=0)
         await world.settled()
 
@@ -599,7 +599,7 @@ async def test_a_worker_the_group_will_not_have_stops_and_says_why(tmp_path: Pat
 
 
 async def test_a_full_group_turns_a_worker_away_with_one_line(tmp_path: Path) -> None:
-    async with World(tmp_path, group=settings(most_members=1)) as world:
+    async with World(tmp_path, group=settings(max_members=1)) as world:
         world.start("a")
         await asyncio.sleep(1)
         b = world.start("b")
@@ -647,11 +647,11 @@ async def test_a_paused_connector_stops_its_tasks_and_a_removed_one_everything(t
         await world.add("c", 2)
         a = world.start("a")
         await world.settled()
-        await world.want("c", WantedState.PAUSED)
+        await world.want("c", TargetState.PAUSED)
         await world.until(lambda: a.units == {Unit("c")}, within=1)
-        await world.want("c", WantedState.STOPPED)
+        await world.want("c", TargetState.STOPPED)
         await world.until(lambda: not a.units, within=1)
-        await world.want("c", WantedState.RUNNING)
+        await world.want("c", TargetState.RUNNING)
         await world.settled(within=2)
         await world.update(ConnectorChange(connector="c", delete=True))
         await world.until(lambda: not a.units, within=1)

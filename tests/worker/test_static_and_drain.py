@@ -102,8 +102,8 @@ async def test_st_05_a_process_whose_name_was_taken_over_ends(tmp_path: Path) ->
         first = world.start("b1", instance_id="b")
         await world.settled()
         first.cut()
-        away = HeartbeatRequest(group_id=GROUP, member_id="b1", member_epoch=-2, instance_id="b")
-        await world.coordinator.handle(away, client_host="a supervisor that was wrong")
+        temporarily_left = HeartbeatRequest(group_id=GROUP, member_id="b1", member_epoch=-2, instance_id="b")
+        await world.coordinator.handle(temporarily_left, client_host="a supervisor that was wrong")
         world.zombies.add("b1")
         world.start("b2", instance_id="b")
         await world.settled("a", "b2", within=1)
@@ -140,12 +140,12 @@ async def test_l8_a_lost_worker_that_returns_gets_its_own_and_nobody_else_moves(
         before = await world.settled()
         world.actors["b"].cut()
         await asyncio.sleep(15)
-        assert [work.member_id for work in (await world.describe()).held_back] == ["b"]
+        assert [work.member_id for work in (await world.describe()).delayed] == ["b"]
         stops = world.count("a stop") + world.count("c stop")
         world.actors["b"].heal()
         assert await world.settled(within=5) == before
         assert world.count("a stop") + world.count("c stop") == stops == 0
-        assert (await world.describe()).held_back == ()
+        assert (await world.describe()).delayed == ()
 
 
 async def test_cn_11_a_delay_goes_on_under_the_next_coordinator(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ async def test_cn_11_a_delay_goes_on_under_the_next_coordinator(tmp_path: Path) 
         b.cut()
         gone = world.now
         await asyncio.sleep(20)
-        [waiting] = (await world.describe()).held_back
+        [waiting] = (await world.describe()).delayed
         assert 18_000 < waiting.left_ms < 30_000
         await world.restart()
-        [still] = (await world.describe()).held_back
+        [still] = (await world.describe()).delayed
         assert still.left_ms <= waiting.left_ms
         await world.settled("a", "c", within=40)
         assert 38 < world.now - gone < 45, "ten seconds of silence and thirty of delay, whoever coordinates"
@@ -170,7 +170,7 @@ async def test_cn_11_a_delay_goes_on_under_the_next_coordinator(tmp_path: Path) 
 
 
 async def test_a_drained_worker_ends_when_it_is_empty(tmp_path: Path) -> None:
-    async with World(tmp_path, group=settings(most_moves=1)) as world:
+    async with World(tmp_path, group=settings(max_moves=1)) as world:
         await world.add("c", 5)
         world.start("a")
         b = world.start("b")

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import asyncio
 
-from connectgroup.worker.waiting import Bell, backoff_s
+from connectgroup.worker.waiting import WakeUp, backoff_s
 
 
 async def test_a_bell_may_be_rung_many_times_before_its_listener_has_a_turn() -> None:
     """Two things to say in one turn of the event loop are the usual case."""
-    bell = Bell()
-    listening = asyncio.create_task(bell.wait(60))
+    wake_up = WakeUp()
+    listening = asyncio.create_task(wake_up.wait(60))
     await asyncio.sleep(0)
-    bell.ring()
-    bell.ring()
+    wake_up.notify()
+    wake_up.notify()
     await listening
-    bell.clear()
-    again = asyncio.create_task(bell.wait(60))
+    wake_up.clear()
+    again = asyncio.create_task(wake_up.wait(60))
     await asyncio.sleep(1)
     assert not again.done()
-    bell.ring()
+    wake_up.notify()
     await again
 
 
 async def test_a_bell_is_listened_to_as_long_as_was_said_and_no_longer() -> None:
     loop = asyncio.get_running_loop()
-    bell = Bell()
+    wake_up = WakeUp()
     began = loop.time()
-    await bell.wait(5)
+    await wake_up.wait(5)
     assert loop.time() - began == 5
-    bell.ring()
-    await bell.wait(5)
+    wake_up.notify()
+    await wake_up.wait(5)
     assert loop.time() - began == 5
 
 

@@ -21,10 +21,10 @@ from ...errors import ConfigError, PluginError
 from ...protocol.messages.assignment import PreparedConnector, PreparedMember, PrepareResponse
 from ...protocol.messages.common import ConnectorTasks, config_of, units_of
 from ...protocol.units import CONNECTOR, Unit, Units, printable
-from ..api import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, HeldWork, Lazy
+from ..api import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, DelayedWork, Lazy
 from ..placement import NO_PLACEMENT, Labels, Placement, WorkerTraits, placement_of
 
-MOST_UNITS = 10_000_000
+MAX_UNITS = 10_000_000
 """Upper bound on the units of an input; a coordinator accepts 200,000 unless configured otherwise."""
 
 Integers = NDArray[np.signedinteger[Any]]
@@ -38,7 +38,7 @@ class ConnectColumns:
         member_ids: sorted.
         member_versions: the version of each member's metadata, in the order of ``member_ids``.
         member_metadata: that metadata.
-        member_told: assignor user data of the previous result, per member (``ConnectMember.told``).
+        member_assignor_state: assignor user data of the previous result, per member (``ConnectMember.assignor_state``).
         member_traits: labels, rack, capacity and host of each member.
         connector_names: sorted.
         unit_connector: int32[U], index into ``connector_names``; ascending.
@@ -52,7 +52,7 @@ class ConnectColumns:
     member_ids: tuple[str, ...]
     member_versions: tuple[int, ...]
     member_metadata: tuple[bytes, ...]
-    member_told: tuple[bytes, ...]
+    member_assignor_state: tuple[bytes, ...]
     member_traits: tuple[WorkerTraits, ...]
     connector_names: tuple[str, ...]
     unit_connector: NDArray[np.int32]
@@ -86,16 +86,16 @@ def columns_of(group: ConnectGroup) -> ConnectColumns:
     # Unit indices refer to the connectors of their own message: for a copy with other connectors, read the objects.
     if isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:
         response: PrepareResponse = members.origin
-        place = _Places([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
+        place = _UnitIndices([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
         prepared = sorted(response.members, key=attrgetter("member_id"))
         said = [
-            (each.member_id, each.assignor.version, each.assignor.metadata, each.told, _traits(each))
+            (each.member_id, each.assignor.version, each.assignor.metadata, each.assignor_state, _traits(each))
             for each in prepared
         ]
-        return place.columns(said, *place.of_places([member.places for member in prepared]))
-    place = _Places([(spec.name, spec.num_tasks, spec.weight, spec.task_weights) for spec in connectors])
+        return place.columns(said, *place.of_unit_indices([member.unit_indices for member in prepared]))
+    place = _UnitIndices([(spec.name, spec.num_tasks, spec.weight, spec.task_weights) for spec in connectors])
     in_order = sorted(members, key=attrgetter("member_id"))
-    said = [(each.member_id, each.version, each.metadata, each.told, each.traits) for each in in_order]
+    said = [(each.member_id, each.version, each.metadata, each.assignor_state, each.traits) for each in in_order]
     return place.columns(said, *place.of_units([member.owned for member in in_order]))
 
 
@@ -107,10 +107,10 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
             connectors are invalid.
     """
     sizes = [entry.num_tasks for entry in response.connectors]
-    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MOST_UNITS:
+    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MAX_UNITS:
         # A message of a few bytes can declare more units than fit into any process's memory.
         raise PluginError(
-            f"num_tasks: got {min(sizes)} to {max(sizes)}; allowed: 0 or more, {MOST_UNITS:,} units in all"
+            f"num_tasks: got {min(sizes)} to {max(sizes)}; allowed: 0 or more, {MAX_UNITS:,} units in all"
         )
     if len({entry.connector for entry in response.connectors}) < len(sizes):
         raise PluginError("connectors: got one name twice; allowed: each once")
@@ -118,14 +118,14 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
     return ConnectGroup(
         members=Lazy(partial(_members, response), origin=response),
         connectors=Lazy(partial(_specs, response, placements), origin=response),
-        held_back=tuple(
-            HeldWork(
+        delayed=tuple(
+            DelayedWork(
                 member_id=work.member_id,
                 instance_id=work.instance_id,
                 left_ms=work.left_ms,
                 units=units_of(work.units),
             )
-            for work in response.held_back
+            for work in response.delayed
         ),
         scheduled_rebalance_max_delay_ms=response.scheduled_rebalance_max_delay_ms,
     )
@@ -160,7 +160,7 @@ def _members(response: PrepareResponse) -> list[ConnectMember]:
             version=member.assignor.version,
             metadata=member.assignor.metadata,
             owned=share,
-            told=member.told,
+            assignor_state=member.assignor_state,
             labels=_labels(member),
             rack=member.rack,
             capacity=member.capacity,
@@ -178,7 +178,9 @@ def _traits(member: PreparedMember) -> WorkerTraits:
     return WorkerTraits(labels=_labels(member), rack=member.rack, capacity=member.capacity, host=member.host)
 
 
-def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> list[ConnectMemberAssignment]:
+def assignments_of(
+    columns: ConnectColumns, owner: Integers, assignor_state: bytes = b""
+) -> list[ConnectMemberAssignment]:
     """Convert an array result to objects: every member once, sorted, including members without units."""
     units: list[list[Unit]] = [[] for _ in columns.member_ids]
     names = columns.connector_names
@@ -187,7 +189,7 @@ def shares_of(columns: ConnectColumns, owner: Integers, told: bytes = b"") -> li
         if member >= 0:
             units[member].append(Unit(names[connector], task))
     return [
-        ConnectMemberAssignment(member_id=member_id, version=version, units=frozenset(held), metadata=told)
+        ConnectMemberAssignment(member_id=member_id, version=version, units=frozenset(held), metadata=assignor_state)
         for member_id, version, held in zip(columns.member_ids, columns.member_versions, units, strict=True)
     ]
 
@@ -216,7 +218,7 @@ def wire_shares_of(columns: ConnectColumns, owner: Integers) -> list[tuple[Conne
     return [tuple(share) for share in shares]
 
 
-class _Places:
+class _UnitIndices:
     """The index of each unit in the columns."""
 
     def __init__(self, connectors: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> None:
@@ -241,38 +243,38 @@ class _Places:
 
     def of_units(self, held: Sequence[Units]) -> tuple[Integers, Integers]:
         """Return the indices of all members' units that exist, and the index of the owning member for each."""
-        places, whose = [], []
+        unit_indices, whose = [], []
         for index, units in enumerate(held):
             for connector, task in units:
                 first, count = self.start.get(connector, (0, -1))
                 if CONNECTOR <= task < count:
-                    places.append(first + task)
+                    unit_indices.append(first + task)
                     whose.append(index)
-        return np.array(places, dtype=np.int64), np.array(whose, dtype=np.int64)
+        return np.array(unit_indices, dtype=np.int64), np.array(whose, dtype=np.int64)
 
-    def of_places(self, held: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
+    def of_unit_indices(self, held: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
         """The same from the wire message: unit indices in the order given there. Indices out of range are dropped."""
         sizes = np.array([len(its) for its in held], dtype=np.int64)
-        places = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(sizes.sum()))
+        unit_indices = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(sizes.sum()))
         whose = np.repeat(np.arange(len(held)), sizes)
-        there = (places >= 0) & (places < self.total)
-        places, whose = places[there], whose[there]
+        there = (unit_indices >= 0) & (unit_indices < self.total)
+        unit_indices, whose = unit_indices[there], whose[there]
         if self.shifts.any():
-            places += self.shifts[np.searchsorted(self.given_starts, places, side="right") - 1]
+            unit_indices += self.shifts[np.searchsorted(self.given_starts, unit_indices, side="right") - 1]
         # No member claims a unit twice, and indices arrive in ascending order, so this sort is rarely needed.
-        claims = whose * self.total + places
+        claims = whose * self.total + unit_indices
         if (np.diff(claims) <= 0).any():
-            whose, places = np.divmod(np.unique(claims), self.total)
-        return places, whose
+            whose, unit_indices = np.divmod(np.unique(claims), self.total)
+        return unit_indices, whose
 
     def columns(
-        self, members: Sequence[tuple[str, int, bytes, bytes, WorkerTraits]], places: Integers, whose: Integers
+        self, members: Sequence[tuple[str, int, bytes, bytes, WorkerTraits]], unit_indices: Integers, whose: Integers
     ) -> ConnectColumns:
         """Return all columns.
 
         Args:
             members: id, version, metadata, assignor user data and traits of each member.
-            places: int64, the indices of all units that are owned.
+            unit_indices: int64, the indices of all units that are owned.
             whose: int64, the owner of each, an index into ``members``.
         """
         first = self.first
@@ -284,18 +286,18 @@ class _Places:
             for start, count, its in zip(first.tolist(), self.counts.tolist(), self.task_weights, strict=True):
                 weight[start : start + len(its[:count])] = its[:count]
         owner = np.full(self.total, -1, dtype=np.int32)
-        claims = np.bincount(places, minlength=self.total).astype(np.int32)
+        claims = np.bincount(unit_indices, minlength=self.total).astype(np.int32)
         if claims.max(initial=0) > 1:
             backwards = np.argsort(-whose, kind="stable")  # the first of two claims must be written last
-            places, whose = places[backwards], whose[backwards]
-        owner[places] = whose
+            unit_indices, whose = unit_indices[backwards], whose[backwards]
+        owner[unit_indices] = whose
         for array in (connector, task, weight, owner, claims):
             array.flags.writeable = False
         return ConnectColumns(
             member_ids=tuple(said[0] for said in members),
             member_versions=tuple(said[1] for said in members),
             member_metadata=tuple(said[2] for said in members),
-            member_told=tuple(said[3] for said in members),
+            member_assignor_state=tuple(said[3] for said in members),
             member_traits=tuple(said[4] for said in members),
             connector_names=self.names,
             unit_connector=connector,

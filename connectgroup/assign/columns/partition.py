@@ -22,7 +22,7 @@ from ..api import PartitionGroup, PartitionMember, PartitionMemberAssignment, To
 from ..ownership import by_name
 from .connect import Integers
 
-NOBODY = -1
+UNASSIGNED = -1
 SEVERAL = -2
 
 
@@ -88,7 +88,7 @@ def columns_of(group: PartitionGroup) -> PartitionColumns:
         partition_topic=topic,
         partition_number=(np.arange(len(topic)) - begin[topic]).astype(np.int32),
         partition_claim=claim,
-        partition_owner=np.where(stays, claim, np.int32(NOBODY)),
+        partition_owner=np.where(stays, claim, np.int32(UNASSIGNED)),
     )
     for field in fields(columns):
         array = getattr(columns, field.name)
@@ -117,9 +117,9 @@ def _claims(
     owned = [*chain.from_iterable(member.owned for member in members)]
     sizes = np.array([len(member.owned) for member in members], dtype=np.int64)
     index = {spec.name: place for place, spec in enumerate(specs)}
-    topic = np.fromiter(map(index.get, map(itemgetter(0), owned), repeat(NOBODY)), dtype=np.int64, count=len(owned))
+    topic = np.fromiter(map(index.get, map(itemgetter(0), owned), repeat(UNASSIGNED)), dtype=np.int64, count=len(owned))
     number = np.fromiter(map(itemgetter(1), owned), dtype=np.int64, count=len(owned))
-    there = (topic != NOBODY) & (number >= 0) & (number < np.diff(begin, append=0)[topic])
+    there = (topic != UNASSIGNED) & (number >= 0) & (number < np.diff(begin, append=0)[topic])
     place = (begin[topic] + number)[there]
     whose = np.repeat(np.arange(len(members), dtype=np.int32), sizes)[there]
 
@@ -128,13 +128,13 @@ def _claims(
     np.maximum.at(latest, place, generation)
     counts = generation == latest[place]
     place, whose = place[counts], whose[counts]
-    claim = np.full(begin[-1], NOBODY, dtype=np.int32)
+    claim = np.full(begin[-1], UNASSIGNED, dtype=np.int32)
     claim[place] = whose
     claim[np.bincount(place, minlength=len(claim)) > 1] = SEVERAL
     return claim
 
 
-def shares_of(columns: PartitionColumns, owner: Integers) -> list[PartitionMemberAssignment]:
+def assignments_of(columns: PartitionColumns, owner: Integers) -> list[PartitionMemberAssignment]:
     """Convert an array result to objects: every member once, sorted, including members without partitions.
 
     A member that keeps exactly its owned partitions is assigned the same set object: at a million partitions, most do.

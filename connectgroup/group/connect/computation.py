@@ -20,15 +20,15 @@ from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
-from .overlay import Draft
-from .selection import members_able_to_compute_now, select_assignor, taking
-from .settings import GroupSettings, ServerAnswer
+from .overlay import Overlay
+from .selection import assignable_members, members_able_to_compute_now, select_assignor
+from .settings import GroupSettings, ServerAssignment
 from .state import Group
-from .target import COORDINATOR, delay_out_of_range, group_state, install_target, offence_of
+from .target import COORDINATOR, delay_out_of_range, group_state, install_target, violation_of
 from .timers import compute
 
 
-def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
+def ensure_computation(overlay: Overlay, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
     """Ensure that an outdated target assignment is being computed by a capable member or the coordinator.
 
     Called at the end of every step. Does nothing while the target assignment is current or a computation is in
@@ -39,25 +39,27 @@ def settle(draft: Draft, settings: GroupSettings, *, waited: bool = False) -> tu
     Args:
         waited: the interval has elapsed.
     """
-    if draft.epoch <= draft.target_epoch:
+    if overlay.epoch <= overlay.target_epoch:
         return ()
-    members = list(draft.members())
+    members = list(overlay.members())
     if not members:
         # A group without members has nothing to assign: its target assignment is always current (KAFKA-20442, HB-13).
-        return install_target(draft, ServerAnswer(), "", COORDINATOR, settings)
-    running = under_way(draft)
-    if running is None and not waited and (left_ms := _too_early_ms(draft, settings)):
-        return (compute(draft.group.group_id, draft, left_ms),)
+        return install_target(overlay, ServerAssignment(), "", COORDINATOR, settings)
+    running = under_way(overlay)
+    if running is None and not waited and (left_ms := _remaining_interval_ms(overlay, settings)):
+        return (compute(overlay.group.group_id, overlay, left_ms),)
     assignor = select_assignor(members)
-    able = members_able_to_compute_now(draft, members, assignor) if assignor else []
+    able = members_able_to_compute_now(overlay, members, assignor) if assignor else []
     if running is not None:
         tries_here = running.member_id == "" and (not able or running.failures >= settings.failures_before_fallback)
         if tries_here or running.member_id in able:
             return ()
-    return _ask(draft, settings, able, running or ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch))
+    return _choose_member(
+        overlay, settings, able, running or ComputationRecord(group_id=overlay.group.group_id, epoch=overlay.epoch)
+    )
 
 
-def under_way(group: Draft | Group) -> ComputationRecord | None:
+def under_way(group: Overlay | Group) -> ComputationRecord | None:
     """The computation of the next target assignment that is in progress, or ``None``.
 
     A member's computation continues when the group epoch advances. A failed attempt of the coordinator's own assignor
@@ -69,66 +71,70 @@ def under_way(group: Draft | Group) -> ComputationRecord | None:
     return computation if computation.member_id or computation.epoch == group.epoch else None
 
 
-def _too_early_ms(draft: Draft, settings: GroupSettings) -> int:
+def _remaining_interval_ms(overlay: Overlay, settings: GroupSettings) -> int:
     """Time left of the interval since the previous target assignment; 0 if there was none (TO-08)."""
-    passed_ms = draft.now_ms - draft.group.target_ms
+    passed_ms = overlay.now_ms - overlay.group.target_ms
     # If the clock was set back, the elapsed time is unknown.
-    if not draft.group.target_ms or passed_ms < 0:
+    if not overlay.group.target_ms or passed_ms < 0:
         return 0
     return max(0, settings.assignment_interval_ms - passed_ms)
 
 
-def _ask(
-    draft: Draft, settings: GroupSettings, able: Sequence[str], computation: ComputationRecord
+def _choose_member(
+    overlay: Overlay, settings: GroupSettings, able: Sequence[str], computation: ComputationRecord
 ) -> tuple[Timer, ...]:
     """Choose a member that has not failed yet, or the coordinator after too many failures."""
     if computation.failures >= settings.failures_before_fallback or not able:
-        return _compute_here(draft, settings, computation)
+        return _compute_on_coordinator(overlay, settings, computation)
     willing = [member_id for member_id in able if member_id not in computation.failed_members] or list(able)
     # The assignor of the last member that computed is known to work; otherwise the member with the lowest id. The
     # choice is the same on every replay.
-    chosen = draft.group.computed_by if draft.group.computed_by in willing else willing[0]
-    draft.write(replace(computation, epoch=draft.epoch, member_id=chosen, prepared=False, assignor=""))
-    member = draft.member(chosen)
+    chosen = overlay.group.computed_by if overlay.group.computed_by in willing else willing[0]
+    overlay.write(replace(computation, epoch=overlay.epoch, member_id=chosen, prepared=False, assignor=""))
+    member = overlay.member(chosen)
     assert member is not None
-    return (compute(draft.group.group_id, draft, member.rebalance_timeout_ms),)
+    return (compute(overlay.group.group_id, overlay, member.rebalance_timeout_ms),)
 
 
-def _compute_here(draft: Draft, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
+def _compute_on_coordinator(
+    overlay: Overlay, settings: GroupSettings, computation: ComputationRecord
+) -> tuple[Timer, ...]:
     """Run the server-side assignor: the one that the members request, or ``group.remote.assignor``."""
-    computation = replace(computation, epoch=draft.epoch, member_id="", prepared=False, assignor="")
-    members = list(draft.members())
+    computation = replace(computation, epoch=overlay.epoch, member_id="", prepared=False, assignor="")
+    members = list(overlay.members())
     asked = {member.server_assignor for member in members if member.server_assignor}
     name = asked.pop() if len(asked) == 1 else settings.server_assignor
-    answer = ServerAnswer()
+    answer = ServerAssignment()
     if name not in settings.server_assignors:
         failure: str | None = f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
     else:
-        question = group_state(draft, name, settings)
+        question = group_state(overlay, name, settings)
         try:
             said = settings.server_assignors[name](question)
-            answer = said if isinstance(said, ServerAnswer) else ServerAnswer(members=said)
-            left_out = units_of(answer.held_back)
-            offence = delay_out_of_range(answer, settings) or offence_of(draft, name, answer.members, left_out=left_out)
-            failure = f"server-side assignor {name}: {offence}" if offence else None
+            answer = said if isinstance(said, ServerAssignment) else ServerAssignment(members=said)
+            left_out = units_of(answer.delayed)
+            violation = delay_out_of_range(answer, settings) or violation_of(
+                overlay, name, answer.members, left_out=left_out
+            )
+            failure = f"server-side assignor {name}: {violation}" if violation else None
         except (Exception, SystemExit) as error:
             # Third-party code: if it raises, or its result cannot even be validated, the group must continue.
             reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
             failure = f"server-side assignor {name}: {reason}"
     if failure:
         # The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
-        draft.write(replace(computation, error=printable(failure, most=500)))
-        return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+        overlay.write(replace(computation, error=printable(failure, most=500)))
+        return (compute(overlay.group.group_id, overlay, settings.session_timeout_ms),)
     # The recorded error of an earlier result does not apply to this one.
     remark = printable(answer.message, most=500) or computation.error
-    if remark or (draft.computation is not None and draft.computation.error):
-        draft.write(replace(computation, error=remark))
-    return install_target(draft, answer, name, COORDINATOR, settings)
+    if remark or (overlay.computation is not None and overlay.computation.error):
+        overlay.write(replace(computation, error=remark))
+    return install_target(overlay, answer, name, COORDINATOR, settings)
 
 
-def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
+def fail_computation(overlay: Overlay, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
     """Record the failure of the chosen member, or its timeout, and choose the next; it is not fenced (CN-06)."""
-    computation = draft.computation
+    computation = overlay.computation
     assert computation is not None
     failed = replace(
         computation,
@@ -136,29 +142,31 @@ def fail_computation(draft: Draft, settings: GroupSettings, error: str) -> tuple
         failed_members=tuple(sorted({*computation.failed_members, computation.member_id} - {""})),
         error=printable(error, most=500),
     )
-    members = list(draft.members())
+    members = list(overlay.members())
     assignor = select_assignor(members)
-    return _ask(draft, settings, members_able_to_compute_now(draft, members, assignor) if assignor else (), failed)
+    return _choose_member(
+        overlay, settings, members_able_to_compute_now(overlay, members, assignor) if assignor else (), failed
+    )
 
 
 def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed."""
-    draft = Draft(group, now_ms)
-    computation = under_way(draft)
-    if draft.epoch <= draft.target_epoch or not group.members:
+    overlay = Overlay(group, now_ms)
+    computation = under_way(overlay)
+    if overlay.epoch <= overlay.target_epoch or not group.members:
         return Outcome(response=None)
     if computation is None:
-        timers = settle(draft, settings, waited=True)
+        timers = ensure_computation(overlay, settings, waited=True)
     elif computation.member_id:
-        timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
+        timers = fail_computation(overlay, settings, f"{computation.member_id} did not install an assignment in time")
     else:
         # A capable member may have joined since.
-        members = list(draft.members())
+        members = list(overlay.members())
         assignor = select_assignor(members)
-        timers = _ask(
-            draft, settings, members_able_to_compute_now(draft, members, assignor) if assignor else (), computation
+        timers = _choose_member(
+            overlay, settings, members_able_to_compute_now(overlay, members, assignor) if assignor else (), computation
         )
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+    return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 
 
 def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
@@ -167,9 +175,9 @@ def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> O
     Called after the records of a change of connectors, or of a target assignment, have been applied, because the input
     of an assignor must be the group as it is then.
     """
-    draft = Draft(group, now_ms)
-    timers = settle(draft, settings)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+    overlay = Overlay(group, now_ms)
+    timers = ensure_computation(overlay, settings)
+    return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 
 
 def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
@@ -178,21 +186,21 @@ def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[No
     Causes: moves deferred by the limit of the last round, and moves off a draining member that were not possible while
     no other member could take its units.
     """
-    draft = Draft(group, now_ms)
+    overlay = Overlay(group, now_ms)
     timers: tuple[Timer, ...] = ()
     if group.members and not group.behind and group.epoch == group.target_epoch:
         if group.deferred:
-            draft.bump(f"{group.deferred} left to move in this round")
-        elif leaving := _can_leave(draft):
-            draft.bump(f"somebody is there to take the work of {leaving}")
-        timers = settle(draft, settings)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+            overlay.bump(f"{group.deferred} left to move in this round")
+        elif leaving := _drainable_member(overlay):
+            overlay.bump(f"somebody is there to take the work of {leaving}")
+        timers = ensure_computation(overlay, settings)
+    return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 
 
-def _can_leave(draft: Draft) -> str:
+def _drainable_member(overlay: Overlay) -> str:
     """A draining member that still has a target assignment although other members can take its units; else empty."""
-    takers = {member.member_id for member in taking(draft)}
-    for member in draft.members():
-        if member.draining and member.member_id not in takers and draft.target(member.member_id).units:
+    takers = {member.member_id for member in assignable_members(overlay)}
+    for member in overlay.members():
+        if member.draining and member.member_id not in takers and overlay.target(member.member_id).units:
             return member.member_id
     return ""

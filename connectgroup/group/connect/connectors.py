@@ -24,12 +24,12 @@ from ...protocol.messages.connectors import (
     UpdateConnectorsResponse,
 )
 from ...protocol.records.base import Kind, Tombstone
-from ...protocol.records.connect import ConnectorRecord, TaskEntry, WantedState
+from ...protocol.records.connect import ConnectorRecord, TargetState, TaskEntry
 from ...protocol.units import NO_UNITS, Unit, Units, printable
 from .. import sizes
 from ..kernel.outcome import Outcome
 from . import validate
-from .overlay import Draft
+from .overlay import Overlay
 from .settings import GroupSettings
 from .state import Group, runnable_units
 
@@ -55,7 +55,7 @@ def update_connectors(
         InvalidRequest: the request violates a rule that depends on the request alone.
     """
     validate.update_connectors(request)
-    draft = Draft(group, now_ms)
+    overlay = Overlay(group, now_ms)
     epoch = group.epoch + 1
     changes: list[_Change] = []
     for wanted in request.changes:
@@ -66,9 +66,9 @@ def update_connectors(
     # Paused and stopped connectors count too: they may be resumed.
     units = sum(map(_size, group.connectors.values()))
     units += sum(_size(change.after) - _size(change.before) for change in changes)
-    if units > settings.most_units:
+    if units > settings.max_units:
         limit = InvalidRequest(
-            f"Changes: got {units} connectors and tasks; allowed: at most {settings.most_units} a group"
+            f"Changes: got {units} connectors and tasks; allowed: at most {settings.max_units} a group"
         )
         return _refused(group, request, request.changes[-1], limit)
     taken = dict(group.connector_bytes)
@@ -85,22 +85,22 @@ def update_connectors(
     for change in changes:
         if change.after == change.before:
             continue
-        draft.bump(change.cause)
+        overlay.bump(change.cause)
         if change.after is not None:
-            draft.write(change.after)
+            overlay.write(change.after)
         elif change.before is not None:
-            draft.forget(Kind.CONNECTOR, change.before.connector)
+            overlay.forget(Kind.CONNECTOR, change.before.connector)
         # Explicit tombstones: in a compacted log no other record shows that these units were deleted.
         for unit in sorted(_runnable(change.before) - _runnable(change.after)):
             if unit in group.statuses:
-                draft.write(Tombstone(group.statuses[unit].key))
+                overlay.write(Tombstone(group.statuses[unit].key))
     results = tuple(
         ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
         for wanted, change in zip(request.changes, changes, strict=True)
     )
     # ``request_computation`` runs after these records are applied: the input of an assignor must include the new units.
     return Outcome(
-        response=UpdateConnectorsResponse(group_epoch=draft.epoch, results=results), records=tuple(draft.records)
+        response=UpdateConnectorsResponse(group_epoch=overlay.epoch, results=results), records=tuple(overlay.records)
     )
 
 
@@ -113,13 +113,13 @@ def _runnable(connector: ConnectorRecord | None) -> Units:
 
 
 def _refused(
-    group: Group, request: UpdateConnectorsRequest, offender: ConnectorChange, error: GroupError
+    group: Group, request: UpdateConnectorsRequest, offending_change: ConnectorChange, error: GroupError
 ) -> Outcome[UpdateConnectorsResponse]:
     results = tuple(
         ChangedConnector(
             connector=wanted.connector,
-            error_code=error.code if wanted is offender else 0,
-            error_message=str(error) if wanted is offender else None,
+            error_code=error.code if wanted is offending_change else 0,
+            error_message=str(error) if wanted is offending_change else None,
             version=group.connectors[wanted.connector].version if wanted.connector in group.connectors else 0,
         )
         for wanted in request.changes
@@ -162,9 +162,9 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
         tasks = after.tasks if _without_limit(wanted.config) == _without_limit(after.config) else ()
         after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
         causes.append("added" if before is None else "reconfigured")
-    if wanted.wanted_state and wanted.wanted_state != after.wanted_state:
-        after = _switched(after, WantedState(wanted.wanted_state), epoch)
-        causes.append(after.wanted_state.name.lower())
+    if wanted.target_state and wanted.target_state != after.target_state:
+        after = _switched(after, TargetState(wanted.target_state), epoch)
+        causes.append(after.target_state.name.lower())
     if wanted.task_configs is not None:
         tasks = _tasks(after, wanted, epoch)
         if tasks != after.tasks:
@@ -181,7 +181,7 @@ def _without_limit(config: Iterable[ConfigEntry]) -> set[ConfigEntry]:
     return {entry for entry in config if entry.name not in ("tasks.max", "name") and not entry.name.startswith(PREFIX)}
 
 
-def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> ConnectorRecord:
+def _switched(connector: ConnectorRecord, state: TargetState, epoch: int) -> ConnectorRecord:
     """The connector in another wanted state.
 
     Units that are resumed count as new: their owner may have acknowledged the revocation in the meantime, and would
@@ -189,7 +189,7 @@ def _switched(connector: ConnectorRecord, state: WantedState, epoch: int) -> Con
     (reliability S6).
     """
     ran = _runnable(connector)
-    connector = replace(connector, wanted_state=state)
+    connector = replace(connector, target_state=state)
     on = _runnable(connector) - ran
     return replace(
         connector,

@@ -16,21 +16,23 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from zlib import crc32
 
-from ...protocol.messages.assignment import HeldBack
+from ...protocol.messages.assignment import DelayedUnits
 from ...protocol.messages.common import ConnectorTasks, grouped, units_of
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import DelayRecord, MemberRecord
 from ..kernel.timers import Timer
 from . import timers as timing
-from .overlay import Draft
+from .overlay import Overlay
 from .settings import GroupSettings
 from .state import Target
 
-LEAST_DELAY_MS = 1_000
+MIN_DELAY_MS = 1_000
 """Lower bound on the delay an assignor requests; shorter delays are raised to it."""
 
 
-def hold_back(draft: Draft, member_id: str, settings: GroupSettings, *, returns: bool = False) -> tuple[Timer, ...]:
+def delay_units(
+    overlay: Overlay, member_id: str, settings: GroupSettings, *, returns: bool = False
+) -> tuple[Timer, ...]:
     """Delay the units of a member that is about to be removed. Call it after the group epoch has been advanced.
 
     Only units that are in both the current and the target assignment are delayed: a unit that the member has not
@@ -43,15 +45,19 @@ def hold_back(draft: Draft, member_id: str, settings: GroupSettings, *, returns:
             left: others may be restarting at the same time, and the first to return must not be assigned the units of
             all.
     """
-    member, current, share = draft.member(member_id), draft.current(member_id), draft.target(member_id)
-    others = any(not draft.current(other.member_id).away for other in draft.members() if other.member_id != member_id)
-    units = current.assigned.keys() & share.units & draft.group.runnable.keys()
+    member, current, share = overlay.member(member_id), overlay.current(member_id), overlay.target(member_id)
+    others = any(
+        not overlay.current(other.member_id).temporarily_left
+        for other in overlay.members()
+        if other.member_id != member_id
+    )
+    units = current.assigned.keys() & share.units & overlay.group.runnable.keys()
     if not settings.scheduled_delay_ms or member is None or not (others or returns) or not units:
         return ()
-    if current.away or member.draining:
+    if current.temporarily_left or member.draining:
         return ()
     record = DelayRecord(
-        group_id=draft.group.group_id,
+        group_id=overlay.group.group_id,
         member_id=member_id,
         instance_id=member.instance_id,
         units=grouped(units),
@@ -59,19 +65,19 @@ def hold_back(draft: Draft, member_id: str, settings: GroupSettings, *, returns:
         version=share.version,
         metadata=share.metadata,
         delay_ms=settings.scheduled_delay_ms,
-        deadline_ms=draft.now_ms + settings.scheduled_delay_ms,
-        epoch=draft.epoch,
+        deadline_ms=overlay.now_ms + settings.scheduled_delay_ms,
+        epoch=overlay.epoch,
         said=_said(member),
     )
-    draft.write(record)
-    return (timing.delay(record, draft.now_ms),)
+    overlay.write(record)
+    return (timing.delay(record, overlay.now_ms),)
 
 
 def _said(member: MemberRecord) -> int:
     return crc32(repr((member.assignors, member.server_assignor, member.traits)).encode())
 
 
-def waiting_for(draft: Draft, member: MemberRecord) -> tuple[DelayRecord, ...]:
+def delays_for(overlay: Overlay, member: MemberRecord) -> tuple[DelayRecord, ...]:
     """The delays whose units are reserved for a joining member, by its member id or its group instance id.
 
     There are several if two workers were lost and one returns with the id of the first and the instance id of the
@@ -79,37 +85,37 @@ def waiting_for(draft: Draft, member: MemberRecord) -> tuple[DelayRecord, ...]:
     """
     return tuple(
         delay
-        for delay in draft.delays.values()
+        for delay in overlay.delays.values()
         if delay.member_id == member.member_id
         or (delay.instance_id is not None and delay.instance_id == member.instance_id)
     )
 
 
-def give_back(draft: Draft, delay: DelayRecord, member: MemberRecord) -> tuple[Timer, ...]:
+def give_back(overlay: Overlay, delay: DelayRecord, member: MemberRecord) -> tuple[Timer, ...]:
     """Restore a returning member's target assignment without an assignor, if nothing else has changed since (L8).
 
     Otherwise the join is one more cause to compute. The input of the assignor then shows the delayed units as the
     member's own, and the delay ends with the next target assignment.
     """
-    group = draft.group
+    group = overlay.group
     if delay.epoch != group.epoch or group.epoch != group.target_epoch:
         return ()
     if _said(member) != delay.said or member.draining:
         return ()
-    draft.forget(Kind.DELAY, delay.member_id)
-    units = draft.waiting(delay)
+    overlay.forget(Kind.DELAY, delay.member_id)
+    units = overlay.waiting(delay)
     share = Target(units=units, error=delay.error, version=delay.version, metadata=delay.metadata)
-    draft.set_share(member.member_id, share)
-    for other in list(draft.delays.values()):
+    overlay.set_share(member.member_id, share)
+    for other in list(overlay.delays.values()):
         # These members can still be restored in the same way: only returns have happened since.
         if other.epoch == group.epoch:
-            draft.write(replace(other, epoch=draft.epoch))
-    draft.raise_target()
+            overlay.write(replace(other, epoch=overlay.epoch))
+    overlay.raise_target()
     return (timing.cancel_delay(group.group_id, delay.member_id),)
 
 
 def after_install(
-    draft: Draft, asked: Sequence[ConnectorTasks], delay_ms: int, *, epoch: int, served: Container[str] | None
+    overlay: Overlay, asked: Sequence[ConnectorTasks], delay_ms: int, *, epoch: int, served: Container[str] | None
 ) -> tuple[Timer, ...]:
     """End the delays of members that returned and are in the new target; start the delay that the assignor requests.
 
@@ -119,68 +125,68 @@ def after_install(
         epoch: the target epoch.
         served: the members whose return the target assignment takes into account; ``None``: all.
     """
-    group_id = draft.group.group_id
+    group_id = overlay.group.group_id
     timers: list[Timer] = []
-    for delay in list(draft.delays.values()):
-        if delay.member_id and draft.is_back(delay, served):
-            draft.forget(Kind.DELAY, delay.member_id)
+    for delay in list(overlay.delays.values()):
+        if delay.member_id and overlay.is_back(delay, served):
+            overlay.forget(Kind.DELAY, delay.member_id)
             timers.append(timing.cancel_delay(group_id, delay.member_id))
-    before = draft.delays.get("")
+    before = overlay.delays.get("")
     # Units of a lost worker are covered by the delay of that worker.
-    held = units_of(asked) - draft.lost_work(served)
+    held = units_of(asked) - overlay.lost_units(served)
     if delay_ms:
         # An assignor that always requests another computation must not keep the group busy with nothing else (L2).
-        delay_ms = max(delay_ms, LEAST_DELAY_MS)
+        delay_ms = max(delay_ms, MIN_DELAY_MS)
         record = DelayRecord(
             group_id=group_id,
             units=grouped(held),
             delay_ms=delay_ms,
-            deadline_ms=draft.now_ms + delay_ms,
+            deadline_ms=overlay.now_ms + delay_ms,
             epoch=epoch,
         )
         if before is not None and held and held <= units_of(before.units):
             record = replace(record, deadline_ms=min(record.deadline_ms, before.deadline_ms))
-        draft.write(record)
-        timers.append(timing.delay(record, draft.now_ms))
+        overlay.write(record)
+        timers.append(timing.delay(record, overlay.now_ms))
     elif before is not None:
-        draft.forget(Kind.DELAY, "")
+        overlay.forget(Kind.DELAY, "")
         timers.append(timing.cancel_delay(group_id, ""))
     return tuple(timers)
 
 
-def end(draft: Draft, member_id: str) -> bool:
+def end(overlay: Overlay, member_id: str) -> bool:
     """End a delay whose deadline has passed: advance the group epoch unless all of its units are assigned already.
 
     Returns:
         Whether a new target assignment is needed.
     """
-    delay = draft.delays.get(member_id)
+    delay = overlay.delays.get(member_id)
     if delay is None:
         return False
-    is_back = bool(member_id) and draft.waits_for(delay) is not None
-    units = draft.waiting(delay)
-    draft.forget(Kind.DELAY, member_id)
+    is_back = bool(member_id) and overlay.waiting_member(delay) is not None
+    units = overlay.waiting(delay)
+    overlay.forget(Kind.DELAY, member_id)
     if not member_id:
-        draft.bump("the delay that the assignor asked for is over")
+        overlay.bump("the delay that the assignor asked for is over")
     elif units and not is_back:
-        draft.bump(f"{member_id} did not come back within {delay.delay_ms} ms")
-    elif draft.epoch == draft.target_epoch and units - draft.placed():
+        overlay.bump(f"{member_id} did not come back within {delay.delay_ms} ms")
+    elif overlay.epoch == overlay.target_epoch and units - overlay.placed():
         # The member has returned, and no assignor has assigned its delayed units since.
-        draft.bump(f"the work of {member_id} has no place")
+        overlay.bump(f"the work of {member_id} has no place")
     else:
         return False
     return True
 
 
-def shown(draft: Draft) -> tuple[HeldBack, ...]:
+def shown(overlay: Overlay) -> tuple[DelayedUnits, ...]:
     """The delayed units, as shown to assignors and in descriptions."""
     return tuple(
-        HeldBack(
+        DelayedUnits(
             member_id=delay.member_id,
             instance_id=delay.instance_id,
-            left_ms=delay.left_ms(draft.now_ms),
-            units=grouped(draft.waiting(delay)),
+            left_ms=delay.left_ms(overlay.now_ms),
+            units=grouped(overlay.waiting(delay)),
         )
-        for _, delay in sorted(draft.delays.items())
-        if not delay.member_id or draft.waits_for(delay) is None
+        for _, delay in sorted(overlay.delays.items())
+        if not delay.member_id or overlay.waiting_member(delay) is None
     )

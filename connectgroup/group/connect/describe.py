@@ -14,7 +14,7 @@ from ...protocol.units import CONNECTOR, Unit, printable
 from ..kernel.current import Current
 from .computation import under_way
 from .delay import shown
-from .overlay import Draft
+from .overlay import Overlay
 from .state import Group, runnable_units
 
 
@@ -47,7 +47,7 @@ def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
         members=tuple(_members(group)),
         connectors=tuple(_connectors(group)),
         rebalances=tuple(group.rebalances.values()),
-        held_back=shown(Draft(group, now_ms)),
+        delayed=shown(Overlay(group, now_ms)),
     )
 
 
@@ -74,7 +74,7 @@ def _members(group: Group) -> Iterable[DescribedMember]:
 
 def _member_state(member: MemberRecord, current: Current) -> str:
     """The member's state. Drain and restart, which an operator requests, precede the reconciliation state."""
-    if current.away:
+    if current.temporarily_left:
         return "AWAY"
     if member.draining:
         return "DRAINING"
@@ -98,7 +98,7 @@ def _connectors(group: Group) -> Iterable[DescribedConnector]:
         yield DescribedConnector(
             connector=name,
             version=connector.version,
-            wanted_state=connector.wanted_state.name,
+            target_state=connector.target_state.name,
             config=masked(connector.config),
             units=tuple(units),
         )
@@ -110,7 +110,7 @@ def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
     status = group.statuses.get(unit)
     fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)
     state = status.state.name if status is not None and fits else "STARTING" if member_id else ""
-    if group.current(member_id).away:
+    if group.current(member_id).temporarily_left:
         state, fits = "WAITING", False
     return DescribedUnit(
         task=unit.task,

@@ -23,7 +23,7 @@ from ...protocol.messages.describe import (
     Rebalance,
 )
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ...protocol.records.connect import MOST_MOVES, RebalanceRecord, Record
+from ...protocol.records.connect import MAX_MOVES, RebalanceRecord, Record
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
 from . import validate
@@ -191,7 +191,7 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
         computed_by=group.computed_by,
         moved=len(moved),
         started=len(moves) - len(moved),
-        longest_standstill_ms=max((move.standstill_ms for move in moves if move.source), default=0),
-        moves=tuple(sorted(moves, key=lambda move: move.standstill_ms, reverse=True)[:MOST_MOVES]),
+        max_downtime_ms=max((move.downtime_ms for move in moves if move.source), default=0),
+        moves=tuple(sorted(moves, key=lambda move: move.downtime_ms, reverse=True)[:MAX_MOVES]),
     )
     return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

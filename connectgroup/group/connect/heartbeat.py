@@ -35,9 +35,9 @@ from ..kernel.outcome import Outcome
 from ..kernel.reconcile import reconcile
 from ..kernel.timers import Timer
 from . import delay, static, timers as timing, validate
-from .computation import settle, under_way
+from .computation import ensure_computation, under_way
 from .leave import leave, remove_member
-from .overlay import Draft
+from .overlay import Overlay
 from .selection import check_assignors
 from .settings import GroupSettings
 from .state import Group
@@ -73,51 +73,51 @@ def heartbeat(
     validate.heartbeat(request, settings)
     if request.member_epoch < JOIN_EPOCH:
         return leave(group, request, now_ms, settings)
-    draft = Draft(group, now_ms)
+    overlay = Overlay(group, now_ms)
     joining: tuple[Timer, ...] = ()
     if request.member_epoch == JOIN_EPOCH:
-        joining = _join(draft, request, settings, client_host, client_id)
+        joining = _join(overlay, request, settings, client_host, client_id)
     else:
         fenced = _admit(group, request)
         if fenced:
             cause = f"{request.member_id} was fenced: {fenced}"
-            timers = remove_member(draft, request.member_id, cause, settings, lost=True)
+            timers = remove_member(overlay, request.member_id, cause, settings, lost=True)
             response = HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=fenced)
-            return Outcome(response=response, records=tuple(draft.records), timers=timers)
-        _update(draft, request, settings)
-    _take_statuses(draft, request.member_id, request.statuses)
-    timers = (*joining, *settle(draft, settings))
+            return Outcome(response=response, records=tuple(overlay.records), timers=timers)
+        _update(overlay, request, settings)
+    _take_statuses(overlay, request.member_id, request.statuses)
+    timers = (*joining, *ensure_computation(overlay, settings))
 
-    computation = under_way(draft)
+    computation = under_way(overlay)
     asked = (
         computation is not None
         and computation.member_id == request.member_id
         and not computation.prepared
-        and not _acknowledges(draft.current(request.member_id), request)
-        and not _still_joins(draft, request)
+        and not _acknowledges(overlay.current(request.member_id), request)
+        and not _still_joins(overlay, request)
     )
     if asked:
         # The member is reconciled at its next heartbeat, which is a full one, as after every error.
         response = HeartbeatResponse(
             error_code=ComputeAssignment.code,
-            error_message=f"compute the assignment for group epoch {draft.epoch}",
-            member_epoch=draft.current(request.member_id).epoch,
+            error_message=f"compute the assignment for group epoch {overlay.epoch}",
+            member_epoch=overlay.current(request.member_id).epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             session_timeout_ms=settings.session_timeout_ms,
         )
         timers += (timing.session(group.group_id, request.member_id, settings),)
-        return Outcome(response=response, records=tuple(draft.records), timers=timers)
-    return _step(draft, request, settings, timers)
+        return Outcome(response=response, records=tuple(overlay.records), timers=timers)
+    return _step(overlay, request, settings, timers)
 
 
-def _still_joins(draft: Draft, request: HeartbeatRequest) -> bool:
+def _still_joins(overlay: Overlay, request: HeartbeatRequest) -> bool:
     """Whether a member that already received a response at epoch 0 joins again although a target epoch exists.
 
     The member receives that epoch before it is asked to compute again. Each heartbeat at epoch 0 is a join, which
     clears ``prepared``; in a group under constant change the member would otherwise receive only COMPUTE_ASSIGNMENT.
     """
-    known = request.member_id in draft.group.members and draft.group.current(request.member_id).epoch == JOIN_EPOCH
-    return request.member_epoch == JOIN_EPOCH and known and draft.target_epoch > 0
+    known = request.member_id in overlay.group.members and overlay.group.current(request.member_id).epoch == JOIN_EPOCH
+    return request.member_epoch == JOIN_EPOCH and known and overlay.target_epoch > 0
 
 
 def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
@@ -135,11 +135,11 @@ def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
 
 
 def _step(
-    draft: Draft, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
+    overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
 ) -> Outcome[HeartbeatResponse]:
     """Reconcile the member and build the response."""
-    group, member_id = draft.group, request.member_id
-    before = draft.current(member_id)
+    group, member_id = overlay.group, request.member_id
+    before = overlay.current(member_id)
     owned = None if request.owned is None else units_of(request.owned)
     repeats = request.member_epoch != before.epoch
     if repeats and owned is not None and _can_be_told_again(group, before, owned):
@@ -151,13 +151,13 @@ def _step(
     else:
         after = (
             before
-            if draft.is_settled(member_id)
+            if overlay.is_settled(member_id)
             else reconcile(
                 before,
-                target=draft.eligible(member_id),
-                target_epoch=draft.target_epoch,
+                target=overlay.eligible(member_id),
+                target_epoch=overlay.target_epoch,
                 owned=owned,
-                holder=draft.holder,
+                holder=overlay.holder,
                 since_epoch=group.runnable,
                 member_id=member_id,
             )
@@ -165,7 +165,7 @@ def _step(
     if after is not before:
         # The previous epoch is the one the member has sent, so lost responses in a row never fence it (S16).
         after = replace(after, previous_epoch=request.member_epoch)
-        draft.set_current(member_id, after)
+        overlay.set_current(member_id, after)
 
     full = owned is not None and request.rebalance_timeout_ms != -1
     changed = after.assigned != before.assigned
@@ -173,14 +173,14 @@ def _step(
     unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
     # A heartbeat at epoch 0 is always a full one. Without a target epoch there is nothing to assign yet, so the
     # request is parked; otherwise the member would wait a whole heartbeat interval before it retries.
-    waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not draft.records
-    member = draft.member(member_id)
+    waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not overlay.records
+    member = overlay.member(member_id)
     restart = member is not None and member.restart_requested
     assignment = None
     # Every target assignment is delivered to every member, even if its units do not change (design 3.12).
     advanced = after.epoch != before.epoch
     if full or changed or repeats or unheard or advanced:
-        assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
+        assignment = _assignment(overlay, member_id, after, owned if owned is not None else frozenset(before.held))
     response = HeartbeatResponse(
         member_epoch=after.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -191,11 +191,11 @@ def _step(
     timers = (
         *timers,
         timing.session(group.group_id, member_id, settings),
-        *_rebalance_timer(draft, member_id, before, after),
+        *_rebalance_timer(overlay, member_id, before, after),
     )
     return Outcome(
         response=response,
-        records=tuple(draft.records),
+        records=tuple(overlay.records),
         timers=timers,
         parks=after.epoch == request.member_epoch and (response.assignment is None or waits) and not restart,
     )
@@ -213,14 +213,14 @@ def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
     )
 
 
-def _assignment(draft: Draft, member_id: str, current: Current, known: Units) -> MemberAssignment:
+def _assignment(overlay: Overlay, member_id: str, current: Current, known: Units) -> MemberAssignment:
     """The member's whole assignment, with the fencing token and configuration of every unit new to the member.
 
     While revocations are pending, the assignment contains only units that the member knows and keeps: "either revoked
     or newly assigned, never both" holds for the response even if an earlier assignment was lost (CN-13).
     """
-    group, target = draft.group, draft.target(member_id)
-    reached = current.epoch == draft.target_epoch
+    group, target = overlay.group, overlay.target(member_id)
+    reached = current.epoch == overlay.target_epoch
     shown = current.assigned.keys() & known if current.pending else current.assigned.keys()
     new = sorted(shown - known)
     grants = tuple(
@@ -245,17 +245,17 @@ def _assignment(draft: Draft, member_id: str, current: Current, known: Units) ->
         incarnation=group.created_ms,
         grants=grants,
         configs=configs,
-        assignor=draft.target_assignor if reached and draft.has_target(member_id) else "",
+        assignor=overlay.target_assignor if reached and overlay.has_target(member_id) else "",
     )
 
 
-def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
+def _rebalance_timer(overlay: Overlay, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
     """Arm the timer when there are new pending revocations; cancel it when none is left (TO-02, TO-03)."""
-    group_id = draft.group.group_id
+    group_id = overlay.group.group_id
     if after.state == MemberState.UNREVOKED:
         if after.pending == before.pending:
             return ()
-        member = draft.member(member_id)
+        member = overlay.member(member_id)
         assert member is not None
         return (timing.rebalance(group_id, member_id, after, member.rebalance_timeout_ms),)
     if before.state == MemberState.UNREVOKED:
@@ -268,22 +268,22 @@ def _rebalance_timer(draft: Draft, member_id: str, before: Current, after: Curre
 
 
 def _join(
-    draft: Draft, request: HeartbeatRequest, settings: GroupSettings, client_host: str, client_id: str
+    overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, client_host: str, client_id: str
 ) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
-    group, member_id = draft.group, request.member_id
-    known, former = group.members.get(member_id), static.away_bearer(group, request)
+    group, member_id = overlay.group, request.member_id
+    known, former = group.members.get(member_id), static.former_static_member(group, request)
     timers: tuple[Timer, ...] = ()
     if former is not None:
         timers = timing.cancel_member(group.group_id, former.member_id)
         if known is None:
-            static.take_place(draft, former, member_id)
+            static.replace_static_member(overlay, former, member_id)
         else:
-            draft.bump(f"{member_id} took the place of {former.member_id}")
-            draft.forget_member(former.member_id)
-    elif known is None and len(group.members) >= settings.most_members:
+            overlay.bump(f"{member_id} took the place of {former.member_id}")
+            overlay.forget_member(former.member_id)
+    elif known is None and len(group.members) >= settings.max_members:
         raise GroupMaxSizeReached(
-            f"{printable(member_id)} cannot join: the group has all of its {settings.most_members} members"
+            f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
         )
     member = MemberRecord(
         group_id=group.group_id,
@@ -300,57 +300,59 @@ def _join(
         host=request.host,
         client_id=printable(client_id, most=MAX_NAME_BYTES),
         joined_epoch=known.joined_epoch if known is not None else 0,
-        restart_requested=known is not None and known.restart_requested and not group.current(member_id).away,
+        restart_requested=known is not None
+        and known.restart_requested
+        and not group.current(member_id).temporarily_left,
     )
-    waiting = delay.waiting_for(draft, member)
-    comes_back = f"{member_id} came back" if waiting else ""
+    waiting = delay.delays_for(overlay, member)
+    temporarily = f"{member_id} came back" if waiting else ""
     if known is None and former is not None:
-        _take_member(draft, member, settings, before=replace(former, member_id=member_id))
+        _take_member(overlay, member, settings, before=replace(former, member_id=member_id))
         if group.epoch > group.target_epoch:
             # The member computing now received the former member id and must not be blamed for using it.
-            draft.bump(f"{member_id} took the place of {former.member_id}")
+            overlay.bump(f"{member_id} took the place of {former.member_id}")
     else:
-        _take_member(draft, member, settings, before=known, joins=comes_back or f"{member_id} joined")
+        _take_member(overlay, member, settings, before=known, joins=temporarily or f"{member_id} joined")
     if len(waiting) == 1 and (known, former) == (None, None):
-        timers += delay.give_back(draft, waiting[0], member)
+        timers += delay.give_back(overlay, waiting[0], member)
     elif waiting and (known is None or known.instance_id != member.instance_id):
         # The member already has an assignment, or takes over another member's, besides the units delayed for it: an
         # assignor must decide where the delayed units go.
-        draft.bump(comes_back)
+        overlay.bump(temporarily)
     if known is not None:
         timers += (timing.cancel_rebalance(group.group_id, member_id),)
-        _let_go(draft, member_id)
-        computation = under_way(draft)
+        _release_units(overlay, member_id)
+        computation = under_way(overlay)
         if computation is not None and computation.member_id == member_id and computation.prepared:
             # The member's former process may have sent Prepare and be gone: the new one receives COMPUTE_ASSIGNMENT.
-            draft.write(replace(computation, prepared=False))
+            overlay.write(replace(computation, prepared=False))
     return timers
 
 
-def _let_go(draft: Draft, member_id: str) -> None:
+def _release_units(overlay: Overlay, member_id: str) -> None:
     """Free all units owned by a member that now reports that it runs none.
 
     The units may be assigned to the same member again, but at a later owner epoch: the member's former process could
     still be writing with the token of the earlier assignment, and a token is never reused (reliability S6, X1).
     """
-    group, current = draft.group, draft.current(member_id)
+    group, current = overlay.group, overlay.current(member_id)
     held = current.held
     # The next step sets the previous epoch to the one the member sends; here both epochs are reset to zero.
     if held or current.epoch:
-        draft.set_current(member_id, Current())
+        overlay.set_current(member_id, Current())
     if not any(held[unit] >= group.target_epoch for unit in held):
         return
-    if draft.epoch == group.target_epoch:
-        draft.bump(f"{member_id} joined again")
+    if overlay.epoch == group.target_epoch:
+        overlay.bump(f"{member_id} joined again")
         # Nothing else changed, so the target assignment is still valid: it is kept under the new epoch.
-        draft.raise_target()
+        overlay.raise_target()
     else:
         # A new target assignment is being computed; until it is installed this member is assigned no units.
-        draft.forget(Kind.TARGET_MEMBER, member_id)
+        overlay.forget(Kind.TARGET_MEMBER, member_id)
 
 
 def _take_member(
-    draft: Draft, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
+    overlay: Overlay, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
 ) -> None:
     """Store a member's metadata; advance the group epoch if target assignments may depend on the change.
 
@@ -360,17 +362,17 @@ def _take_member(
 
     Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
     """
-    if draft.member(member.member_id) == member:
+    if overlay.member(member.member_id) == member:
         return
-    others = [other for other in draft.members() if other.member_id != member.member_id]
+    others = [other for other in overlay.members() if other.member_id != member.member_id]
     check_assignors([*others, member], settings)
     validate.all_metadata([*others, member])
     cause = joins if before is None else _what_changed(before, member)
     if not member.joined_epoch:
-        member = replace(member, joined_epoch=draft.next_epoch if cause else draft.epoch)
-    draft.write(member)
+        member = replace(member, joined_epoch=overlay.next_epoch if cause else overlay.epoch)
+    overlay.write(member)
     if cause:
-        draft.bump(cause)
+        overlay.bump(cause)
 
 
 def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
@@ -409,11 +411,11 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
         raise GroupIdNotFound(
             f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
         )
-    static.check_bearer(group, request)
+    static.check_instance_id(group, request)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     current = group.current(request.member_id)
-    if current.away:
+    if current.temporarily_left:
         # A late copy of a request sent before the member left: it must not cost the member its reserved units.
         raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left for a while; join with epoch 0")
     if request.member_epoch == current.epoch:
@@ -429,12 +431,12 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
     return f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
 
 
-def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) -> None:
+def _update(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings) -> None:
     """ "Updates the members informations if any. The group epoch is incremented if there is any change."
 
     A null field means "unchanged".
     """
-    known = member = draft.group.members[request.member_id]
+    known = member = overlay.group.members[request.member_id]
     if request.rebalance_timeout_ms != -1:
         member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
     if request.rebalance_timeout_ms != -1 and request.owned is not None:
@@ -452,10 +454,10 @@ def _update(draft: Draft, request: HeartbeatRequest, settings: GroupSettings) ->
         member = replace(member, server_assignor=request.server_assignor, assignors=())
     if request.client_assignors is not None:
         member = replace(member, server_assignor=None, assignors=request.client_assignors)
-    _take_member(draft, member, settings, before=known)
+    _take_member(overlay, member, settings, before=known)
 
 
-def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus]) -> None:
+def _take_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStatus]) -> None:
     """Store the statuses reported by the owner of a unit; a status of an earlier owner epoch is ignored.
 
     Sources: KAFKA-12525, WC-09.
@@ -465,7 +467,7 @@ def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus])
         if status.state not in (UnitState.RUNNING, UnitState.FAILED):
             raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed")
         record = StatusRecord(
-            group_id=draft.group.group_id,
+            group_id=overlay.group.group_id,
             connector=status.connector,
             task=status.task,
             member_id=member_id,
@@ -474,8 +476,8 @@ def _take_statuses(draft: Draft, member_id: str, statuses: Iterable[TaskStatus])
             message=printable(status.message, most=500),
         )
         if (
-            unit in draft.group.runnable
-            and draft.current(member_id).assigned.get(unit) == status.owner_epoch
-            and draft.group.statuses.get(unit) != record
+            unit in overlay.group.runnable
+            and overlay.current(member_id).assigned.get(unit) == status.owner_epoch
+            and overlay.group.statuses.get(unit) != record
         ):
-            draft.write(record)
+            overlay.write(record)

@@ -25,12 +25,12 @@ from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
 from ..kernel.outcome import Outcome
 from . import validate
-from .computation import _ask, fail_computation, under_way
-from .overlay import Draft
+from .computation import _choose_member, fail_computation, under_way
+from .overlay import Overlay
 from .selection import members_able_to_compute_now, select_assignor
 from .settings import GroupSettings
 from .state import Group
-from .target import _contradicts_itself, checksum_of, delay_out_of_range, group_state, install_target, offence_of
+from .target import _contradicts_itself, checksum_of, delay_out_of_range, group_state, install_target, violation_of
 
 
 def _check_member(group: Group, member_id: str) -> None:
@@ -67,13 +67,13 @@ def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupS
             f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
         )
     computation = _chosen(group, request.member_id)
-    draft = Draft(group, now_ms)
-    assignor = select_assignor(list(draft.members()))
+    overlay = Overlay(group, now_ms)
+    assignor = select_assignor(list(overlay.members()))
     assert assignor is not None, "a member is asked only where all list an assignor"
-    prepared = replace(computation, epoch=draft.epoch, prepared=True, assignor=assignor)
+    prepared = replace(computation, epoch=overlay.epoch, prepared=True, assignor=assignor)
     if prepared != computation:
-        draft.write(prepared)
-    return Outcome(response=group_state(draft, assignor, settings), records=tuple(draft.records))
+        overlay.write(prepared)
+    return Outcome(response=group_state(overlay, assignor, settings), records=tuple(overlay.records))
 
 
 def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:
@@ -101,36 +101,36 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
         raise StaleGroupEpoch(f"GroupEpoch: got {request.group_epoch}; the group is at {group.epoch}")
     computation = _chosen(group, request.member_id)
 
-    draft = Draft(group, now_ms)
-    left_out, is_current = units_of(request.held_back), request.group_epoch == group.epoch
-    assignor = computation.assignor or select_assignor(list(draft.members()))
+    overlay = Overlay(group, now_ms)
+    left_out, is_current = units_of(request.delayed), request.group_epoch == group.epoch
+    assignor = computation.assignor or select_assignor(list(overlay.members()))
     assert assignor is not None
     response = InstallResponse()
     if request.error != 0:
         message = request.message or f"assignor {assignor} reported error {request.error}"
-        timers = fail_computation(draft, settings, f"{request.member_id}: {message}")
-    elif offence := delay_out_of_range(request, settings) or offence_of(
-        draft, assignor, request.members, left_out=left_out, epoch=request.group_epoch
+        timers = fail_computation(overlay, settings, f"{request.member_id}: {message}")
+    elif violation := delay_out_of_range(request, settings) or violation_of(
+        overlay, assignor, request.members, left_out=left_out, epoch=request.group_epoch
     ):
-        refused = f"assignment for epoch {request.group_epoch}: {offence}"
+        refused = f"assignment for epoch {request.group_epoch}: {violation}"
         if is_current or delay_out_of_range(request, settings) or _contradicts_itself(request.members, left_out):
-            timers = fail_computation(draft, settings, f"{request.member_id}: assignor {assignor}: {offence}")
+            timers = fail_computation(overlay, settings, f"{request.member_id}: assignor {assignor}: {violation}")
             response = InstallResponse(error_code=InvalidAssignment.code, error_message=refused)
         else:
             # The group has changed and the member is not at fault: it is asked again, and no failure is counted.
-            members = list(draft.members())
+            members = list(overlay.members())
             wanted = select_assignor(members)
-            timers = _ask(
-                draft, settings, members_able_to_compute_now(draft, members, wanted) if wanted else (), computation
+            timers = _choose_member(
+                overlay, settings, members_able_to_compute_now(overlay, members, wanted) if wanted else (), computation
             )
             response = InstallResponse(
                 error_code=StaleGroupEpoch.code, error_message=f"{refused}; the group is at {group.epoch}"
             )
     else:
         if request.message:
-            draft.write(replace(computation, error=printable(request.message, most=500)))
-        timers = install_target(draft, request, assignor, request.member_id, settings, epoch=request.group_epoch)
-    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+            overlay.write(replace(computation, error=printable(request.message, most=500)))
+        timers = install_target(overlay, request, assignor, request.member_id, settings, epoch=request.group_epoch)
+    return Outcome(response=response, records=tuple(overlay.records), timers=timers)
 
 
 def _prepared_epoch(group: Group, member_id: str) -> int | None:

@@ -13,8 +13,8 @@ from ...protocol.units import STATIC_LEAVE_EPOCH, printable, show
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
 from . import delay, static, timers as timing
-from .computation import settle
-from .overlay import Draft
+from .computation import ensure_computation
+from .overlay import Overlay
 from .settings import GroupSettings
 from .state import Group
 
@@ -29,36 +29,36 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
     """
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
-    static.check_bearer(group, request)
+    static.check_instance_id(group, request)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
-    draft = Draft(group, now_ms)
+    overlay = Overlay(group, now_ms)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         timers: tuple[Timer, ...] = ()
-        if not group.current(request.member_id).away:
-            static.go_away(draft, request.member_id)
+        if not group.current(request.member_id).temporarily_left:
+            static.go_away(overlay, request.member_id)
             timers = (
                 timing.cancel_rebalance(group.group_id, request.member_id),
                 timing.session(group.group_id, request.member_id, settings),
                 # The member may have been the one chosen to compute.
-                *settle(draft, settings),
+                *ensure_computation(overlay, settings),
             )
     else:
         cause = printable(request.cause, most=200)
         why = cause or ("left to restart" if request.returns else "left")
         timers = remove_member(
-            draft, request.member_id, f"{request.member_id} {why}", settings, returns=request.returns
+            overlay, request.member_id, f"{request.member_id} {why}", settings, returns=request.returns
         )
     response = HeartbeatResponse(
         member_epoch=request.member_epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         session_timeout_ms=settings.session_timeout_ms,
     )
-    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+    return Outcome(response=response, records=tuple(overlay.records), timers=timers)
 
 
 def remove_member(
-    draft: Draft,
+    overlay: Overlay,
     member_id: str,
     cause: str,
     settings: GroupSettings,
@@ -72,20 +72,20 @@ def remove_member(
         lost: the member did not announce its leave, so its units may be delayed for it (``delay``).
         returns: the member left and announced that it joins again: its units are delayed for it.
     """
-    draft.bump(cause)
-    kept = delay.hold_back(draft, member_id, settings, returns=returns) if lost or returns else ()
-    draft.forget_member(member_id)
-    return (*timing.cancel_member(draft.group.group_id, member_id), *kept, *settle(draft, settings))
+    overlay.bump(cause)
+    kept = delay.delay_units(overlay, member_id, settings, returns=returns) if lost or returns else ()
+    overlay.forget_member(member_id)
+    return (*timing.cancel_member(overlay.group.group_id, member_id), *kept, *ensure_computation(overlay, settings))
 
 
 def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """No heartbeat within the session timeout. The timer of a removed member does nothing (KAFKA-8896)."""
-    away = group.current(member_id).away
+    temporarily_left = group.current(member_id).temporarily_left
     silence = f"{settings.session_timeout_ms} ms"
     return _expel(
         group,
         member_id,
-        f"did not come back within {silence}" if away else f"was silent for {silence}",
+        f"did not come back within {silence}" if temporarily_left else f"was silent for {silence}",
         now_ms,
         settings,
     )
@@ -103,13 +103,13 @@ def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: Gro
 def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     if member_id not in group.members:
         return Outcome(response=None)
-    draft = Draft(group, now_ms)
-    timers = remove_member(draft, member_id, f"{member_id} {why}", settings, lost=True)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+    overlay = Overlay(group, now_ms)
+    timers = remove_member(overlay, member_id, f"{member_id} {why}", settings, lost=True)
+    return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 
 
 def delay_over(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """A scheduled rebalance delay has expired: the delayed units may be assigned to other members."""
-    draft = Draft(group, now_ms)
-    timers = settle(draft, settings) if delay.end(draft, member_id) else ()
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+    overlay = Overlay(group, now_ms)
+    timers = ensure_computation(overlay, settings) if delay.end(overlay, member_id) else ()
+    return Outcome(response=None, records=tuple(overlay.records), timers=timers)

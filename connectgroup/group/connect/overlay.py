@@ -30,7 +30,7 @@ from ..kernel.current import NOTHING, Current
 from .state import NO_TARGET, Group, Target
 
 
-class Draft:
+class Overlay:
     """A group overlaid with the records of the current step.
 
     Attributes:
@@ -202,7 +202,7 @@ class Draft:
         runnable, newest = self.group.runnable, self.target_epoch
         return frozenset(unit for unit in self.target(member_id).units if runnable.get(unit, newest + 1) <= newest)
 
-    def waits_for(self, delay: DelayRecord) -> str | None:
+    def waiting_member(self, delay: DelayRecord) -> str | None:
         """The member that a delay reserves units for, once it has returned under its member id or its instance id."""
         if self.member(delay.member_id) is not None:
             return delay.member_id
@@ -212,10 +212,10 @@ class Draft:
 
     def is_back(self, delay: DelayRecord, served: Container[str] | None = None) -> bool:
         """Whether the member of a delay has returned, and is in ``served`` if that is given."""
-        member_id = self.waits_for(delay)
+        member_id = self.waiting_member(delay)
         return member_id is not None and (served is None or member_id in served)
 
-    def lost_work(self, served: Container[str] | None = None) -> Units:
+    def lost_units(self, served: Container[str] | None = None) -> Units:
         """Units that must not be assigned now: those of lost workers that have not returned (S15).
 
         Args:

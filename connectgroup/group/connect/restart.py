@@ -14,7 +14,7 @@ from ...protocol.messages.common import RestartRequest, RestartResponse
 from ...protocol.units import printable
 from ..kernel.outcome import Outcome
 from . import validate
-from .overlay import Draft
+from .overlay import Overlay
 from .state import Group
 
 
@@ -40,7 +40,7 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
             )
         known = printable(", ".join(sorted(group.members)), most=300)
         raise UnknownMemberId(f"worker: got {printable(member_id)!r}; allowed: {known or 'none, the group is empty'}")
-    if group.current(member_id).away:
+    if group.current(member_id).temporarily_left:
         raise UnknownMemberId(
             f"worker {printable(member_id)!r} has temporarily left; its units are kept for its group.instance.id "
             f"{printable(member.instance_id)!r}"
@@ -49,6 +49,6 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
         raise InvalidRequest(f"worker {printable(member_id)!r} is draining and leaves for good")
     if member.restart_requested:
         return Outcome(response=RestartResponse(already_requested=True))
-    draft = Draft(group, now_ms)
-    draft.write(replace(member, restart_requested=True))
-    return Outcome(response=RestartResponse(), records=tuple(draft.records))
+    overlay = Overlay(group, now_ms)
+    overlay.write(replace(member, restart_requested=True))
+    return Outcome(response=RestartResponse(), records=tuple(overlay.records))

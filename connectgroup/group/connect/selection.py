@@ -14,7 +14,7 @@ from ...errors import (
 from ...protocol.messages.common import AssignorInfo
 from ...protocol.records.connect import MemberRecord
 from ...protocol.units import printable
-from .overlay import Draft
+from .overlay import Overlay
 from .settings import GroupSettings
 
 
@@ -62,14 +62,14 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
 
 
-def taking(draft: Draft) -> list[MemberRecord]:
+def assignable_members(overlay: Overlay) -> list[MemberRecord]:
     """Members that may be assigned units: no draining members, unless no other member is there to take their units."""
-    members = list(draft.members())
+    members = list(overlay.members())
     others = [member for member in members if not member.draining]
-    return others if any(not draft.current(member.member_id).away for member in others) else members
+    return others if any(not overlay.current(member.member_id).temporarily_left for member in others) else members
 
 
-def able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Container[str]) -> list[str]:
+def members_able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Container[str]) -> list[str]:
     """Members whose version range covers the ranges of all members: A [1-5] for A [1-5], B [3-4], C [2-4].
 
     If no present member's range does, members that can read the current metadata version of every member.
@@ -100,7 +100,11 @@ def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) ->
     select_assignor([member for member in members if member.assignors])
 
 
-def members_able_to_compute_now(draft: Draft, members: Sequence[MemberRecord], assignor: str) -> list[str]:
+def members_able_to_compute_now(overlay: Overlay, members: Sequence[MemberRecord], assignor: str) -> list[str]:
     """Members that can compute now: present, and not draining unless no other member can take units."""
-    present = {member.member_id for member in taking(draft) if not draft.current(member.member_id).away}
-    return able_to_compute(members, assignor, present)
+    present = {
+        member.member_id
+        for member in assignable_members(overlay)
+        if not overlay.current(member.member_id).temporarily_left
+    }
+    return members_able_to_compute(members, assignor, present)

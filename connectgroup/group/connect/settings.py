@@ -10,16 +10,16 @@ from ...protocol.messages.common import ConnectorTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAnswer:
-    """The result of a server-side assignor: ``members``, ``held_back``, ``delay_ms``, ``message`` as in Install."""
+class ServerAssignment:
+    """The result of a server-side assignor: ``members``, ``delayed``, ``delay_ms``, ``message`` as in Install."""
 
     members: tuple[InstalledMember, ...] = ()
-    held_back: tuple[ConnectorTasks, ...] = ()
+    delayed: tuple[ConnectorTasks, ...] = ()
     delay_ms: int = 0
     message: str = ""
 
 
-ServerAssign = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerAnswer]
+ServerAssignorCall = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerAssignment]
 """A server-side assignor. Its input is the response that a member gets to Prepare; its result is what a member sends
 with Install, or only the members if there is nothing else to set.
 
@@ -36,39 +36,39 @@ class GroupSettings:
     Attributes:
         session_timeout_ms: a member without a heartbeat for this long is removed (Connect: 10 s).
         heartbeat_interval_ms: interval between a member's heartbeats (Connect: 3 s).
-        longest_rebalance_timeout_ms: upper bound on the rebalance timeout a member may request.
+        max_rebalance_timeout_ms: upper bound on the rebalance timeout a member may request.
         failures_before_fallback: number of failed computations in a row after which the server-side assignor runs.
         server_assignor: ``group.remote.assignor``, the name of the assignor used as fallback and where members list
             none. Empty: none. A coordinator finds it by its entry point if it is not in ``server_assignors``.
         server_assignors: all assignors that a member may request by name.
-        most_members: maximum number of members in a group.
-        most_units: maximum number of connectors and tasks in a group.
-        most_groups: maximum number of groups on a coordinator.
+        max_members: maximum number of members in a group.
+        max_units: maximum number of connectors and tasks in a group.
+        max_groups: maximum number of groups on a coordinator.
         assignment_interval_ms: minimum time between two computations; one computation covers all causes within it
             (Kafka: ``group.consumer.assignment.interval.ms``). 0: every change is computed at once.
-        most_moves: maximum number of units that one round may move from members that run them to others; the rest is
+        max_moves: maximum number of units that one round may move from members that run them to others; the rest is
             deferred to the next round, which starts when all members have reached this round's target assignment.
             0: no limit.
         scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the units of a lost worker are delayed for it
             (Connect: 300 s). 0: they are reassigned at once.
-        longest_delay_ms: upper bound on the delay an assignor may request.
+        max_delay_ms: upper bound on the delay an assignor may request.
     """
 
     session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 3_000
-    longest_rebalance_timeout_ms: int = 3_600_000
+    max_rebalance_timeout_ms: int = 3_600_000
     failures_before_fallback: int = 3
     server_assignor: str = "balanced"
-    server_assignors: Mapping[str, ServerAssign] = field(default_factory=dict)
-    most_members: int = 1_000
-    most_units: int = 200_000
-    most_groups: int = 1_000
+    server_assignors: Mapping[str, ServerAssignorCall] = field(default_factory=dict)
+    max_members: int = 1_000
+    max_units: int = 200_000
+    max_groups: int = 1_000
     assignment_interval_ms: int = 0
-    most_moves: int = 0
+    max_moves: int = 0
     scheduled_delay_ms: int = 0
-    longest_delay_ms: int = 3_600_000
+    max_delay_ms: int = 3_600_000
 
     @property
-    def longest_wait_ms(self) -> int:
+    def max_park_ms(self) -> int:
         """Upper bound on parking a heartbeat: a third of the session timeout, so that two may be lost in a row."""
         return self.session_timeout_ms // 3

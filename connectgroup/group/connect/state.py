@@ -26,7 +26,7 @@ from ...protocol.records.connect import (
     StatusRecord,
     TargetMemberRecord,
     TargetRecord,
-    WantedState,
+    TargetState,
     epochs_of,
 )
 from ...protocol.units import NO_UNITS, Unit, Units
@@ -53,9 +53,9 @@ def runnable_units(connector: ConnectorRecord) -> Iterable[tuple[Unit, int]]:
     A paused connector still runs its connector unit, which watches the source; none of its tasks runs. A stopped
     connector runs no unit.
     """
-    if connector.wanted_state != WantedState.STOPPED:
+    if connector.target_state != TargetState.STOPPED:
         yield Unit(connector.connector), connector.since_epoch
-    if connector.wanted_state == WantedState.RUNNING:
+    if connector.target_state == TargetState.RUNNING:
         for number, task in enumerate(connector.tasks):
             yield Unit(connector.connector, number), task.since_epoch
 
@@ -94,7 +94,7 @@ class Group:
         self.stopped: dict[Unit, tuple[str, int]] = {}
         self.landed: dict[Unit, Move] = {}
         # Members to notify: those that may have a new response since the runtime last cleared this set.
-        self.news: set[str] = set()
+        self.members_to_wake: set[str] = set()
 
     @property
     def exists(self) -> bool:
@@ -132,7 +132,7 @@ class Group:
                 self.currents.setdefault(record.member_id, NOTHING)
                 self._see_progress(record.member_id)
                 if record.restart_requested:
-                    self.news.add(record.member_id)
+                    self.members_to_wake.add(record.member_id)
             case TargetMemberRecord():
                 self._forget_wanted(record.member_id)
                 target = Target(
@@ -153,13 +153,13 @@ class Group:
                 self.target_ms = record.at_ms
                 for member_id in self.members:
                     self._see_progress(member_id)
-                self.news.update(self.members)
+                self.members_to_wake.update(self.members)
             case ConnectorRecord():
                 self._replace_connector(record.connector, record)
             case ComputationRecord():
                 self.computation = record
                 if record.member_id and not record.prepared:
-                    self.news.add(record.member_id)
+                    self.members_to_wake.add(record.member_id)
             case StatusRecord():
                 self.statuses[Unit(record.connector, record.task)] = record
             case RebalanceRecord():
@@ -186,34 +186,34 @@ class Group:
     def _rehold(self, member_id: str, before: Current, after: Current, at_ms: int) -> None:
         """Update ``holders``, and record when a unit stopped and where it started again."""
         before_held, after_held = before.held, after.held
-        if after.away:
+        if after.temporarily_left:
             # The units of a member that left temporarily are down from now on, although they are reserved for it.
-            self.stopped.update((unit, (member_id, at_ms)) for unit in after_held if not before.away)
+            self.stopped.update((unit, (member_id, at_ms)) for unit in after_held if not before.temporarily_left)
         # Pending units are checked too: compaction may have removed the earlier record that had the unit assigned.
         for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
             # A unit that should no longer run has no downtime.
-            if unit in self.runnable and not before.away:
+            if unit in self.runnable and not before.temporarily_left:
                 self.stopped[unit] = (member_id, at_ms)
         for unit in before_held:
             if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:
                 del self.holders[unit]
                 waiting = self.wanted_by.get(unit)
                 if waiting is not None:
-                    self.news.add(waiting)
+                    self.members_to_wake.add(waiting)
         for unit, epoch in after_held.items():
             holder = self.holders.get(unit)
             # A compacted log can show the new owner before the release by the old one: the higher owner epoch wins.
             if holder is None or holder[0] == member_id or holder[1] < epoch:
                 self.holders[unit] = (member_id, epoch)
         for unit, epoch in after.assigned.items():
-            if before.assigned.get(unit) != epoch and not after.away:
+            if before.assigned.get(unit) != epoch and not after.temporarily_left:
                 source, since_ms = self.stopped.pop(unit, ("", at_ms))
                 self.landed[unit] = Move(
                     connector=unit.connector,
                     task=unit.task,
                     source=source,
                     target=member_id,
-                    standstill_ms=max(0, at_ms - since_ms),
+                    downtime_ms=max(0, at_ms - since_ms),
                 )
 
     def _apply_rebalance(self, rebalance: Rebalance) -> None:
@@ -236,7 +236,7 @@ class Group:
                 self.stopped.pop(unit, None)
         self.runnable.update(after)
         changed = (unit for unit in before if after.get(unit) != before[unit])
-        self.news.update(self.holders[unit][0] for unit in changed if unit in self.holders)
+        self.members_to_wake.update(self.holders[unit][0] for unit in changed if unit in self.holders)
 
     def _remove(self, key: Key) -> None:
         match key.kind:
@@ -253,7 +253,7 @@ class Group:
                 if not self.current(key.name).held:
                     self.currents.pop(key.name, None)
                 self.behind.discard(key.name)
-                self.news.add(key.name)
+                self.members_to_wake.add(key.name)
             case Kind.TARGET_MEMBER:
                 self._forget_wanted(key.name)
                 self.targets.pop(key.name, None)
@@ -296,7 +296,7 @@ class Group:
         if member_id not in self.members:
             return
         current = self.current(member_id)
-        there = current.away or (
+        there = current.temporarily_left or (
             current.epoch == self.target_epoch
             and not current.pending
             and current.state == MemberState.STABLE
@@ -313,5 +313,5 @@ def replay(group_id: str, records: Iterable[Record]) -> Group:
     group = Group(group_id)
     for record in records:
         group.apply(record)
-    group.news.clear()
+    group.members_to_wake.clear()
     return group

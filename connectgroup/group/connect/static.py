@@ -16,11 +16,11 @@ from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.records.connect import MemberRecord, MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable
 from ..kernel.current import Current
-from .overlay import Draft
+from .overlay import Overlay
 from .state import NO_TARGET, Group
 
 
-def check_bearer(group: Group, request: HeartbeatRequest) -> None:
+def check_instance_id(group: Group, request: HeartbeatRequest) -> None:
     """Check that the group instance id in the request belongs to the member.
 
     Raises:
@@ -29,47 +29,47 @@ def check_bearer(group: Group, request: HeartbeatRequest) -> None:
     """
     if request.instance_id is None:
         return
-    bearer = group.instances.get(request.instance_id)
-    if bearer is None:
+    static_member = group.instances.get(request.instance_id)
+    if static_member is None:
         raise UnknownMemberId(f"InstanceId: got {printable(request.instance_id)!r}; no member of the group bears it")
-    if bearer != request.member_id:
+    if static_member != request.member_id:
         raise FencedInstanceId(
-            f"InstanceId: {printable(request.instance_id)!r} has been taken over by member {printable(bearer)}"
+            f"InstanceId: {printable(request.instance_id)!r} has been taken over by member {printable(static_member)}"
         )
 
 
-def away_bearer(group: Group, request: HeartbeatRequest) -> MemberRecord | None:
+def former_static_member(group: Group, request: HeartbeatRequest) -> MemberRecord | None:
     """The other member with the joining member's instance id that has temporarily left, or ``None``.
 
     Raises:
         UnreleasedInstanceId: that member has not left (ST-04). If its process is dead, its session expires.
     """
-    bearer = group.instances.get(request.instance_id) if request.instance_id is not None else None
-    if bearer is None or bearer == request.member_id:
+    static_member = group.instances.get(request.instance_id) if request.instance_id is not None else None
+    if static_member is None or static_member == request.member_id:
         return None
-    if not group.current(bearer).away:
+    if not group.current(static_member).temporarily_left:
         raise UnreleasedInstanceId(
-            f"InstanceId: {printable(request.instance_id)!r} is in use: member {printable(bearer)} has not left"
+            f"InstanceId: {printable(request.instance_id)!r} is in use: member {printable(static_member)} has not left"
         )
-    return group.members[bearer]
+    return group.members[static_member]
 
 
-def take_place(draft: Draft, former: MemberRecord, member_id: str) -> None:
+def replace_static_member(overlay: Overlay, former: MemberRecord, member_id: str) -> None:
     """Transfer the target assignment of a static member to the member that replaces it; remove the former (ST-02).
 
     No epoch advances, since the assignment does not change. The units are assigned at the target epoch, so a fencing
     token may be used a second time. That is safe only here: epoch -2 is sent after everything has stopped.
     """
-    share = draft.target(former.member_id)
-    draft.forget_member(former.member_id)
+    share = overlay.target(former.member_id)
+    overlay.forget_member(former.member_id)
     if share != NO_TARGET:
-        draft.set_share(member_id, share)
+        overlay.set_share(member_id, share)
 
 
-def go_away(draft: Draft, member_id: str) -> None:
+def go_away(overlay: Overlay, member_id: str) -> None:
     """Write that the member runs no units, and that the units in its target assignment are kept for it (ST-01)."""
-    current, share = draft.current(member_id), draft.target(member_id)
-    draft.set_current(
+    current, share = overlay.current(member_id), overlay.target(member_id)
+    overlay.set_current(
         member_id,
         Current(
             epoch=STATIC_LEAVE_EPOCH,
@@ -80,12 +80,12 @@ def go_away(draft: Draft, member_id: str) -> None:
     )
 
 
-def release_for_others(draft: Draft, member_id: str) -> None:
+def release_for_others(overlay: Overlay, member_id: str) -> None:
     """Release the units that a new target assignment takes from a temporarily left member.
 
     None of its units runs, so no acknowledgement is needed.
     """
-    current, share = draft.current(member_id), draft.target(member_id)
+    current, share = overlay.current(member_id), overlay.target(member_id)
     kept = {unit: epoch for unit, epoch in current.assigned.items() if unit in share.units}
-    if current.away and kept != current.assigned:
-        draft.set_current(member_id, replace(current, assigned=kept))
+    if current.temporarily_left and kept != current.assigned:
+        overlay.set_current(member_id, replace(current, assigned=kept))

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence, Set as AbstractSet
 from dataclasses import replace
 from zlib import crc32
 
-from ...assign.legality import first_offence
+from ...assign.legality import first_violation
 from ...assign.placement import NO_PLACEMENT, PREFIX, placement_of
 from ...errors import (
     ConfigError,
@@ -21,56 +21,60 @@ from ...protocol.messages.assignment import (
 )
 from ...protocol.messages.common import config_of, each_unit, units_of
 from ...protocol.records.base import Kind
-from ...protocol.records.connect import ConnectorRecord, TargetRecord, WantedState
+from ...protocol.records.connect import ConnectorRecord, TargetRecord, TargetState
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units
 from ..kernel.timers import CancelTimer, Timer, TimerKey, TimerKind
 from . import delay, static
-from .move_limit import stay_for_now
-from .overlay import Draft
-from .selection import info_of, taking
-from .settings import GroupSettings, ServerAnswer
+from .move_limit import limit_moves
+from .overlay import Overlay
+from .selection import assignable_members, info_of
+from .settings import GroupSettings, ServerAssignment
 from .state import NO_TARGET, Target
 
 COORDINATOR = "coordinator"
 """``computed_by`` of a target assignment that the coordinator computed instead of a member."""
 
 
-def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> PrepareResponse:
+def group_state(overlay: Overlay, assignor: str, settings: GroupSettings) -> PrepareResponse:
     """The input of an assignor: members with metadata and target assignment, connectors and task counts."""
-    group = draft.group
+    group = overlay.group
     shown = PrepareResponse(
-        group_epoch=draft.epoch,
+        group_epoch=overlay.epoch,
         assignor_name=assignor,
         connectors=tuple(
             _prepared(connector)
             for _, connector in sorted(group.connectors.items())
-            if connector.wanted_state != WantedState.STOPPED
+            if connector.target_state != TargetState.STOPPED
         ),
-        held_back=delay.shown(draft),
+        delayed=delay.shown(overlay),
         # An assignor that uses this value as its own delay must not be rejected for it.
-        scheduled_rebalance_max_delay_ms=min(settings.scheduled_delay_ms, settings.longest_delay_ms),
+        scheduled_rebalance_max_delay_ms=min(settings.scheduled_delay_ms, settings.max_delay_ms),
     )
     start = {entry.connector: place for entry, place in zip(shown.connectors, shown.starts()[:-1], strict=True)}
     members = []
-    for member in taking(draft):
+    for member in assignable_members(overlay):
         info = info_of(member, assignor)
-        waiting = [draft.waiting(kept) for kept in draft.delays.values() if draft.waits_for(kept) == member.member_id]
+        waiting = [
+            overlay.waiting(kept)
+            for kept in overlay.delays.values()
+            if overlay.waiting_member(kept) == member.member_id
+        ]
         # Read the draft first: the target assignment of a static member's successor is written in this same step.
-        target = draft.target(member.member_id)
+        target = overlay.target(member.member_id)
         share = group.target(member.member_id) if target == NO_TARGET else target
         has = share.units.union(*waiting)
         members.append(
             PreparedMember(
                 member_id=member.member_id,
-                member_epoch=draft.current(member.member_id).epoch,
+                member_epoch=overlay.current(member.member_id).epoch,
                 instance_id=member.instance_id,
                 assignor=AssignorMetadata(version=info.version, reason=info.reason, metadata=info.metadata)
                 if info
                 else AssignorMetadata(),
-                places=tuple(
+                unit_indices=tuple(
                     sorted([start[name] + task - CONNECTOR for name, task in has if (name, task) in group.runnable])
                 ),
-                told=share.metadata if group.target_assignor == assignor else b"",
+                assignor_state=share.metadata if group.target_assignor == assignor else b"",
                 labels=member.labels,
                 rack=member.rack,
                 capacity=member.capacity,
@@ -81,7 +85,7 @@ def group_state(draft: Draft, assignor: str, settings: GroupSettings) -> Prepare
 
 
 def _prepared(connector: ConnectorRecord) -> PreparedConnector:
-    num_tasks = len(connector.tasks) if connector.wanted_state == WantedState.RUNNING else 0
+    num_tasks = len(connector.tasks) if connector.target_state == TargetState.RUNNING else 0
     asked = tuple(entry for entry in connector.config if entry.name.startswith(PREFIX))
     placement = NO_PLACEMENT
     if asked:
@@ -98,8 +102,8 @@ def _prepared(connector: ConnectorRecord) -> PreparedConnector:
     )
 
 
-def offence_of(
-    draft: Draft,
+def violation_of(
+    overlay: Overlay,
     assignor: str,
     members: Sequence[InstalledMember],
     *,
@@ -115,24 +119,24 @@ def offence_of(
             than ``epoch`` need not be assigned, and members that have started to drain since may still be assigned
             units.
     """
-    runnable = draft.group.runnable
+    runnable = overlay.group.runnable
     units: AbstractSet[Unit] = runnable.keys()
-    allowed = {member.member_id for member in taking(draft)}
-    if epoch is not None and epoch < draft.epoch:
+    allowed = {member.member_id for member in assignable_members(overlay)}
+    if epoch is not None and epoch < overlay.epoch:
         named = left_out.union(*(each_unit(installed.units) for installed in members))
         units = frozenset(unit for unit, since_epoch in runnable.items() if since_epoch <= epoch or unit in named)
-        allowed = {member.member_id for member in draft.members()}
-    offence = first_offence(
+        allowed = {member.member_id for member in overlay.members()}
+    violation = first_violation(
         ((installed.member_id, each_unit(installed.units)) for installed in members),
         members=allowed,
         units=units,
-        held_back=left_out,
-        waiting=draft.lost_work(_served(draft, members, epoch)),
+        delayed=left_out,
+        waiting=overlay.lost_units(_served(overlay, members, epoch)),
     )
-    if offence:
-        return offence
+    if violation:
+        return violation
     for installed in members:
-        member = draft.member(installed.member_id)
+        member = overlay.member(installed.member_id)
         info = info_of(member, assignor) if member else None
         if info and not info.minimum_version <= installed.version <= info.maximum_version:
             return (
@@ -142,13 +146,13 @@ def offence_of(
     return None
 
 
-def _served(draft: Draft, members: Sequence[InstalledMember], epoch: int | None) -> Container[str] | None:
+def _served(overlay: Overlay, members: Sequence[InstalledMember], epoch: int | None) -> Container[str] | None:
     """The members whose return an assignment takes into account; ``None``: all.
 
     A member that returned after the assignment was prepared is not in it. Its delayed units stay reserved for it
     until the next computation (S15).
     """
-    return None if epoch is None or epoch == draft.epoch else {installed.member_id for installed in members}
+    return None if epoch is None or epoch == overlay.epoch else {installed.member_id for installed in members}
 
 
 def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> bool:
@@ -156,23 +160,23 @@ def _contradicts_itself(members: Sequence[InstalledMember], left_out: Units) -> 
     named = left_out.union(*(each_unit(installed.units) for installed in members))
     shares = ((installed.member_id, each_unit(installed.units)) for installed in members)
     ids = {installed.member_id for installed in members}
-    return first_offence(shares, members=ids, units=named, held_back=left_out) is not None
+    return first_violation(shares, members=ids, units=named, delayed=left_out) is not None
 
 
-def delay_out_of_range(request: InstallRequest | ServerAnswer, settings: GroupSettings) -> str | None:
+def delay_out_of_range(request: InstallRequest | ServerAssignment, settings: GroupSettings) -> str | None:
     """Why the delay that the assignor requests is invalid, or ``None``.
 
     This is a failure of the assignor, not an invalid request: it must be recorded as a failure, or the coordinator
     would wait for the same member again.
     """
-    if request.delay_ms <= settings.longest_delay_ms:
+    if request.delay_ms <= settings.max_delay_ms:
         return None
-    return f"a delay of {request.delay_ms} ms; allowed: 0 to {settings.longest_delay_ms}"
+    return f"a delay of {request.delay_ms} ms; allowed: 0 to {settings.max_delay_ms}"
 
 
 def checksum_of(request: InstallRequest) -> int:
     """Checksum of an Install request. What is installed may differ (delayed units, moves deferred to later rounds)."""
-    return crc32(repr((request.members, request.held_back, request.delay_ms)).encode())
+    return crc32(repr((request.members, request.delayed, request.delay_ms)).encode())
 
 
 def target_of(member: InstalledMember) -> Target:
@@ -180,8 +184,8 @@ def target_of(member: InstalledMember) -> Target:
 
 
 def install_target(
-    draft: Draft,
-    answer: InstallRequest | ServerAnswer,
+    overlay: Overlay,
+    answer: InstallRequest | ServerAssignment,
     assignor: str,
     computed_by: str,
     settings: GroupSettings,
@@ -194,30 +198,30 @@ def install_target(
         epoch: the group epoch the assignment was prepared for, above the target epoch; default: the newest. Members
             that joined since are assigned nothing yet. Units that were added or reconfigured since are assigned by the
             next target assignment: no unit is assigned at an owner epoch below the epoch of its configuration
-            (``Draft.eligible``). Target epochs only grow and each unit is in the target assignment of one member, so
+            (``Overlay.eligible``). Target epochs only grow and each unit is in the target assignment of one member, so
             owner epochs are strictly monotonic.
     """
-    epoch = draft.epoch if epoch is None else epoch
-    group = draft.group
+    epoch = overlay.epoch if epoch is None else epoch
+    group = overlay.group
     shares = {member.member_id: target_of(member) for member in answer.members}
-    served = _served(draft, answer.members, epoch)
-    waiting = draft.lost_work(served)
+    served = _served(overlay, answer.members, epoch)
+    waiting = overlay.lost_units(served)
     if waiting:
         shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
     # Units left out only until their owner has revoked them (KIP-415's first round) need not wait for the full delay.
-    let_go = sum(draft.holder(unit) is not None for unit in units_of(answer.held_back) - waiting)
-    deferred = let_go + stay_for_now(draft, shares, settings.most_moves)
-    for member in draft.members():
+    release_units = sum(overlay.holder(unit) is not None for unit in units_of(answer.delayed) - waiting)
+    deferred = release_units + limit_moves(overlay, shares, settings.max_moves)
+    for member in overlay.members():
         share = shares.get(member.member_id, NO_TARGET)
         # Compare with the draft: an assignment removed in this same step must be written again, even if it is equal.
-        if share != draft.target(member.member_id):
-            draft.set_share(member.member_id, share)
-        static.release_for_others(draft, member.member_id)
+        if share != overlay.target(member.member_id):
+            overlay.set_share(member.member_id, share)
+        static.release_for_others(overlay, member.member_id)
     for member_id in sorted(group.targets):
-        if draft.member(member_id) is None:
-            draft.forget(Kind.TARGET_MEMBER, member_id)
-    timers = delay.after_install(draft, answer.held_back, answer.delay_ms, epoch=epoch, served=served)
-    draft.write(
+        if overlay.member(member_id) is None:
+            overlay.forget(Kind.TARGET_MEMBER, member_id)
+    timers = delay.after_install(overlay, answer.delayed, answer.delay_ms, epoch=epoch, served=served)
+    overlay.write(
         TargetRecord(
             group_id=group.group_id,
             epoch=epoch,
@@ -226,7 +230,7 @@ def install_target(
             checksum=checksum_of(answer) if isinstance(answer, InstallRequest) else 0,
             deferred=deferred,
             # A group without members has assigned nothing yet: the first member to join is not delayed (HB-13).
-            at_ms=draft.now_ms if shares else 0,
+            at_ms=overlay.now_ms if shares else 0,
         )
     )
     return (*timers, CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)))

@@ -12,7 +12,7 @@ from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from .settings import GroupSettings
 from .state import Group
 
-LEAST_AFTER_LOAD_MS = 1_000
+MIN_AFTER_LOAD_MS = 1_000
 """Lower bound on a delay after a load: a worker that has returned may be about to send its heartbeat, and a log that
 cannot be written must not be loaded again and again at full speed."""
 
@@ -109,8 +109,8 @@ def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, 
     timers: list[Timer] = []
     for _, record in sorted(group.delays.items()):
         timer = delay(record, now_ms)
-        most_ms = settings.scheduled_delay_ms if record.member_id else settings.longest_delay_ms
-        after_ms = max(min(timer.after_ms, most_ms), LEAST_AFTER_LOAD_MS)
+        max_ms = settings.scheduled_delay_ms if record.member_id else settings.max_delay_ms
+        after_ms = max(min(timer.after_ms, max_ms), MIN_AFTER_LOAD_MS)
         timers.append(replace(timer, after_ms=after_ms))
     for member_id in sorted(group.members):
         timers.append(session(group.group_id, member_id, settings))

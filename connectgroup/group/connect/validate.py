@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...assign.placement import WorkerTraits, check_traits, most_tasks, placement_of
+from ...assign.placement import WorkerTraits, check_traits, max_tasks, placement_of
 from ...errors import ConfigError, InvalidGroupId, InvalidRequest
 from ...protocol.messages.assignment import InstallRequest, PrepareRequest
 from ...protocol.messages.common import (
-    LARGEST_METADATA,
+    MAX_METADATA,
     AssignorInfo,
     ConnectorTasks,
     RestartRequest,
@@ -23,7 +23,7 @@ from ...protocol.messages.common import (
 )
 from ...protocol.messages.connectors import UpdateConnectorsRequest
 from ...protocol.messages.heartbeat import HeartbeatRequest
-from ...protocol.records.connect import MemberRecord, WantedState
+from ...protocol.records.connect import MemberRecord, TargetState
 from ...protocol.units import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAVE_EPOCH, Unit, printable
 from .settings import GroupSettings
 
@@ -83,14 +83,11 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
     joins = request.member_epoch == JOIN_EPOCH
     if joins and request.rebalance_timeout_ms <= 0:
         raise _refuse("RebalanceTimeoutMs", request.rebalance_timeout_ms, "> 0 in the first heartbeat")
-    if (
-        request.rebalance_timeout_ms != -1
-        and not 0 < request.rebalance_timeout_ms <= settings.longest_rebalance_timeout_ms
-    ):
+    if request.rebalance_timeout_ms != -1 and not 0 < request.rebalance_timeout_ms <= settings.max_rebalance_timeout_ms:
         raise _refuse(
             "RebalanceTimeoutMs",
             request.rebalance_timeout_ms,
-            f"1 to {settings.longest_rebalance_timeout_ms}, or -1 as before",
+            f"1 to {settings.max_rebalance_timeout_ms}, or -1 as before",
         )
     if request.server_assignor is not None and request.client_assignors is not None:
         raise _refuse("ServerAssignor", request.server_assignor, "ServerAssignor or ClientAssignors, not both")
@@ -134,8 +131,8 @@ def assignor(info: AssignorInfo) -> None:
         raise _refuse("Assignor.MaximumVersion", info.maximum_version, f">= MinimumVersion ({info.minimum_version})")
     if not info.minimum_version <= info.version <= info.maximum_version:
         raise _refuse("Assignor.Version", info.version, f"{info.minimum_version} to {info.maximum_version}")
-    if len(info.metadata) > LARGEST_METADATA:
-        raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {LARGEST_METADATA} bytes")
+    if len(info.metadata) > MAX_METADATA:
+        raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {MAX_METADATA} bytes")
 
 
 def all_metadata(members: Sequence[MemberRecord]) -> None:
@@ -182,9 +179,9 @@ def install(request: InstallRequest) -> None:
         raise _refuse("GroupEpoch", request.group_epoch, ">= 0")
     if request.delay_ms < 0:
         raise _refuse("DelayMs", request.delay_ms, ">= 0")
-    if request.held_back and not request.delay_ms:
-        raise _refuse("HeldBack", f"{len(request.held_back)} connectors", "units held back with a DelayMs above 0")
-    distinct("HeldBack", request.held_back)
+    if request.delayed and not request.delay_ms:
+        raise _refuse("DelayedUnits", f"{len(request.delayed)} connectors", "units held back with a DelayMs above 0")
+    distinct("DelayedUnits", request.delayed)
 
 
 def restart(request: RestartRequest) -> None:
@@ -202,8 +199,8 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
         raise _refuse("Changes", "an empty list", "at least one change")
     for change in request.changes:
         name("Changes.Connector", change.connector)
-        if change.wanted_state not in (0, *WantedState):
-            raise _refuse("Changes.WantedState", change.wanted_state, "0 as it is, 1 running, 2 paused, 3 stopped")
+        if change.target_state not in (0, *TargetState):
+            raise _refuse("Changes.TargetState", change.target_state, "0 as it is, 1 running, 2 paused, 3 stopped")
         if change.expected_version < -1:
             raise _refuse("Changes.ExpectedVersion", change.expected_version, ">= -1")
         if change.task_configs is not None and request.member_id is None:
@@ -214,7 +211,7 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
             try:
                 config = config_of(change.config)
                 placement_of(config)
-                most_tasks(config)
+                max_tasks(config)
             except ConfigError as error:
                 raise InvalidRequest(f"connector {printable(change.connector)}: {error}") from error
         for field in ("config", "task_configs"):

@@ -27,7 +27,7 @@ class Current:
         return {**self.pending, **self.assigned}
 
     @property
-    def away(self) -> bool:
+    def temporarily_left(self) -> bool:
         """Whether the member has left temporarily: it runs no units, and its units are kept for it (ST-01)."""
         return self.epoch == STATIC_LEAVE_EPOCH
 

@@ -36,10 +36,10 @@ class PreparedMember:
     """One member in the input of an assignor.
 
     Attributes:
-        places: the unit indices of its current target assignment, ascending: indices into
+        unit_indices: the unit indices of its current target assignment, ascending: indices into
             ``PrepareResponse.all_units()``, which ``PrepareResponse.shares()`` resolves. Indices, because with names
             the decoding of the input took longer than the computation of the result.
-        told: *(tagged)* the assignor user data that this assignor's result had for the member with that target
+        assignor_state: *(tagged)* the assignor user data that this assignor's result had for it with that target
             assignment (``InstalledMember.metadata``); empty if another assignor computed it.
         labels: *(tagged)* as in the member's heartbeat; so are the next three.
         rack: *(tagged)* see ``HeartbeatRequest``.
@@ -51,8 +51,8 @@ class PreparedMember:
     member_epoch: int
     instance_id: str | None = None
     assignor: AssignorMetadata = AssignorMetadata()
-    places: tuple[int, ...] = ()
-    told: bytes = b""
+    unit_indices: tuple[int, ...] = ()
+    assignor_state: bytes = b""
     labels: tuple[ConfigEntry, ...] = ()
     rack: str = ""
     capacity: int = 0
@@ -79,7 +79,7 @@ class PreparedConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
+class DelayedUnits:
     """Delayed units: reserved for a lost worker, or delayed at the request of the assignor.
 
     Attributes:
@@ -100,7 +100,7 @@ class PrepareResponse:
     """The group at ``group_epoch``, complete: everything that an assignor may use.
 
     Attributes:
-        held_back: *(tagged)* delayed units. The assignor may assign them or leave them out: the coordinator assigns
+        delayed: *(tagged)* delayed units. The assignor may assign them or leave them out: the coordinator assigns
             them to no member yet.
         scheduled_rebalance_max_delay_ms: *(tagged)* the group's setting, in milliseconds; 0 is no delay.
     """
@@ -113,7 +113,7 @@ class PrepareResponse:
     members: tuple[PreparedMember, ...] = ()
     connectors: tuple[PreparedConnector, ...] = ()
     coordinator_epoch: int = -1
-    held_back: tuple[HeldBack, ...] = ()
+    delayed: tuple[DelayedUnits, ...] = ()
     scheduled_rebalance_max_delay_ms: int = 0
 
     def all_units(self) -> list[Unit]:
@@ -133,7 +133,9 @@ class PrepareResponse:
             index = bisect_right(starts, place) - 1
             return Unit(names[index], place - starts[index] + CONNECTOR)
 
-        return [frozenset([unit(place) for place in member.places if 0 <= place < total]) for member in self.members]
+        return [
+            frozenset([unit(place) for place in member.unit_indices if 0 <= place < total]) for member in self.members
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ class InstallRequest:
         error: 0, or the assignor's error: then nothing is installed.
         members: the complete target assignment; a member that is not listed is assigned nothing.
         message: *(tagged)* the error as text; without an error, the assignor's remark on its result for operators.
-        held_back: *(tagged)* units left out on purpose; needs ``delay_ms``.
+        delayed: *(tagged)* units left out on purpose; needs ``delay_ms``.
         delay_ms: *(tagged)* request another computation after this delay; 0 is never.
     """
 
@@ -167,7 +169,7 @@ class InstallRequest:
     error: int = 0
     members: tuple[InstalledMember, ...] = ()
     message: str = ""
-    held_back: tuple[ConnectorTasks, ...] = ()
+    delayed: tuple[ConnectorTasks, ...] = ()
     delay_ms: int = 0
 
 

@@ -13,7 +13,7 @@ _unit = tuple.__new__
 """Creates a ``Unit`` from its fields without the Python-level constructor of a named tuple; for long loops."""
 
 
-LARGEST_METADATA: Final = 65_536
+MAX_METADATA: Final = 65_536
 """Limit in bytes on one member's metadata for one assignor: it is sent in every Prepare and is a record of the log."""
 
 

@@ -23,7 +23,7 @@ class ConnectorChange:
         expected_version: the connector's current version; 0 "does not exist yet", -1 any.
         delete: delete the connector and its tasks.
         config: the new configuration, complete.
-        wanted_state: RUNNING 1, PAUSED 2 (no task runs), STOPPED 3 (no unit runs); 0 unchanged.
+        target_state: RUNNING 1, PAUSED 2 (no task runs), STOPPED 3 (no unit runs); 0 unchanged.
         task_configs: the new task list, from the member that owns the connector.
         owner_epoch: that member's owner epoch of the connector; required with ``task_configs``.
     """
@@ -32,7 +32,7 @@ class ConnectorChange:
     expected_version: int = -1
     delete: bool = False
     config: tuple[ConfigEntry, ...] | None = None
-    wanted_state: int = 0
+    target_state: int = 0
     task_configs: tuple[TaskConfig, ...] | None = None
     owner_epoch: int = -1
 

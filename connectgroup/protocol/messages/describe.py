@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .assignment import HeldBack
+from .assignment import DelayedUnits
 from .common import ConfigEntry, ConnectorTasks
 
 
@@ -61,7 +61,7 @@ class DescribedConnector:
 
     connector: str
     version: int = 0
-    wanted_state: str = ""
+    target_state: str = ""
     config: tuple[ConfigEntry, ...] = ()
     units: tuple[DescribedUnit, ...] = ()
 
@@ -75,7 +75,7 @@ class Move:
         task: the task number, -1 for the connector itself.
         source: the member that owned the unit before, empty if it ran nowhere.
         target: the member that owns the unit now, empty if none.
-        standstill_ms: downtime, as measured by the coordinator: from the moment the unit's old owner was sent the
+        downtime_ms: downtime, as measured by the coordinator: from the moment the unit's old owner was sent the
             revocation (or was removed) to the assignment to the new owner; -1 while the move is in progress.
     """
 
@@ -83,7 +83,7 @@ class Move:
     task: int
     source: str = ""
     target: str = ""
-    standstill_ms: int = -1
+    downtime_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Rebalance:
         computed_by: the member that computed the target assignment, or "coordinator".
         moved: number of units that moved to another member.
         started: number of units that were assigned and had run on no member before.
-        longest_standstill_ms: the longest downtime of a moved unit.
+        max_downtime_ms: the longest downtime of a moved unit.
         moves: the moves with the longest downtime, at most 100.
     """
 
@@ -109,7 +109,7 @@ class Rebalance:
     computed_by: str = ""
     moved: int = 0
     started: int = 0
-    longest_standstill_ms: int = 0
+    max_downtime_ms: int = 0
     moves: tuple[Move, ...] = ()
 
 
@@ -119,7 +119,7 @@ class DescribedGroup:
 
     Attributes:
         rebalances: the last 100, oldest first.
-        held_back: *(tagged)* delayed units that are assigned to no member, with the time left.
+        delayed: *(tagged)* delayed units that are assigned to no member, with the time left.
     """
 
     error_code: int = 0
@@ -134,7 +134,7 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...] = ()
     connectors: tuple[DescribedConnector, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
-    held_back: tuple[HeldBack, ...] = ()
+    delayed: tuple[DelayedUnits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ HISTORY: Final = 100
 """Number of rebalances that a group keeps: design 3.12."""
 
 
-MOST_MOVES: Final = 100
+MAX_MOVES: Final = 100
 """Number of moves of one rebalance that are kept individually: a record must fit into a batch for any group size."""
 
 
@@ -44,7 +44,7 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-class WantedState(IntEnum):
+class TargetState(IntEnum):
     """The state of a connector that an operator requests."""
 
     RUNNING = 1
@@ -126,7 +126,7 @@ class TargetRecord:
 
     Attributes:
         checksum: *(tagged)* checksum of the Install request, to distinguish a repeated request from another one.
-        deferred: *(tagged)* number of moves deferred to the next round (``GroupSettings.most_moves``).
+        deferred: *(tagged)* number of moves deferred to the next round (``GroupSettings.max_moves``).
         at_ms: *(tagged)* the coordinator's wall clock when an assignor's result was installed; 0: no assignor ran.
     """
 
@@ -160,7 +160,7 @@ class TargetMemberRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTasks:
+class OwnedTasks:
     """Some of one connector's units, with their owner epochs.
 
     Attributes:
@@ -174,13 +174,13 @@ class HeldTasks:
     owner_epochs: tuple[int, ...]
 
 
-def held(units: Mapping[Unit, int]) -> tuple[HeldTasks, ...]:
+def held(units: Mapping[Unit, int]) -> tuple[OwnedTasks, ...]:
     """Units and owner epochs in their stored form, sorted."""
     by_connector: dict[str, list[int]] = {}
     for connector, task in sorted(units):
         by_connector.setdefault(connector, []).append(task)
     return tuple(
-        HeldTasks(
+        OwnedTasks(
             connector=connector,
             tasks=tuple(tasks),
             owner_epochs=tuple(units[Unit(connector, task)] for task in tasks),
@@ -189,7 +189,7 @@ def held(units: Mapping[Unit, int]) -> tuple[HeldTasks, ...]:
     )
 
 
-def epochs_of(groups: Iterable[HeldTasks]) -> dict[Unit, int]:
+def epochs_of(groups: Iterable[OwnedTasks]) -> dict[Unit, int]:
     """Units and owner epochs from their stored form."""
     return {
         _unit(Unit, (group.connector, task)): epoch
@@ -210,8 +210,8 @@ class CurrentRecord:
     epoch: int
     previous_epoch: int
     state: MemberState = MemberState.STABLE
-    assigned: tuple[HeldTasks, ...] = ()
-    pending: tuple[HeldTasks, ...] = ()
+    assigned: tuple[OwnedTasks, ...] = ()
+    pending: tuple[OwnedTasks, ...] = ()
     at_ms: int = 0
 
     @property
@@ -244,7 +244,7 @@ class ConnectorRecord:
     group_id: str
     connector: str
     version: int
-    wanted_state: WantedState = WantedState.RUNNING
+    target_state: TargetState = TargetState.RUNNING
     config: tuple[ConfigEntry, ...] = ()
     since_epoch: int = 0
     tasks: tuple[TaskEntry, ...] = ()

@@ -32,7 +32,7 @@ from ...assign.api import (
     ConnectGroup,
     ConnectMember,
     ConnectorSpec,
-    HeldWork,
+    DelayedWork,
 )
 from ...assign.convert import assignor_info, members_for_install
 from ...assign.sandbox import run_assignor
@@ -183,7 +183,7 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
 
     def left_out(self, answer: ConnectAssignment) -> Units:
         """The delayed units."""
-        return frozenset(answer.held_back)
+        return frozenset(answer.delayed)
 
     def final(self, group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
         """Run again while owned units are delayed, after their owner has stopped them, as the coordinator does."""
@@ -191,10 +191,10 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
             answer = run_assignor(self.assignor(), group)
             shares = self.shares(group, answer)
             held = frozenset[Unit]().union(*(member.owned for member in group.members))
-            if not held & answer.held_back:
+            if not held & answer.delayed:
                 return group, answer
-            waiting = HeldWork(left_ms=answer.delay_ms, units=answer.held_back)
-            group = dataclasses.replace(self.owning(group, shares), held_back=[waiting])
+            waiting = DelayedWork(left_ms=answer.delay_ms, units=answer.delayed)
+            group = dataclasses.replace(self.owning(group, shares), delayed=[waiting])
         raise AssertionError("20 rounds, and more is held back in each")
 
     def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
@@ -205,7 +205,7 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
     def owning(self, group: ConnectGroup, shares: Mapping[str, Units]) -> ConnectGroup:
         """The same input after every member has applied its assignment."""
         members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
-        return dataclasses.replace(group, members=members, held_back=())
+        return dataclasses.replace(group, members=members, delayed=())
 
     def shuffled(self, group: ConnectGroup, random: Random) -> ConnectGroup:
         """The same input with members and connectors in another order."""

@@ -115,7 +115,7 @@ STORAGE: tuple[Fault, ...] = (
           "if A > B.C: raise E"),
         C("a task of an earlier layout writes",
           "if B.C <= A: raise E")),
-    *at("connectgroup.dataplane.offset_store:OffsetStore._is_in_already", "spark/test_offsets.py",
+    *at("connectgroup.dataplane.offset_store:OffsetStore._is_already_committed", "spark/test_offsets.py",
         C("a former owner writes after its slice has moved (X1)",
           "if A > B.C: raise E"),
         C("a gap before a batch is accepted (X8)",

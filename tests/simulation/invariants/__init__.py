@@ -17,7 +17,7 @@ event has changed, right after the event.
 | S12 callbacks do not overlap | ``CallbacksDoNotOverlap`` |
 | S13 only the chosen installs | ``OnlyTheChosenInstalls``, ``HonestInstallIsNotFenced``, ``RulesDoNotFail`` |
 | S14 removed in time, not before | ``RemovedInTime``, ``TimersRunTheirTime`` |
-| S15 held back | ``HeldBack`` |
+| S15 held back | ``DelayedUnits`` |
 | S16 twice is once | ``TwiceIsOnce`` |
 | S17 full answers | ``FullAnswers`` |
 | S18 equal answers | ``EqualQuestionsEqualAnswers``; two processes: ``test_a_seed_is_the_same_run_in_two_processes`` |
@@ -62,7 +62,7 @@ from .answers import (
 )
 from .assignors import EqualQuestionsEqualAnswers, NoMoreMovesThanNeeded
 from .base import Invariant, Violation
-from .delays import BackToItsWork, HeldBack
+from .delays import BackToItsWork, DelayedUnits
 from .epochs import (
     GroupEpochs,
     HonestInstallIsNotFenced,
@@ -107,7 +107,7 @@ ALL: tuple[type[Invariant], ...] = (
     HonestInstallIsNotFenced,
     RemovedInTime,
     TimersRunTheirTime,
-    HeldBack,
+    DelayedUnits,
     BackToItsWork,
     TwiceIsOnce,
     FullAnswers,

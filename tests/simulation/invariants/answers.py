@@ -96,7 +96,7 @@ class TwiceIsOnce(Invariant):
         for node in self.watch.nodes_of(what.member_id):
             member = node.worker.member
             asked, had = self.watch.asked.get(node.name, (None, {}))
-            if asked is what and not member._retiring and not self.cluster.has_twin(what.member_id):
+            if asked is what and not member._stopping_for_good and not self.cluster.has_twin(what.member_id):
                 return replace(
                     what,
                     sequence=what.sequence + 1,
@@ -160,7 +160,7 @@ class FullAnswers(Invariant):
                 asked, had = self.watch.asked.get(node.name, (None, {}))
                 # What it did not take, because it was stopping something or is about to leave, it has asked for again.
                 member = node.worker.member
-                if asked is request and not (member._retiring or member._missed):
+                if asked is request and not (member._stopping_for_good or member._missed_assignment):
                     odd = current.assigned.keys() ^ had.keys()
                     if odd:
                         self.broken(f"{request.member_id} is at {current.epoch} now and not told of {show(odd)}")

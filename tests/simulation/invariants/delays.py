@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 
-class HeldBack(Invariant):
+class DelayedUnits(Invariant):
     """S15: what is held back is given to nobody until its worker is back or its deadline has passed, once.
 
     A deadline is on the disk and never moves back, whoever coordinates. How long it lasts is asked for only where one

@@ -113,7 +113,7 @@ class StableMeansStable(Invariant):
 
     def on_settled(self, member_id: str, current: Current) -> None:
         durable = self.durable
-        if current.away:
+        if current.temporarily_left:
             return
         there = (
             current.epoch == durable.target_epoch

@@ -83,7 +83,7 @@ class NoRebalanceStorm(Invariant):
     def on_batch(self, batch: Batch) -> None:
         if not self._epochs_counted(batch):
             return
-        if self.cluster.setting.most_moves:
+        if self.cluster.setting.max_moves:
             return  # one event may take many rounds
         # The end of a delay is one more epoch than the loss and the return.
         most = 3 if self.cluster.setting.delay_s else 2
@@ -174,11 +174,11 @@ class FencedComesBack(Invariant):
         self._late_s.pop((node.name, unit, epoch), None)
 
     def _overstays(self, node: WorkerNode) -> list[Unit]:
-        now_s, most_s = self.cluster.loop.now, self.cluster.rebalance_s
+        now_s, max_s = self.cluster.loop.now, self.cluster.rebalance_s
         return [
             unit
             for unit, epoch in node.running.keys() - self.watch.void
-            if now_s - self._late_s.get((node.name, unit, epoch), -most_s) >= most_s
+            if now_s - self._late_s.get((node.name, unit, epoch), -max_s) >= max_s
         ]
 
     def on_tick(self) -> None:
@@ -196,11 +196,11 @@ class FencedComesBack(Invariant):
             if since is None or since[1] is not phase:
                 since = self._away_s[node.name] = now_s, phase
             away_s = min(now_s - since[0], self.watch.calm.undisturbed_s(node.name))
-            most_s = cluster.session_s * (1 + cluster.setting.drift) + 2 * interval_s + 2
+            max_s = cluster.session_s * (1 + cluster.setting.drift) + 2 * interval_s + 2
             if phase is Phase.LOSING:
                 # Three waits of at most ``lose_timeout_s`` each, and one for what hangs before.
-                most_s += 4 * 1.5 * cluster.rebalance_s * (1 + cluster.setting.drift)
-            if away_s > most_s:
+                max_s += 4 * 1.5 * cluster.rebalance_s * (1 + cluster.setting.drift)
+            if away_s > max_s:
                 self.broken(f"{node.name} has been {phase} for {away_s:.1f} s with nothing in its way")
                 del self._away_s[node.name]
             elif (
@@ -279,7 +279,7 @@ class EveryRequestIsAnswered(Invariant):
         if since_s is None or not cluster.handling:
             return
         now_s = cluster.loop.now
-        longest_s = cluster.settings.longest_wait_ms / 1000 * (1 + cluster.setting.drift) + 1.5
+        longest_s = cluster.settings.max_park_ms / 1000 * (1 + cluster.setting.drift) + 1.5
         newest = cluster.disk.storage.epoch
         for arrival in cluster.handling.values():
             if now_s - arrival.at_s > longest_s < now_s - since_s and arrival.peer.log.epoch == newest:

@@ -60,7 +60,7 @@ class RevokedAtOnce(Invariant):
 
     def _check(self, group: Group, member_id: str, when: str) -> None:
         current = group.current(member_id)
-        stale = [] if current.away else _must_not_run(group, current)
+        stale = [] if current.temporarily_left else _must_not_run(group, current)
         if stale:
             self.broken(f"{member_id} still has {show(stale)} {when}, which must not run any more")
 

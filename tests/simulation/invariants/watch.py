@@ -125,7 +125,7 @@ class Watch:
             if current is not None:
                 for hook in self._on_settled:
                     hook(member_id, current)
-        durable.news.clear()
+        durable.members_to_wake.clear()
         for hook in self._on_batch:
             hook(batch)
 
