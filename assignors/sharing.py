@@ -189,7 +189,7 @@ def _exchange(classes: Classes, quota: Integers, load: Integers) -> list[tuple[i
     cost = -square * (2 * load - 1)
     from_class = np.full(
         members, UNASSIGNED
-    )  # the class through which each member is reached; NOBODY: start of a chain
+    )  # the class through which each member is reached; UNASSIGNED: start of a chain
     class_cost = np.full(len(classes.size), far)
     from_member = np.zeros(len(classes.size), dtype=np.int64)
     everybody = np.arange(members)

@@ -150,7 +150,7 @@ def _of_expression(node: ast.AST) -> Iterator[Change]:
         for index, operator in enumerate(node.ops):
             yield text(), text, _setter(node.ops, index, COMPARISONS[type(operator)]())
     elif isinstance(node, ast.BoolOp):
-        for index in [place for place, value in enumerate(node.values) if "buggify(" not in ast.unparse(value)]:
+        for index in [place for place, value in enumerate(node.values) if "fault_point(" not in ast.unparse(value)]:
             yield text(), text, _without(node.values, index)
     elif isinstance(node, ast.IfExp):
         yield from _negation(node)
