@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.api import ConnectorSpec
 from connectgroup.assign.columns.connect import ConnectColumns
+from connectgroup.assign.members import ConnectorSpec
 from connectgroup.assign.placement import Placement
 
 Integers = NDArray[np.int64]

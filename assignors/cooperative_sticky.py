@@ -15,14 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from connectgroup.assign.api import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMember,
-    RebalanceProtocol,
-)
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
 from connectgroup.assign.columns.partition import UNASSIGNED
+from connectgroup.assign.members import PartitionMember
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_out
 

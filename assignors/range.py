@@ -74,7 +74,7 @@ class ServerRangeAssignor(RangeAssignor):
         Raises:
             ValueError: a member is subscribed to a topic that does not exist.
         """
-        require_topics(group)
+        require_topics(group.members, group.topics)
         return super().assign(group)
 
 

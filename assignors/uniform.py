@@ -34,7 +34,7 @@ class UniformAssignor(PartitionAssignor):
         Raises:
             ValueError: a member is subscribed to a topic that does not exist.
         """
-        require_topics(group)
+        require_topics(group.members, group.topics)
         columns = group.columns()
         if len(columns.subscribed) == 1:
             owner = share_out(columns, stays=lowest_of_each_topic, deal=in_blocks, last_first=True)

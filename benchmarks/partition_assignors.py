@@ -26,7 +26,8 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
-from connectgroup.assign.api import PartitionGroup, PartitionMember, TopicSpec
+from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.members import PartitionMember, TopicSpec
 from connectgroup.plugins import available, load_partition_assignor
 from connectgroup.protocol.units import Partitions
 

@@ -20,14 +20,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from connectgroup.assign.api import (
-    ConnectAssignment,
-    ConnectAssignor,
-    ConnectGroup,
-    ConnectMember,
-    ConnectMemberAssignment,
-    ConnectorSpec,
-)
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.members import ConnectMember, ConnectMemberAssignment, ConnectorSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import Unit
 from connectgroup.testing import AssignorContract

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMemberAssignment
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.errors import ConnectGroupError
 from connectgroup.protocol.units import Partitions, TopicPartition

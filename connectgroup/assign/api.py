@@ -17,19 +17,31 @@ Source: "Connect on the new protocol", interfaces Assignor, PartitionAssignor an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from ..protocol.units import NO_UNITS, Unit, Units
-from .placement import NO_PLACEMENT, Labels, Placement, WorkerTraits
+from ..protocol.units import NO_UNITS, Partitions, TopicPartition, Unit, Units
+from .members import (
+    ConnectMember,
+    ConnectMemberAssignment,
+    ConnectorSpec,
+    DelayedWork,
+    GroupMember,
+    Lazy,
+    MemberAssignment,
+    Metadata,
+    PartitionMember,
+    PartitionMemberAssignment,
+    TopicSpec,
+)
+from .placement import WorkerTraits
 
 if TYPE_CHECKING:
     from .columns.connect import ConnectColumns, Integers
     from .columns.partition import PartitionColumns
-from ..protocol.units import Partitions, TopicPartition
 
 GroupT = TypeVar("GroupT", bound="Group")
 
@@ -38,9 +50,6 @@ AssignmentT = TypeVar("AssignmentT", bound="Assignment")
 
 
 ShareT = TypeVar("ShareT", bound="MemberAssignment")
-
-
-T = TypeVar("T")
 
 
 class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
@@ -97,37 +106,6 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
-    """The data that one member sends to the assignor.
-
-    Attributes:
-        reason: the reason for the change, -128 .. 127; 0 is none.
-        version: version of ``metadata``, within the assignor's range.
-        metadata: opaque to all but the assignor.
-    """
-
-    reason: int = 0
-    version: int = 0
-    metadata: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    """One member, with the values that its assignor's ``metadata`` returned (reason, version, metadata).
-
-    Attributes:
-        member_id: unique in the group.
-        instance_id: the group instance id of a static member, None for a dynamic member.
-    """
-
-    member_id: str
-    instance_id: str | None = None
-    reason: int = 0
-    version: int = 0
-    metadata: bytes = b""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """The input of an assignor: the members, in any order."""
@@ -140,29 +118,6 @@ class Group:
             given = getattr(self, field.name)
             if not isinstance(given, Lazy | int):
                 object.__setattr__(self, field.name, tuple(given))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAssignment:
-    """The target assignment of one member.
-
-    Attributes:
-        member_id: the member.
-        error: the assignor's own error number for this member, -128 .. 127, 0 is none.
-        version: version of ``metadata``, within the assignor's range.
-        metadata: assignor user data, passed to ``on_assignment`` on that member.
-        group_id: the group; set for ``on_assignment``, empty in a result.
-        epoch: the target epoch (in a consumer group, the generation); set for ``on_assignment``, -1 in a result.
-        instance_id: the static member's ``group.instance.id``, None if it has none; set for ``on_assignment``.
-    """
-
-    member_id: str
-    error: int = 0
-    version: int = 0
-    metadata: bytes = b""
-    group_id: str = ""
-    epoch: int = -1
-    instance_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,70 +133,6 @@ class Assignment:
     error: int = 0
     message: str = ""
     members: Sequence[MemberAssignment] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectMember(GroupMember):
-    """A worker.
-
-    Attributes:
-        owned: the worker's units in the current target assignment; may name units that no longer exist.
-        assignor_state: assignor user data (``ConnectMemberAssignment.metadata``) that this assignor returned, if
-            the current target assignment is that result. An assignor can store its state there: the group keeps it,
-            the assignor does not.
-        labels: names and values, sorted, as the operator configured them (``connectgroup worker --label``).
-        rack: the worker's rack or zone; empty if not configured.
-        capacity: the maximum weight the worker can run; 0 if not configured.
-        host: the machine the worker runs on, which several workers may share; empty if not configured.
-    """
-
-    owned: Units = NO_UNITS
-    assignor_state: bytes = b""
-    labels: Labels = ()
-    rack: str = ""
-    capacity: int = 0
-    host: str = ""
-
-    @property
-    def traits(self) -> WorkerTraits:
-        """Labels, rack, capacity and host as one value."""
-        return WorkerTraits(labels=self.labels, rack=self.rack, capacity=self.capacity, host=self.host)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorSpec:
-    """A connector to be assigned, with its tasks 0 .. ``num_tasks`` - 1.
-
-    Attributes:
-        name: unique in the group.
-        num_tasks: >= 0.
-        weight: load of the connector itself, >= 0; 0 by default because a connector mostly monitors.
-        task_weights: load of each task, >= 0; empty means 1 each, a missing one is 1.
-        placement: the constraints in its configuration (``assignment.*``); the weights in it are those above.
-    """
-
-    name: str
-    num_tasks: int = 0
-    weight: int = 0
-    task_weights: tuple[int, ...] = ()
-    placement: Placement = NO_PLACEMENT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayedWork:
-    """Delayed units: assigned to no member for now.
-
-    Attributes:
-        member_id: the lost worker for which the units are kept; empty if the assignor requested the delay.
-        instance_id: the group instance id of that worker, None if it had none.
-        left_ms: remaining delay in milliseconds.
-        units: the delayed units.
-    """
-
-    member_id: str = ""
-    instance_id: str | None = None
-    left_ms: int = 0
-    units: Units = NO_UNITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,18 +172,7 @@ class ConnectGroup(Group):
     def _columns(self) -> ConnectColumns:
         from .columns.connect import columns_of
 
-        return columns_of(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectMemberAssignment(MemberAssignment):
-    """The target assignment of a worker: connectors and tasks.
-
-    In ``on_assignment``: all units that the worker runs as of this epoch. Units that other workers have not stopped
-    yet are assigned later, and only the listener is notified of them.
-    """
-
-    units: Units = NO_UNITS
+        return columns_of(self.members, self.connectors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,40 +236,6 @@ class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAss
         return Metadata(version=self.maximum_version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMember(GroupMember):
-    """A consumer: the topics it subscribes to, and the partitions it owns.
-
-    Attributes:
-        subscribed: names of topics; some may not exist, or no longer exist.
-        owned: its partitions in the current target assignment, or those it reports as owned (KIP-429); may name
-            partitions that no longer exist.
-        generation: of the rebalance that assigned ``owned``; -1 is unknown, which is older than any (KIP-792).
-            If members claim the same partition, the latest generation counts: see ``ownership``.
-        rack: the consumer's rack, None if it sends none (KIP-881).
-    """
-
-    subscribed: frozenset[str] = frozenset()
-    owned: Partitions = frozenset()
-    generation: int = -1
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSpec:
-    """A topic, with its partitions 0 .. ``num_partitions`` - 1.
-
-    Attributes:
-        name: unique in the group.
-        num_partitions: >= 0.
-        racks: for each partition the racks its replicas are in; empty means unknown, a missing one is in none.
-    """
-
-    name: str
-    num_partitions: int
-    racks: tuple[frozenset[str], ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartitionGroup(Group):
     """The input of a ``PartitionAssignor``; a topic that no member subscribes to is not assigned."""
@@ -412,14 +258,7 @@ class PartitionGroup(Group):
     def _columns(self) -> PartitionColumns:
         from .columns.partition import columns_of
 
-        return columns_of(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMemberAssignment(MemberAssignment):
-    """The target assignment of a consumer."""
-
-    partitions: Partitions = frozenset()
+        return columns_of(self.members, self.topics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -489,41 +328,3 @@ class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionM
         Source: KIP-429, ``subscriptionUserData(Set<String> topics)``.
         """
         return Metadata(version=self.maximum_version)
-
-
-class Lazy(Sequence[T]):
-    """A sequence that is created on first access.
-
-    Creating a hundred thousand ``Unit`` objects takes longer than a fast assignor takes to assign them, so the objects
-    are created only for callers that read them. ``origin`` is the data they are created from, for other callers.
-    """
-
-    def __init__(self, make: Callable[[], Sequence[T]], *, origin: Any) -> None:
-        self._make = make
-        self.origin = origin
-
-    @cached_property
-    def _made(self) -> tuple[T, ...]:
-        return tuple(self._make())
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
-    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
-        return self._made[index]
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._made)
-
-    def __eq__(self, other: Any) -> bool:
-        return self._made == tuple(other) if isinstance(other, Sequence) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._made)
-
-    def __repr__(self) -> str:
-        return repr(self._made)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from functools import partial
 
-from ..errors import PluginError
-from ..protocol.messages.assignment import InstalledMember, PrepareResponse
-from ..protocol.messages.common import AssignorInfo, grouped
-from .api import ConnectAssignment, ConnectAssignor, ConnectGroup, Metadata, PartitionAssignor
-
-if TYPE_CHECKING:
-    pass
+from ..errors import ConfigError, PluginError
+from ..protocol.messages.assignment import InstalledMember, PreparedConnector, PrepareResponse
+from ..protocol.messages.common import AssignorInfo, config_of, grouped, units_of
+from ..protocol.units import printable
+from .api import ConnectAssignment, ConnectAssignor, ConnectGroup, PartitionAssignor
+from .members import MAX_UNITS, ConnectMember, ConnectorSpec, DelayedWork, Lazy, Metadata, traits_of
+from .placement import NO_PLACEMENT, Placement, placement_of
 from .sandbox import _guarded, _metadata_violation, declaration_violation, who
 
 
@@ -44,10 +45,74 @@ def assignor_info(
 
 
 def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
-    """Return the assignor's input from the coordinator's message (``ConnectGroupPrepareAssignment``)."""
-    from .columns import connect as assignor_columns
+    """Return the assignor's input from the coordinator's message. Objects and columns are each created on first access.
 
-    return assignor_columns.group_from_prepare(response)
+    Raises:
+        PluginError: this member cannot compute an assignment for a group whose settings it does not support, or whose
+            connectors are invalid.
+    """
+    sizes = [entry.num_tasks for entry in response.connectors]
+    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MAX_UNITS:
+        # A message of a few bytes can declare more units than fit into any process's memory.
+        raise PluginError(
+            f"num_tasks: got {min(sizes)} to {max(sizes)}; allowed: 0 or more, {MAX_UNITS:,} units in all"
+        )
+    if len({entry.connector for entry in response.connectors}) < len(sizes):
+        raise PluginError("connectors: got one name twice; allowed: each once")
+    placements = {entry.connector: _placement(entry) for entry in response.connectors if entry.placement}
+    return ConnectGroup(
+        members=Lazy(partial(_members, response), origin=response),
+        connectors=Lazy(partial(_specs, response, placements), origin=response),
+        delayed=tuple(
+            DelayedWork(
+                member_id=work.member_id,
+                instance_id=work.instance_id,
+                left_ms=work.left_ms,
+                units=units_of(work.units),
+            )
+            for work in response.delayed
+        ),
+        scheduled_rebalance_max_delay_ms=response.scheduled_rebalance_max_delay_ms,
+    )
+
+
+def _specs(response: PrepareResponse, placements: Mapping[str, Placement]) -> list[ConnectorSpec]:
+    return [
+        ConnectorSpec(
+            name=entry.connector,
+            num_tasks=entry.num_tasks,
+            weight=entry.weight,
+            task_weights=entry.task_weights,
+            placement=placements.get(entry.connector, NO_PLACEMENT),
+        )
+        for entry in response.connectors
+    ]
+
+
+def _placement(entry: PreparedConnector) -> Placement:
+    try:
+        return placement_of(config_of(entry.placement))
+    except ConfigError as error:
+        raise PluginError(f"connector {printable(entry.connector)}: {error}") from error
+
+
+def _members(response: PrepareResponse) -> list[ConnectMember]:
+    return [
+        ConnectMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            reason=member.assignor.reason,
+            version=member.assignor.version,
+            metadata=member.assignor.metadata,
+            owned=share,
+            assignor_state=member.assignor_state,
+            labels=(traits := traits_of(member)).labels,
+            rack=traits.rack,
+            capacity=traits.capacity,
+            host=traits.host,
+        )
+        for member, share in zip(response.members, response.shares(), strict=True)
+    ]
 
 
 def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember, ...]:

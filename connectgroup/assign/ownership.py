@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..protocol.units import TopicPartition
-from .api import PartitionGroup, PartitionMember
+from .members import PartitionMember, TopicSpec
 
 
 def validate_subscription(members: Iterable[PartitionMember]) -> dict[TopicPartition, tuple[str, ...]]:
@@ -47,7 +47,7 @@ def by_name(member: PartitionMember) -> tuple[bool, str, str]:
     return member.instance_id is None, member.instance_id or "", member.member_id
 
 
-def require_topics(group: PartitionGroup) -> None:
+def require_topics(members: Iterable[PartitionMember], topics: Iterable[TopicSpec]) -> None:
     """Reject a subscription to a topic that does not exist, as a server-side assignor does.
 
     On the server, the coordinator has already resolved the subscriptions, so an unknown name is an error. On a client,
@@ -56,11 +56,12 @@ def require_topics(group: PartitionGroup) -> None:
     Raises:
         ValueError: the first such member and topic, sorted, on one line.
     """
-    known = {spec.name for spec in group.topics}
-    wanted: set[str] = set().union(*{member.subscribed for member in group.members})
+    members = sorted(members, key=lambda member: member.member_id)
+    known = {spec.name for spec in topics}
+    wanted: set[str] = set().union(*{member.subscribed for member in members})
     if wanted <= known:
         return
-    for member in sorted(group.members, key=lambda member: member.member_id):
+    for member in members:
         for topic in sorted(member.subscribed - known):
             raise ValueError(
                 f"{member.member_id} is subscribed to {topic!r}; allowed: {', '.join(sorted(known)) or 'no topic'}"

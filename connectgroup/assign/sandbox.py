@@ -24,13 +24,11 @@ from .api import (
     Assignor,
     ConnectAssignment,
     ConnectGroup,
-    ConnectMemberAssignment,
     Group,
-    Metadata,
     PartitionAssignment,
     PartitionGroup,
-    PartitionMemberAssignment,
 )
+from .members import ConnectMemberAssignment, Metadata, PartitionMemberAssignment
 from .placement import WorkerTraits
 
 if TYPE_CHECKING:

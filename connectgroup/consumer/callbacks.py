@@ -7,7 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-from ..assign.api import PartitionAssignor, PartitionMemberAssignment
+from ..assign.api import PartitionAssignor
+from ..assign.members import PartitionMemberAssignment
 from ..assign.sandbox import describe, location_of
 from ..errors import ConfigError, PluginError
 from ..plugins import load_partition_assignor

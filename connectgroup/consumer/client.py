@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..assign.api import TopicSpec
+from ..assign.members import TopicSpec
 from ..config.base import parse_address
 from ..errors import ConfigError, TransportError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse

@@ -29,7 +29,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
-from ..assign.api import PartitionAssignor, PartitionMemberAssignment
+from ..assign.api import PartitionAssignor
+from ..assign.members import PartitionMemberAssignment
 from ..config.base import checked
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition

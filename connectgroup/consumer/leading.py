@@ -13,13 +13,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..assign.api import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMemberAssignment,
-    TopicSpec,
-)
+from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from ..assign.members import PartitionMemberAssignment, TopicSpec
 from ..assign.ownership import claimants
 from ..assign.sandbox import run_assignor
 from ..errors import PluginError

@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..assign.api import PartitionAssignor, TopicSpec
+from ..assign.api import PartitionAssignor
+from ..assign.members import TopicSpec
 from ..errors import ConnectGroupError, FencedInstanceId, PluginError, TransportError
 from ..protocol.units import printable
 from ..wire.kafka_messages import (

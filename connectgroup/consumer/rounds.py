@@ -22,14 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..assign.api import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMember,
-    RebalanceProtocol,
-    TopicSpec,
-)
+from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ..assign.members import PartitionMember, TopicSpec
 from ..errors import PluginError
 from ..protocol.units import Partitions, printable
 from .choice import protocols_of

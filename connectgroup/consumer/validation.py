@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..assign.api import PartitionAssignment, PartitionMember
+from ..assign.api import PartitionAssignment
+from ..assign.members import PartitionMember
 from ..assign.ownership import claimants, validate_subscription
 from ..protocol.units import TopicPartition, printable
 

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from ..assign.api import Assignor, ConnectMemberAssignment
+from ..assign.api import Assignor
+from ..assign.members import ConnectMemberAssignment
 from ..assign.sandbox import describe, location_of, notify_plugin_assignor as call_on_assignment
 from ..errors import PluginError
 from ..listener import WorkerRebalanceListener

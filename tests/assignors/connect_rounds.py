@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from connectgroup.assign.api import ConnectAssignor, ConnectGroup, ConnectMember, ConnectorSpec, DelayedWork
+from connectgroup.assign.api import ConnectAssignor, ConnectGroup
+from connectgroup.assign.members import ConnectMember, ConnectorSpec, DelayedWork
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import NO_UNITS, Units
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from connectgroup.assign.api import PartitionGroup, PartitionMember, TopicSpec
+from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.members import PartitionMember, TopicSpec
 from connectgroup.protocol.units import TopicPartition
 
 TOPICS = tuple("abcde")

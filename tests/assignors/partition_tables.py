@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMember, TopicSpec
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.members import PartitionMember, TopicSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import Partitions, TopicPartition
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connectgroup.assign.api import Assignor, ConnectGroup, ConnectMember, ConnectorSpec
+from connectgroup.assign.api import Assignor, ConnectGroup
+from connectgroup.assign.members import ConnectMember, ConnectorSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import CONNECTOR, Unit, Units
 

@@ -8,14 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from connectgroup.assign.api import (
-    ConnectAssignment,
-    ConnectGroup,
-    ConnectMember,
-    ConnectMemberAssignment,
-    ConnectorSpec,
-)
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.assign.convert import group_from_prepare, members_for_install
+from connectgroup.assign.members import ConnectMember, ConnectMemberAssignment, ConnectorSpec
 from connectgroup.errors import PluginError
 from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,

@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.api import (
-    ConnectAssignment,
-    ConnectAssignor,
-    ConnectGroup,
-    ConnectMember,
-    ConnectMemberAssignment,
-)
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.members import ConnectMember, ConnectMemberAssignment
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError
 from connectgroup.protocol.units import Unit

@@ -19,20 +19,22 @@ from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+)
+from connectgroup.assign.convert import assignor_info, members_for_install
+from connectgroup.assign.legality import first_violation
+from connectgroup.assign.members import (
     ConnectMember,
     ConnectMemberAssignment,
     ConnectorSpec,
     DelayedWork,
     Metadata,
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
     PartitionMember,
     PartitionMemberAssignment,
     TopicSpec,
 )
-from connectgroup.assign.convert import assignor_info, members_for_install
-from connectgroup.assign.legality import first_violation
 from connectgroup.assign.sandbox import notify_plugin_assignor, run_assignor
 from connectgroup.errors import PluginError
 from connectgroup.protocol.messages.common import MAX_METADATA

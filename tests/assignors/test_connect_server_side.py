@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.assign.convert import group_from_prepare, members_for_install
+from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.weighted import LATER_MS, WeightedAssignor
 from connectgroup.coordinator.own_assignors import as_server_assignor

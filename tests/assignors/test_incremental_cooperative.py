@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from connectgroup.assign.api import ConnectGroup, ConnectMember, ConnectorSpec
+from connectgroup.assign.api import ConnectGroup
+from connectgroup.assign.members import ConnectMember, ConnectorSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
 from connectgroup.coordinator.own_assignors import server_assignor

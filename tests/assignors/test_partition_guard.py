@@ -13,16 +13,9 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assign.api import (
-    ConnectAssignment,
-    Metadata,
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMember,
-    PartitionMemberAssignment,
-)
+from connectgroup.assign.api import ConnectAssignment, PartitionAssignment, PartitionAssignor, PartitionGroup
 from connectgroup.assign.convert import assignor_info
+from connectgroup.assign.members import Metadata, PartitionMember, PartitionMemberAssignment
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
 from connectgroup.protocol.units import TopicPartition

@@ -15,13 +15,11 @@ from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
-    ConnectMemberAssignment,
     PartitionAssignment,
     PartitionAssignor,
     PartitionGroup,
-    PartitionMember,
-    PartitionMemberAssignment,
 )
+from connectgroup.assign.members import ConnectMemberAssignment, PartitionMember, PartitionMemberAssignment
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMember, ConnectorSpec, DelayedWork
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.members import ConnectMember, ConnectorSpec, DelayedWork
 from connectgroup.assign.placement import WorkerTraits, labels_of, placement_of
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.weighted import LATER_MS, SOON_MS, WeightedAssignor

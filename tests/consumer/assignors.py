@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from connectgroup.assign.api import (
-    Metadata,
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMemberAssignment,
-    RebalanceProtocol,
-)
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from connectgroup.assign.members import Metadata, PartitionMemberAssignment
 from connectgroup.consumer.rounds import withhold
 from connectgroup.protocol.units import Partitions
 

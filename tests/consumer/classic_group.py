@@ -17,7 +17,8 @@ from enum import Enum
 from itertools import count
 from random import Random
 
-from connectgroup.assign.api import PartitionAssignor, RebalanceProtocol, TopicSpec
+from connectgroup.assign.api import PartitionAssignor, RebalanceProtocol
+from connectgroup.assign.members import TopicSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor

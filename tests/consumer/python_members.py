@@ -14,7 +14,8 @@ import threading
 import time
 from typing import Any
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, PartitionMemberAssignment
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.consumer.client import GroupClient

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.assign.api import Metadata, PartitionAssignor, RebalanceProtocol
+from connectgroup.assign.api import PartitionAssignor, RebalanceProtocol
+from connectgroup.assign.members import Metadata
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor

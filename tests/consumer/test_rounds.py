@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import PartitionAssignment, PartitionGroup, RebalanceProtocol, TopicSpec
+from connectgroup.assign.api import PartitionAssignment, PartitionGroup, RebalanceProtocol
+from connectgroup.assign.members import TopicSpec
 from connectgroup.assign.ownership import claimants
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign import ownership as public
-from connectgroup.assign.api import PartitionAssignment, PartitionGroup, PartitionMemberAssignment
+from connectgroup.assign.api import PartitionAssignment, PartitionGroup
+from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.assign.ownership import claimants
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.range import RangeAssignor

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assign.api import ConnectMemberAssignment, Metadata
+from connectgroup.assign.members import ConnectMemberAssignment, Metadata
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner
 from connectgroup.errors import CoordinatorLoadInProgress, Fenced

@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 
-from connectgroup.assign.api import ConnectMemberAssignment
+from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.errors import CoordinatorNotAvailable, PluginError
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.api import Request, Response

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.api import ConnectGroup, ConnectMember, ConnectorSpec, Metadata
+from connectgroup.assign.api import ConnectGroup
 from connectgroup.assign.convert import group_from_prepare, members_for_install
+from connectgroup.assign.members import ConnectMember, ConnectorSpec, Metadata
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.coordinator.own_assignors import server_assignor

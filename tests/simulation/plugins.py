@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment, Metadata
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.members import ConnectMemberAssignment, Metadata
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import Fenced

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ConfigError, TransportError

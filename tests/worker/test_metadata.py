@@ -6,7 +6,7 @@ import asyncio
 from typing import ClassVar
 
 from connectgroup import Coordinator, GroupSettings, LocalClient, MemberSettings, MemoryLog, Worker
-from connectgroup.assign.api import Metadata
+from connectgroup.assign.members import Metadata
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.errors import Fenced
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.api import Request, Response

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.members import ConnectMemberAssignment
 
 from .builders import GROUP, Spread, World
 

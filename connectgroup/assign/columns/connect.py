@@ -7,9 +7,9 @@ milliseconds). This module imports numpy; only callers that need arrays import i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -17,15 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ConfigError, PluginError
-from ...protocol.messages.assignment import PreparedConnector, PreparedMember, PrepareResponse
-from ...protocol.messages.common import ConnectorTasks, config_of, units_of
-from ...protocol.units import CONNECTOR, Unit, Units, printable
-from ..api import ConnectGroup, ConnectMember, ConnectMemberAssignment, ConnectorSpec, DelayedWork, Lazy
-from ..placement import NO_PLACEMENT, Labels, Placement, WorkerTraits, placement_of
-
-MAX_UNITS = 10_000_000
-"""Upper bound on the units of an input; a coordinator accepts 200,000 unless configured otherwise."""
+from ...protocol.messages.assignment import PrepareResponse
+from ...protocol.messages.common import ConnectorTasks
+from ...protocol.units import CONNECTOR, Unit, Units
+from ..members import ConnectMember, ConnectMemberAssignment, ConnectorSpec, Lazy, traits_of
+from ..placement import WorkerTraits
 
 Integers = NDArray[np.signedinteger[Any]]
 
@@ -80,102 +76,22 @@ class ConnectColumns:
         return np.array(sorted(found), dtype=np.int64)
 
 
-def columns_of(group: ConnectGroup) -> ConnectColumns:
+def columns_of(members: Sequence[ConnectMember], connectors: Sequence[ConnectorSpec]) -> ConnectColumns:
     """Return the columns of a group. A group received over the wire is read from its message, which is faster."""
-    members, connectors = group.members, group.connectors
     # Unit indices refer to the connectors of their own message: for a copy with other connectors, read the objects.
     if isinstance(members, Lazy) and isinstance(connectors, Lazy) and members.origin is connectors.origin:
         response: PrepareResponse = members.origin
         place = _UnitIndices([(e.connector, e.num_tasks, e.weight, e.task_weights) for e in response.connectors])
         prepared = sorted(response.members, key=attrgetter("member_id"))
-        said = [
-            (each.member_id, each.assignor.version, each.assignor.metadata, each.assignor_state, _traits(each))
+        described = [
+            (each.member_id, each.assignor.version, each.assignor.metadata, each.assignor_state, traits_of(each))
             for each in prepared
         ]
-        return place.columns(said, *place.of_unit_indices([member.unit_indices for member in prepared]))
+        return place.columns(described, *place.of_unit_indices([member.unit_indices for member in prepared]))
     place = _UnitIndices([(spec.name, spec.num_tasks, spec.weight, spec.task_weights) for spec in connectors])
     in_order = sorted(members, key=attrgetter("member_id"))
-    said = [(each.member_id, each.version, each.metadata, each.assignor_state, each.traits) for each in in_order]
-    return place.columns(said, *place.of_units([member.owned for member in in_order]))
-
-
-def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
-    """Return the assignor's input from the coordinator's message. Objects and columns are each created on first access.
-
-    Raises:
-        PluginError: this member cannot compute an assignment for a group whose settings it does not support, or whose
-            connectors are invalid.
-    """
-    sizes = [entry.num_tasks for entry in response.connectors]
-    if min(sizes, default=0) < 0 or len(sizes) + sum(sizes) > MAX_UNITS:
-        # A message of a few bytes can declare more units than fit into any process's memory.
-        raise PluginError(
-            f"num_tasks: got {min(sizes)} to {max(sizes)}; allowed: 0 or more, {MAX_UNITS:,} units in all"
-        )
-    if len({entry.connector for entry in response.connectors}) < len(sizes):
-        raise PluginError("connectors: got one name twice; allowed: each once")
-    placements = {entry.connector: _placement(entry) for entry in response.connectors if entry.placement}
-    return ConnectGroup(
-        members=Lazy(partial(_members, response), origin=response),
-        connectors=Lazy(partial(_specs, response, placements), origin=response),
-        delayed=tuple(
-            DelayedWork(
-                member_id=work.member_id,
-                instance_id=work.instance_id,
-                left_ms=work.left_ms,
-                units=units_of(work.units),
-            )
-            for work in response.delayed
-        ),
-        scheduled_rebalance_max_delay_ms=response.scheduled_rebalance_max_delay_ms,
-    )
-
-
-def _specs(response: PrepareResponse, placements: Mapping[str, Placement]) -> list[ConnectorSpec]:
-    return [
-        ConnectorSpec(
-            name=entry.connector,
-            num_tasks=entry.num_tasks,
-            weight=entry.weight,
-            task_weights=entry.task_weights,
-            placement=placements.get(entry.connector, NO_PLACEMENT),
-        )
-        for entry in response.connectors
-    ]
-
-
-def _placement(entry: PreparedConnector) -> Placement:
-    try:
-        return placement_of(config_of(entry.placement))
-    except ConfigError as error:
-        raise PluginError(f"connector {printable(entry.connector)}: {error}") from error
-
-
-def _members(response: PrepareResponse) -> list[ConnectMember]:
-    return [
-        ConnectMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            reason=member.assignor.reason,
-            version=member.assignor.version,
-            metadata=member.assignor.metadata,
-            owned=share,
-            assignor_state=member.assignor_state,
-            labels=_labels(member),
-            rack=member.rack,
-            capacity=member.capacity,
-            host=member.host,
-        )
-        for member, share in zip(response.members, response.shares(), strict=True)
-    ]
-
-
-def _labels(member: PreparedMember) -> Labels:
-    return tuple([(label.name, label.value) for label in member.labels])
-
-
-def _traits(member: PreparedMember) -> WorkerTraits:
-    return WorkerTraits(labels=_labels(member), rack=member.rack, capacity=member.capacity, host=member.host)
+    described = [(each.member_id, each.version, each.metadata, each.assignor_state, each.traits) for each in in_order]
+    return place.columns(described, *place.of_units([member.owned for member in in_order]))
 
 
 def assignments_of(
@@ -294,11 +210,11 @@ class _UnitIndices:
         for array in (connector, task, weight, owner, claims):
             array.flags.writeable = False
         return ConnectColumns(
-            member_ids=tuple(said[0] for said in members),
-            member_versions=tuple(said[1] for said in members),
-            member_metadata=tuple(said[2] for said in members),
-            member_assignor_state=tuple(said[3] for said in members),
-            member_traits=tuple(said[4] for said in members),
+            member_ids=tuple(each[0] for each in members),
+            member_versions=tuple(each[1] for each in members),
+            member_metadata=tuple(each[2] for each in members),
+            member_assignor_state=tuple(each[3] for each in members),
+            member_traits=tuple(each[4] for each in members),
             connector_names=self.names,
             unit_connector=connector,
             unit_task=task,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol.units import Partitions, TopicPartition
-from ..api import PartitionGroup, PartitionMember, PartitionMemberAssignment, TopicSpec
+from ..members import PartitionMember, PartitionMemberAssignment, TopicSpec
 from ..ownership import by_name
 from .connect import Integers
 
@@ -64,11 +64,11 @@ class PartitionColumns:
         return TopicPartition(self.topic_names[self.partition_topic[index]], int(self.partition_number[index]))
 
 
-def columns_of(group: PartitionGroup) -> PartitionColumns:
+def columns_of(group_members: Sequence[PartitionMember], topics: Sequence[TopicSpec]) -> PartitionColumns:
     """Return the columns of a group."""
-    members = sorted(group.members, key=lambda member: member.member_id)
+    members = sorted(group_members, key=lambda member: member.member_id)
     wanted: set[str] = set().union(*{member.subscribed for member in members})
-    specs = sorted((spec for spec in group.topics if spec.name in wanted), key=lambda spec: spec.name)
+    specs = sorted((spec for spec in topics if spec.name in wanted), key=lambda spec: spec.name)
     kind, subscribed = _kinds(members, specs)
     counts = np.array([spec.num_partitions for spec in specs], dtype=np.int64)
     begin = np.concatenate(([0], np.cumsum(counts)))

@@ -25,16 +25,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ...assign.api import (
-    Assignor,
-    ConnectAssignment,
-    ConnectAssignor,
-    ConnectGroup,
-    ConnectMember,
-    ConnectorSpec,
-    DelayedWork,
-)
+from ...assign.api import Assignor, ConnectAssignment, ConnectAssignor, ConnectGroup
 from ...assign.convert import assignor_info, members_for_install
+from ...assign.members import ConnectMember, ConnectorSpec, DelayedWork
 from ...assign.sandbox import run_assignor
 from ...protocol.units import TopicPartition, Unit, Units
 

@@ -9,14 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from ...assign.api import (
-    PartitionAssignment,
-    PartitionAssignor,
-    PartitionGroup,
-    PartitionMember,
-    RebalanceProtocol,
-    TopicSpec,
-)
+from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ...assign.members import PartitionMember, TopicSpec
 from ...assign.sandbox import run_assignor
 from ...consumer.validation import given_too_early
 from ...errors import PluginError
