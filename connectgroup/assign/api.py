@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound="Group")
 
-
 AssignmentT = TypeVar("AssignmentT", bound="Assignment")
-
 
 ShareT = TypeVar("ShareT", bound="MemberAssignment")
 

@@ -16,6 +16,7 @@ Delivery is at least once.
     leading      the leader's work between JoinGroup and SyncGroup
     fetching     records, through confluent-kafka
     reading      positions, and fetched records
+    commits      when positions are committed
     offsets      OffsetCommit, OffsetFetch
     client       broker selection
 """
@@ -32,16 +33,17 @@ from typing import Literal
 from ..assign.api import PartitionAssignor
 from ..assign.members import PartitionMemberAssignment
 from ..config.base import checked
-from ..errors import ConfigError, ConnectGroupError
+from ..errors import ConfigError
 from ..protocol.units import Partitions, TopicPartition
 from .callbacks import Event, loaded, notify_listener, notify_plugin_assignor
 from .choice import choose_protocol, join_offers
 from .client import GroupClient
+from .commits import Commits
 from .errors import CommitRefused
 from .fetching import Record
 from .listener import ConsumerRebalanceListener
 from .membership import Membership, Round
-from .offsets import Position, commit
+from .offsets import Position
 from .reading import MAX_FETCHED, Reading
 from .rounds import after_sync, before_joining
 from .settings import ConsumerSettings
@@ -126,28 +128,26 @@ class GroupConsumer:
         self._client = GroupClient(bootstrap, group, client_id)
         self._reading = Reading(self._settings, self._client)
         self._membership = Membership(self._client, self._settings, self._assignors)
+        self._commits = Commits(self._client, self._settings, self._membership, self._reading)
 
         self._owned = NOTHING
         self._taken_over = -1  # generation of the last applied assignment
         self._ended: Round | None = None
-        self._commit_due = 0.0
         self._background: list[asyncio.Task[None]] = []
-        self._keeping: asyncio.Task[None] | None = None
-        self._committing: asyncio.Task[None] | None = None
-        self._commit_turn = asyncio.Lock()
+        self._group_work: asyncio.Task[None] | None = None
         self._polling = False
         self._closed = False
 
     # ------------------------------------------------------------------------------------------ records
 
-    async def poll(self, timeout_s: float = 1.0, *, most: int = MAX_FETCHED) -> list[Record]:
+    async def poll(self, timeout_s: float = 1.0, *, max_records: int = MAX_FETCHED) -> list[Record]:
         """Return the next records, in order within a partition; none if none arrive in time. Performs group work too.
 
         Records returned before count as processed.
 
         Args:
             timeout_s: maximum wait for the first record; a callback or a commit in progress may extend it.
-            most: maximum number of records.
+            max_records: maximum number of records.
 
         Raises:
             FencedInstanceId: another process has this member's ``instance``. This consumer cannot continue.
@@ -166,11 +166,11 @@ class GroupConsumer:
             self._reading.settle()
             give_up = time.monotonic() + timeout_s
             while True:
-                if self._keeping is not None or self._has_work_to_do():
-                    await self._keep_up()
+                if self._group_work is not None or self._has_work_to_do():
+                    await self._run_group_work()
                 if self._membership.changed.is_set():
                     continue  # membership changed meanwhile: handle that before records are returned
-                if records := self._reading.hand_out(most):
+                if records := self._reading.hand_out(max_records):
                     return records
                 left_s = give_up - time.monotonic()
                 if left_s <= 0:
@@ -185,7 +185,7 @@ class GroupConsumer:
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over records until the consumer is closed. Raises as ``poll`` does."""
         while not self._closed:
-            for record in await self.poll(1.0, most=1):
+            for record in await self.poll(1.0, max_records=1):
                 yield record
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
@@ -201,7 +201,7 @@ class GroupConsumer:
             TransportError: no response; the offsets may have been stored.
         """
         if offsets is None:
-            await self._commit(self._reading.uncommitted())
+            await self._commits.commit(self._reading.uncommitted(), self._owned)
             return
         for partition, offset in offsets.items():
             if partition not in self._owned:
@@ -210,12 +210,8 @@ class GroupConsumer:
                 )
             if not isinstance(offset, int) or offset < 0:
                 raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
-        await self._commit({TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()})
-
-    async def _commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        async with self._commit_turn:  # otherwise an older offset could overwrite a newer one
-            taken = await commit(self._client, self._membership, positions)
-            self._reading.committed |= {partition: positions[partition] for partition in taken & self._owned}
+        positions = {TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()}
+        await self._commits.commit(positions, self._owned)
 
     # ------------------------------------------------------------------------------------------ state
 
@@ -273,16 +269,16 @@ class GroupConsumer:
         membership = self._membership
         leave = self._settings.instance is None if leave is None else leave
         try:
-            if self._keeping is not None:
-                await asyncio.wait({self._keeping})
-                if (error := self._keeping.exception()) is not None:
+            if self._group_work is not None:
+                await asyncio.wait({self._group_work})
+                if (error := self._group_work.exception()) is not None:
                     logger.warning("group %s: %s", self._settings.group, error)
             if membership.lease_is_over():
                 membership.lose("no answer from the coordinator for session_timeout_ms", forget_id=False)
             if membership.in_group:
                 await self._revoke(self._owned)
             else:
-                await self._give_up(self._owned)
+                await self._lose(self._owned)
             if membership.round is not None:
                 # Not earlier: a commit may have to wait for the new generation.
                 membership.round.cancel()
@@ -290,18 +286,17 @@ class GroupConsumer:
             if leave:
                 await membership.leave("the consumer is closed")
         finally:
-            tasks = [*self._background, *([self._committing] if self._committing is not None else [])]
-            for task in tasks:
+            for task in (tasks := [*self._background, *self._commits.tasks]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._reading.close()
             await self._client.close()
-        self._raise_trouble()
+        self._raise_callback_error()
 
     def _start(self) -> None:
         if not self._background:
             membership = self._membership
-            self._commit_due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
+            self._commits.schedule()
             self._background = [
                 asyncio.create_task(membership.beat(), name="heartbeats"),
                 asyncio.create_task(membership.watch_topics(), name="topics"),
@@ -309,18 +304,18 @@ class GroupConsumer:
 
     # ------------------------------------------------------------------------------------------ group work
 
-    async def _keep_up(self) -> None:
+    async def _run_group_work(self) -> None:
         """Perform all pending group work before more records are returned.
 
         It runs in a task of its own: a cancelled ``poll`` must not leave a rebalance half done. The next call first
         waits for the end of that task.
         """
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._do_what_is_asked(), name="keeping up")
-        keeping = self._keeping
-        await asyncio.wait({keeping})
-        self._keeping = None
-        keeping.result()
+        if self._group_work is None:
+            self._group_work = asyncio.create_task(self._do_group_work(), name="group work")
+        running = self._group_work
+        await asyncio.wait({running})
+        self._group_work = None
+        running.result()
 
     def _has_work_to_do(self) -> bool:
         membership = self._membership
@@ -331,16 +326,11 @@ class GroupConsumer:
             or (membership.round is None and bool(membership.rejoin))
             or membership.fatal is not None
             or self._owned != self._reading.positions.keys()
-            or self._commit_is_due()
+            or self._commits.is_due()
             or any(task.done() for task in self._background)
         )
 
-    def _commit_is_due(self) -> bool:
-        if self._settings.auto_commit_interval_ms is None or self._membership.round is not None:
-            return False
-        return (self._committing is None or self._committing.done()) and time.monotonic() >= self._commit_due
-
-    async def _do_what_is_asked(self) -> None:
+    async def _do_group_work(self) -> None:
         membership = self._membership
         while True:
             if membership.lease_is_over():
@@ -350,7 +340,7 @@ class GroupConsumer:
                 await self._end_round(task)
             elif membership.round is None and not membership.in_group and self._owned:
                 logger.warning("group %s: lost: %s", self._settings.group, membership.lost_because)
-                await self._give_up(self._owned)
+                await self._lose(self._owned)
             elif membership.fatal is not None:
                 raise membership.fatal
             elif membership.round is None and membership.rejoin:
@@ -358,14 +348,12 @@ class GroupConsumer:
             else:
                 break
         membership.changed.clear()
-        self._raise_trouble()
+        self._raise_callback_error()
         for task in self._background:
             if task.done():
                 task.result()  # a bug: without heartbeats the membership cannot be trusted
-        if self._commit_is_due():
-            self._commit_due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
-            # Run concurrently with reading: a coordinator that does not respond must not delay reading.
-            self._committing = asyncio.create_task(self._commit_if_possible(), name="commit")
+        if self._commits.is_due():
+            self._commits.start(self._owned)
         if new := self._owned - self._reading.positions.keys():
             await self._reading.begin(new)
 
@@ -375,7 +363,7 @@ class GroupConsumer:
         before = before_joining(
             self._protocol, owned=self._owned, subscribed=self._subscribed, in_group=membership.in_group
         )
-        await self._give_up(before.lost)
+        await self._lose(before.lost)
         await self._revoke(before.revoked)
         if self._owned and not membership.in_group:
             return  # membership was lost while a callback ran: the remaining partitions are lost too
@@ -418,9 +406,9 @@ class GroupConsumer:
             ),
         )
         self._owned = step.holds
-        await self._tell("on_assigned", step.added)
+        await self._notify("on_assigned", step.added)
         if step.rejoin:
-            membership.ask_to_rejoin("has given up partitions that others wait for")
+            membership.ask_to_rejoin("revoked partitions that other members need")
         if ended.failure is not None:
             # Another member's assignor may succeed. This member must not lead again, so it leaves.
             await self._revoke(self._owned)
@@ -432,38 +420,31 @@ class GroupConsumer:
         if not partitions:
             return
         await self._reading.stop(partitions)
-        if self._settings.auto_commit_interval_ms is not None:
-            await self._commit_if_possible()
-        await self._tell("on_revoked" if self._membership.in_group else "on_lost", partitions)
-        self._release_units(partitions)
+        await self._commits.before_revocation(self._owned)
+        await self._notify("on_revoked" if self._membership.in_group else "on_lost", partitions)
+        self._release(partitions)
 
-    async def _give_up(self, partitions: Partitions) -> None:
+    async def _lose(self, partitions: Partitions) -> None:
         """Stop reading partitions that may already belong to another member."""
         if not partitions:
             return
         await self._reading.stop(partitions)
-        await self._tell("on_lost", partitions)
-        self._release_units(partitions)
+        await self._notify("on_lost", partitions)
+        self._release(partitions)
 
-    def _release_units(self, partitions: Partitions) -> None:
+    def _release(self, partitions: Partitions) -> None:
         self._owned -= partitions
         self._reading.forget(partitions)
 
-    # ------------------------------------------------------------------------------------------ commits and callbacks
+    # ------------------------------------------------------------------------------------------ callbacks
 
-    async def _commit_if_possible(self) -> None:
-        try:
-            await self.commit()
-        except ConnectGroupError as error:
-            logger.warning("group %s: %s", self._settings.group, error)
-
-    async def _tell(self, event: Event, partitions: Partitions) -> None:
+    async def _notify(self, event: Event, partitions: Partitions) -> None:
         """Call the listener; an exception is stored and raised at the end of ``poll``."""
         if self._listener is not None and partitions:
             failure = await notify_listener(self._listener, event, partitions, self._taken_over)
             self._reading.trouble = self._reading.trouble or failure
 
-    def _raise_trouble(self) -> None:
+    def _raise_callback_error(self) -> None:
         trouble, self._reading.trouble = self._reading.trouble, None
         if trouble is not None:
             raise trouble

@@ -337,7 +337,9 @@ class _Connection(asyncio.Protocol):
         header = failure.header
         if header is None:
             self._refuse(str(failure))
-        elif header.api_key == API_VERSIONS or header.version in _versions(header.api_key):
+        elif header.api_key == API_VERSIONS or (
+            header.api_key in APIS and header.version in APIS[header.api_key].versions
+        ):
             self.conversation.put(header, refusal(header.api_key, failure.code, str(failure)))
         else:
             self._server.complain(self.client_host, str(failure))
@@ -441,10 +443,6 @@ async def _addresses(host: str) -> list[str]:
         host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-def _versions(api_key: int) -> range:
-    return APIS[api_key].versions if api_key in APIS else range(0)
 
 
 _BACKLOG: Final = 1024  # all workers may reconnect at the same time

@@ -62,7 +62,7 @@ async def read(consumer: GroupConsumer, count: int) -> list[Record]:
     records: list[Record] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(records) < count:
-            records += await consumer.poll(1.0, most=count - len(records))
+            records += await consumer.poll(1.0, max_records=count - len(records))
     return records
 
 

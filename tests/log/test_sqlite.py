@@ -20,7 +20,9 @@ import connectgroup
 from connectgroup.errors import LogError
 from connectgroup.log.base import MAX_BATCH_BYTES, Loaded, Log, LogFenced
 from connectgroup.log.sqlite import store as sqlite_store
+from connectgroup.log.sqlite.files import APPLICATION_ID, file_system
 from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.log.sqlite.rows import row_checksum
 from connectgroup.protocol.records.base import Key
 from connectgroup.protocol.records.connect import MemberRecord, Record
 from connectgroup.testing.contracts.log import LogContract, contents, member, newest, opened
@@ -229,7 +231,7 @@ async def test_a_record_of_newer_software_is_not_skipped(
     """KAFKA-18672: a kind or version this software does not know, soundly stored."""
     path = tmp_path / "groups.db"
     await _filled(path)
-    crc = sqlite_store.row_checksum(41, 41, 1, kind, b"g", b"m", value)
+    crc = row_checksum(41, 41, 1, kind, b"g", b"m", value)
     connection = sqlite3.connect(path)
     connection.execute("INSERT INTO records VALUES (41, 41, 1, ?, 'g', 'm', ?, ?)", (kind, value, crc))
     connection.execute(
@@ -391,7 +393,7 @@ def _cut_in_half(path: Path) -> None:
 
 
 def _no_tables(path: Path) -> None:
-    _alter(path, f"PRAGMA application_id = {sqlite_store.APPLICATION_ID}")
+    _alter(path, f"PRAGMA application_id = {APPLICATION_ID}")
     _alter(path, "PRAGMA user_version = 1")
 
 
@@ -456,7 +458,7 @@ def test_a_network_file_system_is_refused_and_a_passing_one_is_warned_of(
     with pytest.raises(LogError, match="network file system"):
         asyncio.run(SqliteLog(tmp_path / "groups.db").open())
     monkeypatch.undo()
-    if sqlite_store.file_system(Path("/dev/shm")) == "tmpfs":
+    if file_system(Path("/dev/shm")) == "tmpfs":
         path = Path("/dev/shm") / f"connectgroup-test-{os.getpid()}.db"
         with caplog.at_level(logging.WARNING):
             asyncio.run(_states(path))

@@ -39,7 +39,7 @@ STORAGE: tuple[Fault, ...] = (
     *at("connectgroup.log.sqlite.store:Store._check_what_is_left", "log/test_sqlite.py log/test_damaged_files.py",
         C("a missing write-ahead log is not noticed",
           "A == 'writing' and B", "False")),
-    *at("connectgroup.log.sqlite.store:Row.key", "log/test_sqlite.py",
+    *at("connectgroup.log.sqlite.rows:Row.key", "log/test_sqlite.py",
         C("a row with a wrong checksum is served (D7)",
           "if A != B: raise E")),
     *at("connectgroup.log.sqlite.lock:LockFile.acquire", "log/test_sqlite.py",

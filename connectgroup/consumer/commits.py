@@ -1,0 +1,68 @@
+"""When a consumer commits its positions: on request, at an interval, and before each revocation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from ..errors import ConnectGroupError
+from ..protocol.units import Partitions, TopicPartition
+from .client import GroupClient
+from .membership import Membership
+from .offsets import Position, commit
+from .reading import Reading
+from .settings import ConsumerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Commits:
+    """The commits of one consumer; one at a time."""
+
+    def __init__(
+        self, client: GroupClient, settings: ConsumerSettings, membership: Membership, reading: Reading
+    ) -> None:
+        self._client, self._settings = client, settings
+        self._membership, self._reading = membership, reading
+        self._due = 0.0
+        self._running: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The automatic commit in progress, if any."""
+        return [self._running] if self._running is not None else []
+
+    async def commit(self, positions: Mapping[TopicPartition, Position], owned: Partitions) -> None:
+        """Commit these positions. Raises as ``GroupConsumer.commit`` does."""
+        async with self._lock:  # otherwise an older offset could overwrite a newer one
+            taken = await commit(self._client, self._membership, positions)
+            self._reading.committed |= {partition: positions[partition] for partition in taken & owned}
+
+    def schedule(self) -> None:
+        """The next automatic commit is due in one interval from now."""
+        self._due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
+
+    def is_due(self) -> bool:
+        """Whether an automatic commit should start now; not during a rebalance, and not beside another one."""
+        if self._settings.auto_commit_interval_ms is None or self._membership.round is not None:
+            return False
+        return (self._running is None or self._running.done()) and time.monotonic() >= self._due
+
+    def start(self, owned: Partitions) -> None:
+        """Commit concurrently with reading: a coordinator that does not respond must not delay reading."""
+        self.schedule()
+        self._running = asyncio.create_task(self._commit_or_log(owned), name="commit")
+
+    async def before_revocation(self, owned: Partitions) -> None:
+        """Commit if automatic commits are enabled; a failure is logged, and the records are read again."""
+        if self._settings.auto_commit_interval_ms is not None:
+            await self._commit_or_log(owned)
+
+    async def _commit_or_log(self, owned: Partitions) -> None:
+        try:
+            await self.commit(self._reading.uncommitted(), owned)
+        except ConnectGroupError as error:
+            logger.warning("group %s: %s", self._settings.group, error)
