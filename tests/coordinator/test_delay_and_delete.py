@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, PolicyViolation
+from connectgroup.errors import FencedMemberEpoch, GroupIdNotFound, NonEmptyGroup, PolicyViolation
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
@@ -174,3 +174,20 @@ async def test_a_delay_that_ends_while_the_coordinator_stands_still_waits_for_wh
         assert await waiting_ms(coordinator) != []
         await asyncio.sleep(1.1)
         assert await waiting_ms(coordinator) == []
+
+
+async def test_delay_that_ended_while_the_coordinator_was_suspended_does_not_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S15: messages that arrived meanwhile are read first, which takes a moment and not the whole delay again."""
+    loop = asyncio.get_running_loop()
+    async with serving(group=settings(scheduled_delay_ms=60_000)) as coordinator:
+        await change(coordinator, add("c"))
+        epoch = (await ask(coordinator, beat("a"))).member_epoch
+        await ask(coordinator, beat("b"))
+        assert (await ask(coordinator, beat("a", epoch + 7))).error_code == FencedMemberEpoch.code
+        assert (await look(coordinator)).delayed
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 80)
+        await asyncio.sleep(5)
+        assert not (await look(coordinator)).delayed

@@ -19,13 +19,14 @@ from connectgroup.group.connect.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.common import each_unit
-from connectgroup.protocol.messages.describe import DeleteResponse, DescribeResponse
+from connectgroup.protocol.messages.describe import DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Kind
 from connectgroup.protocol.records.connect import ConnectorRecord
 from connectgroup.protocol.units import Unit
 
 from .builders import (
+    GROUP,
     Fault,
     FaultyLog,
     add,
@@ -380,3 +381,19 @@ async def test_a_task_list_and_its_target_are_one_batch() -> None:
         answer = await ask(coordinator, beat("a", joined.member_epoch))
         assert answer.assignment is not None
         assert sorted(each_unit(answer.assignment.units)) == [Unit("c", number) for number in (-1, 0, 1, 2)]
+
+
+async def test_response_without_a_record_waits_for_the_records_of_its_turn() -> None:
+    """D1: it was decided on a state that the log may never have."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        log.gate = asyncio.Event()
+        turns = coordinator.turns
+        writing = send(coordinator, beat("a"))
+        reading = send(coordinator, DescribeRequest(group_ids=(GROUP,)))
+        await asyncio.sleep(5)
+        assert not writing.done()
+        assert not reading.done()
+        log.gate.set()
+        await asyncio.gather(writing, reading)
+        assert coordinator.turns == turns + 1, "one turn, or this shows nothing"

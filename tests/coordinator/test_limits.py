@@ -55,3 +55,12 @@ async def test_a_group_named_several_times_is_described_once() -> None:
         answer = await send(coordinator, DescribeRequest(group_ids=(GROUP, "other", GROUP, GROUP)))
         assert isinstance(answer, DescribeResponse)
         assert [group.group_id for group in answer.groups] == [GROUP, "other"]
+
+
+async def test_requests_for_unknown_groups_allocate_no_group() -> None:
+    """Any client may ask for any name, and for another one each time."""
+    async with serving() as coordinator:
+        for number in range(3):
+            await send(coordinator, DescribeRequest(group_ids=(f"nobody-{number}",)))
+            await ask(coordinator, beat("a", 7, group_id=f"nobody-{number}"))
+        assert not coordinator._groups

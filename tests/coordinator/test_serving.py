@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from pathlib import Path
 
 import pytest
@@ -358,3 +360,16 @@ async def test_what_a_coordinator_does_not_serve_it_says() -> None:
     async with serving() as coordinator:
         with pytest.raises(InvalidRequest, match="ApiVersionsRequest"):
             await coordinator.handle(ApiVersionsRequest(), client_host="test")
+
+
+async def test_closed_coordinator_is_not_kept_in_memory_by_its_timers() -> None:
+    """KAFKA-19857"""
+    coordinator = Coordinator(FaultyLog(), settings(session_timeout_ms=3_600_000))
+    await coordinator.start()
+    await ask(coordinator, beat("a"))
+    await coordinator.close()
+    gone = weakref.ref(coordinator)
+    del coordinator
+    await tick()
+    gc.collect()
+    assert gone() is None

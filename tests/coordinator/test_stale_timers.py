@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -240,3 +241,46 @@ async def test_refused_append_of_another_group_leaves_the_session_timer_armed() 
         await asyncio.wait_for(third, 5)
         await asyncio.sleep(11)
         assert await members(coordinator) == {}
+
+
+C, D = Unit("c"), Unit("d")
+
+
+C, D = Unit("c"), Unit("d")
+
+
+async def test_cancelled_rebalance_timer_does_nothing_at_its_deadline() -> None:
+    """KAFKA-8896: a revocation was acknowledged in time."""
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with serving() as coordinator:
+        await change(coordinator, add("c"))
+        await change(coordinator, add("d"))
+        epoch = (await ask(coordinator, beat("a", rebalance_timeout_ms=1_000))).member_epoch
+        await ask(coordinator, beat("b"))
+        told = await ask(coordinator, beat("a", epoch, frozenset({C, D})))
+        assert told.assignment is not None
+        await ask(coordinator, beat("a", told.member_epoch, units_of(told.assignment.units)))
+        await asyncio.sleep(3)
+        assert {member.member_id for member in (await look(coordinator)).members} == {"a", "b"}
+    assert not faults
+
+
+async def test_each_computing_member_has_its_own_rebalance_timeout() -> None:
+    """L5: one timer, set to a later time first and then to an earlier one."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a", client_assignors=OFFERED, rebalance_timeout_ms=60_000))
+        await ask(coordinator, beat("b", client_assignors=OFFERED, rebalance_timeout_ms=2_000))
+        prepared = await send(coordinator, PrepareRequest(group_id=GROUP, member_id="a", member_epoch=0))
+        assert isinstance(prepared, PrepareResponse)
+        failed = InstallRequest(
+            group_id=GROUP, member_id="a", member_epoch=0, group_epoch=prepared.group_epoch, error=1, message="no"
+        )
+        assert isinstance(await send(coordinator, failed), InstallResponse)
+        computation = coordinator._groups[GROUP].computation
+        assert computation is not None
+        assert (computation.member_id, computation.failures) == ("b", 1)
+        await asyncio.sleep(3)
+        computation = coordinator._groups[GROUP].computation
+        assert computation is not None
+        assert (computation.member_id, computation.failures) == ("a", 2)

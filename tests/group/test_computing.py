@@ -33,6 +33,9 @@ from connectgroup.protocol.units import Unit, Units
 
 from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
 
+FOO = tasks(foo=[-1, 0, 1])
+
+
 A = info("a", 0, 3)
 COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
 
@@ -510,3 +513,33 @@ def test_a_heartbeat_between_prepare_and_install_does_not_spoil_the_install(pair
     assert pair.prepare("A", 3).group_epoch == 5
     assert told(pair.heartbeat("A", 3)) == (4, ["foo", "foo-0"])
     assert pair.install("A", 3, 5, {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}).error_code == 0
+
+
+def test_session_timer_of_a_member_that_joins_with_compute_assignment() -> None:
+    """S14: without the timer nothing would ever remove the member."""
+    scene = Scene(settings=settings())
+    assert scene.join("m1", info()).error_code == ComputeAssignment.code
+    assert scene.last is not None
+    assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000) in scene.last.timers
+
+
+def test_assignment_with_one_unit_twice_and_one_missing_is_rejected() -> None:
+    """S9: the number of units is right."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO, "m2": ()})
+    for member_id, owned in (("m1", FOO), ("m2", frozenset())):
+        scene.heartbeat(member_id, 10, owned, full=True, assignors=(info(),))
+    epoch = scene.current("m1").epoch
+    scene.prepare("m1", epoch)
+    share = {"m1": tasks(foo=[-1, 0]), "m2": tasks(foo=[0])}
+    answer = scene.install("m1", epoch, scene.group.epoch, share)
+    assert answer.error_code == InvalidAssignment.code
+    assert scene.group.target_epoch < scene.group.epoch
+
+
+def test_described_computing_member_is_empty_after_the_install() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, assignors=(info(),))
+    assert describe(scene.group).computing_member == "m1"
+    scene.prepare("m1", 10)
+    scene.install("m1", 10, scene.group.epoch, {"m1": FOO})
+    assert describe(scene.group).computing_member == ""

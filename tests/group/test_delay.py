@@ -6,14 +6,18 @@ import pytest
 
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.timers import on_load
-from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
 from connectgroup.protocol.messages.common import grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import DelayRecord, GroupRecord
-from connectgroup.protocol.units import Units
+from connectgroup.protocol.units import NO_UNITS, Units
 
 from .builders import GROUP, FixedAssignor, Scene, info, names, round_robin, settings, tasks, told
+
+FOO = tasks(foo=[-1, 0, 1])
+BAR = tasks(bar=[-1, 0])
+
 
 DELAY_MS = 60_000
 ONE, TWO, THREE = tasks(foo=[-1, 0]), tasks(foo=[1, 2]), tasks(foo=[3, 4])
@@ -283,3 +287,95 @@ class TestAnAssignorsOwnDelay:
         last = asked.group.latest_rebalance
         assert last is not None
         assert last.causes == ("the delay that the assignor asked for is over",)
+
+
+def test_assignment_without_a_delay_ends_the_delay_of_the_one_before() -> None:
+    """An assignment replaces the delayed units of the one before."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    for reason, held, delay_ms in ((1, tasks(foo=[1]), 5_000), (2, NO_UNITS, 0)):
+        scene.heartbeat("m1", 10, assignors=(info(reason=reason),))
+        scene.prepare("m1", 10)
+        request = InstallRequest(
+            group_id=GROUP,
+            member_id="m1",
+            member_epoch=10,
+            group_epoch=scene.group.epoch,
+            members=(InstalledMember(member_id="m1", units=grouped(FOO - held)),),
+            delayed=grouped(held),
+            delay_ms=delay_ms,
+        )
+        assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+        assert list(scene.group.delays) == ([""] if held else [])
+    assert scene.last is not None
+    assert CancelTimer(TimerKey(TimerKind.DELAY, GROUP)) in scene.last.timers
+
+
+@pytest.mark.parametrize(("jump_ms", "left_ms"), [(0, 60_000), (-3_600_000, 60_000), (3_600_000, 0)])
+def test_described_delay_is_within_zero_and_the_whole_delay_after_a_clock_jump(jump_ms: int, left_ms: int) -> None:
+    """F14: people and assignors decide by it."""
+    shares = {"m1": FOO, "m2": BAR}
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members=shares
+    )
+    scene.expire(TimerKind.SESSION, "m2")
+    assert [work.left_ms for work in describe(scene.group, scene.now_ms + jump_ms).delayed] == [left_ms]
+
+
+def test_delay_requested_by_an_assignor_is_at_least_one_second() -> None:
+    """L2: an assignor that always asks for the shortest delay would keep the group busy with nothing else."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, assignors=(info(),))
+    scene.prepare("m1", 10)
+    request = InstallRequest(
+        group_id=GROUP,
+        member_id="m1",
+        member_epoch=10,
+        group_epoch=11,
+        members=(InstalledMember(member_id="m1", units=grouped(FOO)),),
+        delay_ms=1,
+    )
+    assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+    assert scene.last is not None
+    assert SetTimer(TimerKey(TimerKind.DELAY, GROUP), 1_000) in scene.last.timers
+
+
+def test_units_of_a_draining_member_that_expires_are_not_delayed() -> None:
+    """Its target assignment still holds units only because of the limit of moves a round."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000, max_moves=1),
+        epoch=10,
+        connectors={"foo": 2},
+        members={"m1": FOO, "m2": ()},
+    )
+    scene.heartbeat("m1", 10, FOO, full=True, draining=True)
+    scene.expire(TimerKind.SESSION, "m1")
+    assert scene.group.delays == {}
+
+
+def test_units_delayed_for_a_lost_member_are_not_delayed_again_by_an_assignor() -> None:
+    """They are described once, and their delay is over with that of the lost member."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO, "m2": BAR}
+    )
+    for member_id, owned in (("m1", FOO), ("m2", BAR)):
+        scene.heartbeat(member_id, 10, owned, full=True, assignors=(info(),))
+    scene.prepare("m1", 10)
+    scene.install("m1", 10, scene.group.epoch, {"m1": FOO, "m2": BAR})
+    for member_id, owned in (("m1", FOO), ("m2", BAR)):
+        scene.heartbeat(member_id, 10, owned)
+    scene.expire(TimerKind.SESSION, "m2")
+    epoch = scene.current("m1").epoch
+    delayed = tasks(foo=[1]) | BAR
+    scene.prepare("m1", epoch)
+    request = InstallRequest(
+        group_id=GROUP,
+        member_id="m1",
+        member_epoch=epoch,
+        group_epoch=scene.group.epoch,
+        members=(InstalledMember(member_id="m1", units=grouped(FOO - delayed)),),
+        delayed=grouped(delayed),
+        delay_ms=600_000,
+    )
+    assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+    shown = {work.member_id: units_of(work.units) for work in describe(scene.group, scene.now_ms).delayed}
+    assert shown == {"": tasks(foo=[1]), "m2": BAR}

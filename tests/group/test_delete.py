@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
+from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.timers import CancelTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.base import Tombstone
 
 from .builders import GROUP, Scene, added, settings, tasks
 from .invariants import compacted, picture
+
+FOO = tasks(foo=[-1, 0, 1])
 
 
 @pytest.fixture
@@ -81,3 +85,21 @@ def test_what_is_held_back_goes_with_it(scene: Scene) -> None:
 def test_a_name_that_cannot_be_one(name: str) -> None:
     scene = Scene(settings=settings(), group=Group(name), check_replay=False)
     assert deleted(scene, name).error_code == InvalidGroupId.code
+
+
+def test_task_statuses_end_with_the_group() -> None:
+    """A group created again under the name would describe the states of the first."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, statuses=(TaskStatus(connector="foo", task=1, owner_epoch=10, state=1),))
+    scene.leave("m1")
+    assert scene.group.statuses
+    scene.act(DeleteRequest(group_ids=(GROUP,)))
+    assert not scene.group.statuses
+    assert not replay(GROUP, scene.log).statuses
+
+
+def test_unknown_group_is_described_with_an_error() -> None:
+    """Not as an empty group: an operator may have mistyped its name."""
+    shown = describe(Scene(settings=settings()).group)
+    assert (shown.error_code, shown.group_id, shown.state) == (GroupIdNotFound.code, GROUP, "")
+    assert shown.error_message == "GroupId: got 'workers'; there is no such group"

@@ -14,6 +14,7 @@ from connectgroup.errors import (
     GroupMaxSizeReached,
     UnknownMemberId,
 )
+from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.state import Group
 from connectgroup.group.connect.timers import on_load, rebalance
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
@@ -456,3 +457,17 @@ def test_what_an_expelled_member_had_waits_for_nobody(rest: Scene, fixed: FixedA
     rest.expire(TimerKind.SESSION, "m1")
     assert told(rest.heartbeat("m0", 100)) == (101, ["foo", "foo-0", "foo-1", "foo-2", "foo-3"])
     assert given(rest.heartbeat("m0", 101, foo(-1, 0, 1, 2, 3))) is None
+
+
+def test_timers_of_a_member_that_leaves_are_cancelled() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1), "m2": ()})
+    scene.leave("m1")
+    assert scene.last is not None
+    for kind in (TimerKind.SESSION, TimerKind.REBALANCE):
+        assert CancelTimer(TimerKey(kind, GROUP, "m1")) in scene.last.timers
+
+
+def test_group_is_described_as_empty_after_the_last_member_leaves() -> None:
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
+    scene.leave("m1")
+    assert describe(scene.group).state == "Empty"

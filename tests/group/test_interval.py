@@ -10,6 +10,9 @@ from connectgroup.group.kernel.timers import SetTimer, TimerKind
 
 from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, told
 
+FOO = tasks(foo=[-1, 0, 1])
+
+
 INTERVAL_MS = 5_000
 
 
@@ -93,3 +96,20 @@ def test_members_that_compute_are_asked_once_for_a_burst() -> None:
     assert scene.group.computation.epoch == epoch, "nobody is asked yet"
     scene.expire(TimerKind.COMPUTE)
     assert (scene.group.computation.epoch, scene.group.computation.member_id) == (epoch + 3, "m1")
+
+
+def test_clock_that_was_set_back_does_not_postpone_a_computation() -> None:
+    """F14: no member would compute until the clock has caught up."""
+    fixed = FixedAssignor()
+    fixed.shares = {"m1": FOO}
+    scene = Scene.at_rest(
+        settings(fixed, assignment_interval_ms=5_000), epoch=10, connectors={"foo": 2}, members={"m1": FOO}
+    )
+    scene.join("m2")
+    scene.now_ms += 1_000
+    scene.join("m3")
+    assert fixed.calls == 1, "within the interval"
+    scene.now_ms -= 900_000
+    scene.heartbeat("m1", 10)
+    assert fixed.calls == 2
+    assert scene.group.target_epoch == scene.group.epoch

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.group.connect.describe import describe, state_name
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import TargetRecord
 from connectgroup.protocol.units import Units
 
 from .builders import FixedAssignor, Scene, info, settings, tasks
+
+FOO = tasks(foo=[-1, 0, 1])
+
 
 ALL = tasks(foo=[-1, *range(8)])
 
@@ -137,3 +142,12 @@ class TestDraining:
         pair.heartbeat("m2", 10)
         assert pair.group.epoch == epoch
         assert pair.group.members["m2"].draining
+
+
+def test_new_connector_is_assigned_while_all_members_drain() -> None:
+    """They keep their units, and no other member could take the new ones."""
+    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    scene.heartbeat("m1", 10, FOO, full=True, draining=True)
+    scene.update(ConnectorChange(connector="bar", config=entries({"name": "bar"})))
+    assert scene.group.target_epoch == scene.group.epoch == 12
+    assert scene.group.target("m1").units == FOO | tasks(bar=[-1])

@@ -12,6 +12,7 @@ from connectgroup.group.connect.settings import ServerAssignment
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
 from connectgroup.protocol.messages.common import entries, grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.records.connect import TargetState
 
 from .builders import Scene, round_robin, settings, tasks
 
@@ -87,3 +88,27 @@ def test_an_answer_that_cannot_even_be_judged_keeps_nobody_out(answer: Any, reas
     error = describe(scene.group, scene.now_ms).assignor_error
     assert error.startswith("server-side assignor own: ")
     assert reason in error
+
+
+def test_assignor_input_holds_runnable_units_only() -> None:
+    """No task of a paused connector, no unit of a stopped or deleted one, and none of these as a current assignment."""
+    asked: list[PrepareResponse] = []
+
+    def spy(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+        asked.append(question)
+        return round_robin(question)
+
+    more = settings(server_assignor="spy", server_assignors={"spy": spy})
+    shares = {"m1": FOO | BAR, "m2": tasks(gone=[-1, 0], off=[-1])}
+    connectors = {"foo": 2, "bar": 1, "gone": 1, "off": 0}
+    scene = Scene.at_rest(more, epoch=10, connectors=connectors, members=shares)
+    for change in (
+        ConnectorChange(connector="gone", delete=True),
+        ConnectorChange(connector="off", target_state=TargetState.STOPPED),
+        ConnectorChange(connector="bar", target_state=TargetState.PAUSED),
+    ):
+        assert scene.update(change).error_code == 0
+        shown = [unit for share in asked[-1].shares() for unit in share]
+        assert set(shown) <= scene.group.runnable.keys()
+        assert scene.group.target_epoch == scene.group.epoch, "the answer is legal"
+    assert [(c.connector, c.num_tasks) for c in asked[-1].connectors] == [("bar", 0), ("foo", 2)]

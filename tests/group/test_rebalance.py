@@ -7,6 +7,8 @@ after its former owner has reported a set without it.
 
 from __future__ import annotations
 
+import pytest
+
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.describe import state_name
 from connectgroup.group.connect.state import replay
@@ -332,3 +334,24 @@ def test_members_and_records_leave_the_core_in_one_order(fixed: FixedAssignor) -
         written.append(repr(scene.records))
         assert scene.records
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("how", ["left", "silent", "fenced"])
+def test_downtime_is_counted_from_the_removal_of_the_owner(how: str) -> None:
+    """Not from its last heartbeat: the last time in the log may be long past."""
+    fixed = FixedAssignor()
+    scene = Scene.at_rest(
+        settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0]), "m2": ()}
+    )
+    fixed.shares = {"m2": tasks(foo=[-1, 0])}
+    if how == "left":
+        scene.leave("m1")
+    elif how == "silent":
+        scene.expire(TimerKind.SESSION, "m1")
+    else:
+        scene.heartbeat("m1", 99)
+    scene.now_ms += 120
+    scene.heartbeat("m2", 10)
+    last = scene.group.latest_rebalance
+    assert last is not None
+    assert (last.moved, last.max_downtime_ms) == (2, 120)

@@ -8,7 +8,7 @@ from connectgroup.group.kernel.timers import SetTimer, TimerKind
 from connectgroup.protocol.messages.common import entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import MemberRecord, TargetMemberRecord
-from connectgroup.protocol.units import Unit
+from connectgroup.protocol.units import NO_UNITS, Unit
 
 from .builders import (
     GROUP,
@@ -24,6 +24,10 @@ from .builders import (
     tasks,
     told,
 )
+
+BAR = tasks(bar=[-1, 0])
+FOO = tasks(foo=[-1, 0, 1])
+
 
 DELAY_MS = 60_000
 ONE, TWO, THREE = tasks(foo=[-1, 0]), tasks(foo=[1, 2]), tasks(foo=[3, 4])
@@ -314,3 +318,16 @@ def test_the_timer_of_a_delay_is_set_once_and_for_all() -> None:
     ensure_computation(scene)
     assert scene.last is not None
     assert not [t for t in scene.last.timers if isinstance(t, SetTimer) and t.key.kind is TimerKind.DELAY]
+
+
+def test_member_that_rejoins_draining_does_not_get_its_delayed_units() -> None:
+    """They would be started there and moved away again."""
+    scene = Scene.at_rest(
+        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO, "m2": BAR}
+    )
+    scene.expire(TimerKind.SESSION, "m2")
+    scene.heartbeat("m1", 10, FOO)
+    answer = scene.heartbeat("m2", 0, NO_UNITS, full=True, draining=True)
+    assert not scene.group.target("m2").units
+    assert answer.assignment is None or not answer.assignment.units
+    assert scene.group.target("m1").units == FOO | BAR

@@ -13,11 +13,15 @@ from connectgroup.errors import (
 from connectgroup.group.connect.describe import describe, state_name
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.connect import CurrentRecord, MemberRecord, MemberState, TargetMemberRecord
 from connectgroup.protocol.units import Unit
 
 from .builders import GROUP, FixedAssignor, Scene, info, names, settings, tasks, told
+
+FOO = tasks(foo=[-1, 0, 1])
+
 
 ONE, TWO = tasks(foo=[-1, 0, 1]), tasks(foo=[2, 3, 4])
 
@@ -243,3 +247,13 @@ def test_joining_again_ends_what_it_was_given_time_for(rest: Scene, fixed: Fixed
     rest.join("m2", instance="i2")
     assert rest.last is not None
     assert CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m2")) in rest.last.timers
+
+
+def test_units_of_a_static_member_that_left_temporarily_are_described_as_waiting() -> None:
+    scene = Scene.at_rest(
+        settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO, "m2": ()}, instances={"m1": "i1"}
+    )
+    scene.heartbeat("m1", 10, statuses=(TaskStatus(connector="foo", task=1, owner_epoch=10, state=1, message="busy"),))
+    scene.go_away("m1", "i1")
+    [connector] = describe(scene.group).connectors
+    assert {(unit.member_id, unit.state, unit.message) for unit in connector.units} == {("m1", "WAITING", "")}

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, UnsupportedAssignor
-from connectgroup.group.connect.handle import GroupRequest, handle
+from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, NotCoordinator, UnsupportedAssignor
+from connectgroup.group.connect.handle import GroupRequest, handle, refusal
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
-from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, entries, grouped
+from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, RestartRequest, entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
@@ -331,3 +331,26 @@ def test_describe_and_delete_answer_a_bad_group_id_with_invalid_group_id(group_i
         assert (answer.group_id, answer.error_code) == (group_id, InvalidGroupId.code)
         assert answer.error_message is not None
         assert answer.error_message.startswith("GroupId: got ")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        HeartbeatRequest(group_id="gone", member_id="m", member_epoch=3),
+        PrepareRequest(group_id="gone", member_id="m", member_epoch=3),
+        InstallRequest(group_id="gone", member_id="m", member_epoch=3, group_epoch=3),
+        UpdateConnectorsRequest(group_id="gone", changes=()),
+        DescribeRequest(group_ids=("gone",)),
+        DeleteRequest(group_ids=("gone",)),
+        RestartRequest(group_id="gone", member_id="m"),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_refusal_carries_the_error_where_the_response_type_has_it(request_: GroupRequest) -> None:
+    """Two responses have one error for each group and none of their own."""
+    answer: Any = refusal(request_, NotCoordinator("another has taken over"))
+    unit_indices: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}
+    inside = unit_indices.get(type(answer))
+    for told in getattr(answer, inside) if inside else (answer,):
+        assert (told.error_code, told.error_message) == (NotCoordinator.code, "another has taken over")
+        assert getattr(told, "group_id", "gone") == "gone"

@@ -87,7 +87,7 @@ KAFKA-16198: a part of the target, where names were not known yet, was taken for
     member/test_machine.py::test_a_null_assignment_leaves_everything_as_it_is
 KAFKA-16375: the reconciliation of a former life was applied in the next one
     test_member.py::test_what_a_worker_was_at_when_it_lost_everything_is_not_finished_in_its_next_life
-    worker/test_reviewed.py::test_what_starts_while_everything_is_being_lost_is_stopped_too
+    worker/test_perform.py::test_unit_that_starts_during_a_loss_is_stopped_too
     worker/test_perform.py::test_what_was_queued_before_a_loss_is_void
 KAFKA-16251, KAFKA-16258: a fenced member spoke, and a stale one had not let go
     test_member.py::test_a_worker_that_is_fenced_says_no_word_before_everything_has_stopped

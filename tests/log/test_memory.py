@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from connectgroup.errors import LogError
-from connectgroup.log.base import MAX_BATCH_BYTES, EncodedRecord, Log, LogFenced
+from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, EncodedRecord, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.testing.contracts.log import LogContract, member, opened
+from connectgroup.testing.contracts.log import LogContract, contents, member, opened
+from connectgroup.wire.record_codec import encode_record
 
 
 class TestMemoryLog(LogContract):
@@ -43,3 +44,16 @@ async def test_a_group_whose_bytes_do_not_decode_is_refused_and_the_others_are_s
         assert loaded["g"] == (member("a", group="g"),)
         assert isinstance(loaded["h"], LogError)
         assert "batch 1, group h" in str(loaded["h"])
+
+
+@pytest.mark.asyncio
+async def test_batch_limit_counts_keys_and_values() -> None:
+    """D9, to the byte."""
+    record = member("a" * 200, group="g" * 100)
+    size = len(encode_record(record) or b"") + 200 + 100
+    async with opened(MemoryLog(max_batch_bytes=size)) as log:
+        await log.append([record])
+        assert await contents(log, "g" * 100) == [record]
+    async with opened(MemoryLog(max_batch_bytes=size - 1)) as log:
+        with pytest.raises(AppendRefused, match=f"takes {size} bytes; allowed: up to {size - 1}"):
+            await log.append([record])

@@ -23,6 +23,7 @@ from connectgroup.log.sqlite import store as sqlite_store
 from connectgroup.log.sqlite.files import APPLICATION_ID, file_system
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.rows import row_checksum
+from connectgroup.log.sqlite.store import Store
 from connectgroup.protocol.records.base import Key
 from connectgroup.protocol.records.connect import MemberRecord, Record
 from connectgroup.testing.contracts.log import LogContract, contents, member, newest, opened
@@ -492,3 +493,56 @@ async def test_many_appends_at_a_time_share_a_commit(tmp_path: Path) -> None:
         for number in range(64):
             await log.append([member(f"x{number}")])
         assert wal.stat().st_size - start > 4 * together
+
+
+def _synchronous(store: Store) -> int:
+    assert store._connection is not None
+    (value,) = store._connection.execute("PRAGMA synchronous").fetchone()
+    return int(value)
+
+
+@pytest.mark.asyncio
+async def test_every_connection_is_opened_with_synchronous_full(tmp_path: Path) -> None:
+    """NORMAL (1) may lose an acknowledged commit with the machine; FULL is 2. A test cannot pull the plug."""
+    log = SqliteLog(tmp_path / "groups.db")
+    async with opened(log):
+        assert await log._run(_synchronous) == 2
+        await log._run(Store._drop_connection)  # as after any failure
+        await log.append([member("a")])
+        assert await log._run(_synchronous) == 2
+
+
+@pytest.mark.asyncio
+async def test_changed_value_of_the_same_length_fails_its_checksum(tmp_path: Path) -> None:
+    """D7: the value still decodes, under its own key, and the lengths agree."""
+    path = tmp_path / "groups.db"
+    async with opened(SqliteLog(path)) as log:
+        await log.append([member("a", host="10.0.0.1")])
+    connection = sqlite3.connect(path)
+    (value,) = connection.execute("SELECT value FROM records").fetchone()
+    assert b"10.0.0.1" in value
+    connection.execute("UPDATE records SET value = ?", (value.replace(b"10.0.0.1", b"10.0.0.2"),))
+    connection.commit()
+    connection.close()
+    async with opened(SqliteLog(path)) as log:
+        assert "its checksum is" in str((await log.load("g"))["g"])
+
+
+@pytest.mark.asyncio
+async def test_record_of_a_later_coordinator_epoch_than_the_log_is_an_error(tmp_path: Path) -> None:
+    """D4: the epoch of the log was set back, so it would fence no writer any more."""
+    path = tmp_path / "groups.db"
+    for _ in range(3):
+        async with opened(SqliteLog(path)) as log:
+            pass
+    async with opened(SqliteLog(path)) as log:
+        await log.append([member("a")])
+        assert log.epoch == 4
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE meta SET value = 0 WHERE name = 'epoch'")
+    connection.commit()
+    connection.close()
+    async with opened(SqliteLog(path)) as log:
+        loaded = (await log.load("g"))["g"]
+        assert isinstance(loaded, LogError)
+        assert "it is of coordinator epoch 4, the log is at 1" in str(loaded)

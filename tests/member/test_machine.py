@@ -645,3 +645,94 @@ def test_a_worker_that_restarts_announces_its_return(
     machine.close(temporarily=True, returns=True)
     request = say(machine)
     assert (request.member_epoch, request.returns) == (epoch, returns)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("has stopped everything", -2),
+        ("one stop failed", -1),
+        ("has lost everything", -1),
+        ("goes for good", -1),
+        ("has no static name", -1),
+    ],
+)
+def test_epoch_minus_two_is_sent_only_after_every_unit_has_stopped(how: str, says: int) -> None:
+    """X6: its successor gets the same units under the same tokens, and a unit that still runs could write with them."""
+    name = None if how == "has no static name" else "i"
+    member = Member(MemberSettings(group_id="g", member_id="m", instance_id=name))
+    request = member.next_request(0)
+    assert request is not None
+    units = frozenset({Unit("c"), Unit("c", 0)})
+    member.on_response(
+        request,
+        HeartbeatResponse(member_epoch=3, assignment=MemberAssignment(units=grouped(units)), coordinator_epoch=1),
+    )
+    assert member.owned.keys() == units
+    if how == "has lost everything":
+        request = member.next_request(1)
+        assert request is not None
+        member.on_response(request, HeartbeatResponse(error_code=FencedMemberEpoch.code, coordinator_epoch=1))
+        member.mark_lost()
+    else:
+        member.mark_revoked(units - {Unit("c", 0)} if how == "one stop failed" else units)
+    member.close(temporarily=how != "goes for good")
+    leave = member.next_request(2)
+    assert leave is not None
+    assert leave.member_epoch == says
+
+
+def in_the_group(*, owned: frozenset[Unit] = frozenset()) -> Member:
+    """A member at epoch 3, answered and with nothing to say."""
+    member = Member(MemberSettings(group_id="g", member_id="m"))
+    request = member.next_request(0)
+    assert request is not None
+    assignment = MemberAssignment(units=grouped(owned))
+    member.on_response(request, HeartbeatResponse(member_epoch=3, assignment=assignment, coordinator_epoch=1))
+    assert member.phase is Phase.MEMBER
+    assert not member.has_unsent_changes
+    return member
+
+
+def test_drain_is_sent_at_once_with_all_owned_units_and_only_once() -> None:
+    units = frozenset({Unit("c"), Unit("c", 0)})
+    member = in_the_group(owned=units)
+    member.drain()
+    assert member.has_unsent_changes
+    request = member.next_request(1)
+    assert request is not None
+    assert request.draining
+    assert request.owned is not None
+    assert units_of(request.owned) == units
+    member.on_response(request, HeartbeatResponse(member_epoch=3, coordinator_epoch=1))
+    member.drain()
+    assert not member.has_unsent_changes
+
+
+def test_failure_of_an_abandoned_heartbeat_is_ignored() -> None:
+    """Its connection is closed after the next request has been sent; the response to that one is still expected."""
+    member = in_the_group()
+    first, second = member.next_request(1), member.next_request(2)
+    assert first is not None
+    assert second is not None
+    member.on_no_answer(first)
+    member.on_response(second, HeartbeatResponse(member_epoch=4, coordinator_epoch=1))
+    assert member.epoch == 4
+    assert not member.has_unsent_changes
+
+
+def test_member_fenced_while_it_leaves_sends_one_leave_and_does_not_rejoin() -> None:
+    """The response to its last heartbeat arrives after everything has been stopped."""
+    member = in_the_group(owned=frozenset({Unit("c", 0)}))
+    request = member.next_request(1)
+    assert request is not None
+    member.mark_revoked([Unit("c", 0)])
+    member.close("shut down")
+    fenced = HeartbeatResponse(error_code=FencedMemberEpoch.code, coordinator_epoch=1)
+    assert [type(action) for action in member.on_response(request, fenced)] == [Lose]
+    member.mark_lost()
+    leave = member.next_request(2)
+    assert leave is not None
+    assert (leave.member_epoch, leave.cause) == (-1, "shut down")
+    member.close("once more")
+    assert member.next_request(3) is None

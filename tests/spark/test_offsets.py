@@ -346,3 +346,40 @@ def test_a_group_made_anew_goes_on_where_the_one_before_stood(store: OffsetStore
         put(store, before, one("a", 12, 14))
     assert after.owner_epoch == 1
     assert token(4_294_967_295 // 2, 2**31 - 1) < 2**63, "it fits SQLite's integers"
+
+
+def test_claim_fences_the_former_owner_before_the_first_write(store: OffsetStore) -> None:
+    """X5: fence, then read the positions. Rows written in between would be read a second time."""
+    store.claim(owner(1, 0, tasks=2), every)
+    store.commit(owner(1, 0, tasks=2), one("a", 0, 10))
+    assert store.claim(owner(2, 1, tasks=2), every) == {"a": 10}
+    with pytest.raises(Fenced, match="a belongs to owner epoch 2, ours is 1"):
+        store.commit(owner(1, 0, tasks=2), one("a", 10, 20))
+
+
+def test_slice_of_a_later_owner_cannot_be_claimed(store: OffsetStore) -> None:
+    """X1: neither the fence of the task nor that of the layout would reject it."""
+    store.claim(owner(5, 1, tasks=2), every)
+    store.commit(owner(5, 1, tasks=2), one("a", 0, 10))
+    with pytest.raises(Fenced, match="a belongs to owner epoch 5, ours is 3"):
+        store.claim(owner(3, 0, tasks=2), every)
+    assert store.claim(owner(3, 0, tasks=2), lambda _: False) == {}
+
+
+def test_offset_store_is_opened_with_synchronous_full(store: OffsetStore) -> None:
+    """NORMAL (1) may lose an acknowledged commit with the machine; FULL is 2. A test cannot pull the plug."""
+    assert store.execute("PRAGMA synchronous") == [(2,)]
+
+
+def test_write_lock_is_taken_before_the_fences_are_read(store: OffsetStore) -> None:
+    """Fences read without the lock could be out of date."""
+    store.claim(owner(1, 0, tasks=2), every)
+    other = sqlite3.connect(store.path, isolation_level=None, timeout=0)
+
+    def write(_: Transaction) -> None:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+
+    assert store.commit(owner(1, 0, tasks=2), one("a", 0, 10), write)
+    other.execute("BEGIN IMMEDIATE")
+    other.close()

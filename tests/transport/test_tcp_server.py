@@ -539,3 +539,41 @@ async def test_an_answer_that_cannot_be_encoded_is_a_server_error() -> None:
         response = await client.call(beat("a"), timeout_s=10)
         assert isinstance(response, HeartbeatResponse)
         assert response.error_code == UnknownServerError.code
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limits", [{"max_connections": 2}, {"max_connections_per_address": 2}])
+async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carried_out(
+    limits: dict[str, float],
+) -> None:
+    """Wire 3. At once, and not when the deadline of its first frame is over."""
+    stage = Stage()
+    async with server(stage, **limits) as tcp:
+        peers = [await Peer.to(tcp) for _ in range(2)]
+        for peer in peers:
+            assert await peer.is_alive()
+        refused = await Peer.to(tcp)
+        refused.send(beat("refused"), correlation_id=1)
+        async with asyncio.timeout(4):  # below the deadline of a connection above the limit
+            assert (await refused.receive(HEARTBEAT))[0] == 1
+            assert await refused.is_closed_by_server()
+        assert "refused" not in stage.began
+        for peer in (*peers, refused):
+            with suppress(ConnectionError):
+                peer.close()
+
+
+@pytest.mark.asyncio
+async def test_connection_with_a_parked_request_outlives_the_idle_deadline() -> None:
+    """A connection without a request is closed earlier."""
+    stage = Stage("a")
+    async with server(stage, idle_deadline_s=0.5) as tcp:
+        parked = await Peer.to(tcp)
+        parked.send(beat("a"), correlation_id=1)
+        await stage.has_begun("a")
+        idle = await Peer.to(tcp)
+        assert await idle.is_closed_by_server()
+        stage.release("a")
+        assert (await parked.receive(HEARTBEAT))[0] == 1
+        parked.close()
+        idle.close()

@@ -24,6 +24,7 @@ from connectgroup.protocol.messages.describe import DeleteRequest, DescribeReque
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
 from connectgroup.wire import primitives
 from connectgroup.wire.definition import Struct, bind, load
+from connectgroup.wire.primitives import MAX_LENGTH, Fault, uvarint
 
 LONG = "x" * 250
 FITS = "x" * 249
@@ -282,3 +283,10 @@ def test_responses_and_records_have_no_limit_but_the_frame() -> None:
     answer = FindCoordinatorResponse(error_message=LONG)
     data = wire.encode_response(answer, api_key=10, version=3, correlation_id=1)
     assert wire.decode_response(data, api_key=10, version=3) == (1, answer)
+
+
+@pytest.mark.parametrize("length", [-1, MAX_LENGTH + 1])
+def test_length_that_no_decoder_accepts_is_not_encoded(length: int) -> None:
+    assert len(uvarint(MAX_LENGTH)) == 5
+    with pytest.raises(Fault, match=f"got length {length}; allowed: 0 to {MAX_LENGTH}"):
+        uvarint(length)

@@ -18,6 +18,7 @@ from kafka.protocol.schemas.fields import StructField
 from connectgroup import wire
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest
+from connectgroup.wire import kafka_apis
 from connectgroup.wire.definition import Struct
 
 from .every_message import CASES, Case, made_up, raw_definition
@@ -145,3 +146,22 @@ def test_the_features_a_broker_lists_are_passed_over() -> None:
     answer = theirs.encode(header=True)
     assert len(answer) > 12
     assert wire.decode_response(answer, api_key=18, version=3)[0] == 3
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ApiVersionsRequest(client_software_name="c", client_software_version="1"),
+        FindCoordinatorRequest(coordinator_keys=("g",)),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_requests_that_brokers_also_serve_are_encoded_alike(
+    request_: ApiVersionsRequest | FindCoordinatorRequest,
+) -> None:
+    for version in kafka_apis.BROKER_APIS[type(request_)].versions:
+        if isinstance(request_, FindCoordinatorRequest) and version < 4:
+            continue  # one key only, in another field
+        sent = kafka_apis.encode_call(request_, version=version, correlation_id=5, client_id="c")
+        assert sent == wire.encode_request(request_, version=version, correlation_id=5, client_id="c")
+        assert wire.decode_request(sent).request == request_ or version < 3

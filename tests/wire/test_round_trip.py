@@ -198,3 +198,16 @@ def test_equal_messages_are_equal_bytes_whatever_made_them() -> None:
     codec = wire.APIS[20483].requests[0]
     listed = DescribeRequest(group_ids=["a", "b"])  # type: ignore[arg-type]
     assert codec.decode(codec.encode(listed), 0) == DescribeRequest(group_ids=("a", "b"))
+
+
+@pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)
+def test_every_request_has_an_error_response(api: wire.Api) -> None:
+    """Some responses have one error for each requested item, and none of their own."""
+    for version in api.versions:
+        answer = wire.error_response(api.key, version, 7, 42, "no")
+        assert answer is not None
+        correlation_id, response = wire.decode_response(answer, api_key=api.key, version=version)
+        assert correlation_id == 7
+        inside = [getattr(response, name, ()) for name in ("groups", "results", "coordinators")]
+        told = [each.error_code for some in inside for each in some] or [getattr(response, "error_code", None)]
+        assert told == [42]

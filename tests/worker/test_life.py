@@ -16,7 +16,7 @@ from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
 
-from .builders import World, error, settings
+from .builders import GROUP, World, error, settings
 
 
 async def test_one_worker_gets_everything_and_a_second_one_its_share(tmp_path: Path) -> None:
@@ -671,3 +671,47 @@ async def test_a_late_refusal_to_leave_is_not_an_error(tmp_path: Path) -> None:
         a.worker.stop()
         assert a.task is not None
         await asyncio.wait_for(a.task, 2)
+
+
+async def test_worker_backs_off_on_refused_connections(tmp_path: Path) -> None:
+    """KAFKA-20253, for a refusal that takes no time."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.start("a")
+        await world.settled()
+
+        async def refuse(request: Request) -> Response | None:
+            raise TransportError("connection refused")
+
+        a.heartbeats.instead = refuse
+        sent = a.heartbeats.heartbeats
+        await asyncio.sleep(20)
+        assert a.task is not None
+        assert not a.task.done()
+        assert 5 < a.heartbeats.heartbeats - sent < 40
+
+
+async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path) -> None:
+    """KAFKA-16251: on_lost first, then the join, which states that nothing runs."""
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.start("a")
+        await world.settled()
+        world.hook["a stop c-0"] = world.slow(4)
+        leave = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=-1)
+        lost = world.now
+        await world.coordinator.handle(leave, client_host="operator")
+        await world.until(lambda: a.worker.lost)
+        await world.settled("a")
+        [joined] = [
+            at
+            for at, request in a.heartbeats.requests
+            if isinstance(request, HeartbeatRequest) and request.member_epoch == 0 and at > lost
+        ]
+        assert joined >= lost + 4
+        assert [line for line in world.journal if line.startswith("a ")][-4:] == [
+            "a stop c-0",
+            "a on_lost c, c-0",
+            "a on_assigned c, c-0",
+            "a start c-0",
+        ]

@@ -19,11 +19,12 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
 from connectgroup.worker.offload import off_loop
 
-from .builders import Spread, World
+from .builders import GROUP, Recorder, Spread, World
 from .virtual_time import Gate
 
 
@@ -673,3 +674,32 @@ async def test_an_ordinary_exception_comes_back_as_it_is() -> None:
     with pytest.raises(ValueError) as caught:
         await off_loop("test", raising(error))
     assert caught.value is error
+
+
+@pytest.mark.parametrize("event", ["on_assigned", "on_revoked", "on_lost"])
+async def test_listener_that_raises_does_not_stop_the_next_listener(tmp_path: Path, event: str) -> None:
+    class Raises(WorkerRebalanceListener):
+        def on_assigned(self, units: Units, epoch: int) -> None:
+            self.fail("on_assigned")
+
+        def on_revoked(self, units: Units, epoch: int) -> None:
+            self.fail("on_revoked")
+
+        def on_lost(self, units: Units, epoch: int) -> None:
+            self.fail("on_lost")
+
+        def fail(self, told: str) -> None:
+            if told == event:
+                raise ValueError(f"not {told}")
+
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        a = world.make("a", listeners=[Raises(), Recorder(world, "a")], rebalance_timeout_ms=1_000)
+        a.task = asyncio.create_task(a.worker.run())
+        await world.settled()
+        if event == "on_revoked":
+            world.start("b")
+        elif event == "on_lost":
+            leave = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=-1)
+            await world.coordinator.handle(leave, client_host="operator")
+        await world.until(lambda: world.count(f"a {event} "))

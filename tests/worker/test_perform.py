@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.member.actions import Assign, Grant, Lose, Revoke, TellAssignor
-from connectgroup.member.state_machine import Member, MemberSettings
+from connectgroup.member.state_machine import Member, MemberSettings, Phase
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.perform import Performer
 
 from .builders import Spread
+
+UNIT = Unit("c", 0)
 
 
 class Told(WorkerRebalanceListener):
@@ -88,4 +90,41 @@ async def test_what_was_queued_before_a_loss_is_void() -> None:
     performer.do(given(5))
     await asyncio.sleep(2)
     assert hands.running == {Unit("c", 5)}, "and it goes on"
+    running.cancel()
+
+
+class SlowToStart:
+    """An embedder's runner that opens a connection before it counts a unit as running."""
+
+    def __init__(self) -> None:
+        self.running: set[Unit] = set()
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        await asyncio.sleep(0.1)
+        self.running |= {grant.unit for grant in grants}
+
+    async def stop(self, units: Units) -> None:
+        self.running -= units
+
+
+async def test_unit_that_starts_during_a_loss_is_stopped_too() -> None:
+    """KAFKA-16375: the stop came before the start had ended, and found nothing."""
+    member, runner = Member(MemberSettings(group_id="g", member_id="a")), SlowToStart()
+    performer = Performer(
+        member,
+        runner=runner,
+        assignors=[],
+        listeners=[],
+        lose_timeout_s=5,
+        report=lambda status: None,
+        on_change=lambda: None,
+    )
+    running = asyncio.create_task(performer.run())
+    member.owned[UNIT], member.epoch, member.phase = 5, 5, Phase.MEMBER
+    performer.do(Assign(grants=(Grant(unit=UNIT, owner_epoch=5),), epoch=5))
+    await asyncio.sleep(0.02)
+    performer.do(member._lose("fenced"))
+    await asyncio.sleep(1)
+    assert member.phase is Phase.JOINING
+    assert runner.running == set()
     running.cancel()

@@ -29,7 +29,7 @@ ASSIGNING: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.computation:compute_timed_out", "group/test_computing.py group/test_interval.py",
         C("no other member is asked when a computation times out (L5)",
           "...", "return Outcome(response=None)", simulator="L5")),
-    *at("connectgroup.group.connect.target:group_state", "group/test_small_print.py",
+    *at("connectgroup.group.connect.target:group_state", "group/test_own_assignor.py",
         C("an assignor is shown units that no longer exist",
           "[X for B, D in E if F]", "[X for B, D in E]"),
         C("unit indices are off by one",

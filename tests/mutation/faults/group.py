@@ -133,7 +133,7 @@ GROUP: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.delete:_keys", "group/test_delete.py",
         C("a deleted group leaves its connectors behind",
           "(A, B, C, D)", "(A, B, D)")),
-    *at("connectgroup.protocol.records.connect:DelayRecord.left_ms", "group/test_small_print.py",
+    *at("connectgroup.protocol.records.connect:DelayRecord.left_ms", "group/test_delay.py",
         C("a clock that goes back prolongs a delay (F14)",
           "min(max(A, 0), B)", "max(A, 0)")),
 )

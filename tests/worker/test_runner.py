@@ -1,0 +1,77 @@
+"""The task runner: overlapping grants of one unit, and the names of scratch directories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.member.actions import Grant
+from connectgroup.protocol.units import Unit
+from connectgroup.worker.runner import RunnerSettings, TaskRunner, file_name
+
+from .virtual_time import Gate
+
+UNIT = Unit("c", 0)
+
+
+class StuckTask(Task):
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        Stuck.stops += 1
+        if Stuck.stops == 1:
+            Stuck.gate.wait()
+
+
+class Stuck(Connector):
+    """Its tasks' first stop hangs until the test lets it go."""
+
+    gate: ClassVar[Gate]
+    stops = 0
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        return [{}]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return StuckTask()
+
+
+async def test_hung_stop_of_an_earlier_grant_does_not_delay_a_later_one(tmp_path: Path) -> None:
+    """Otherwise each revocation would exceed the rebalance timeout and fence a healthy worker."""
+
+    async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
+        raise AssertionError("no connector runs here")
+
+    Stuck.gate, Stuck.stops = Gate(), 0
+    runner = TaskRunner(
+        "a",
+        RunnerSettings(scratch=tmp_path),
+        load_class=lambda name: Stuck,
+        publish=publish,
+        report=lambda status: None,
+    )
+    try:
+        await runner.start([Grant(unit=UNIT, owner_epoch=5)])
+        await asyncio.sleep(0.1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(runner.stop(frozenset({UNIT})), 0.2)
+        await runner.start([Grant(unit=UNIT, owner_epoch=6)])
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(runner.stop(frozenset({UNIT})), 30)
+        assert Stuck.stops == 2
+    finally:
+        Stuck.gate.open()
+
+
+def test_file_names_are_unique_and_stay_in_their_directory() -> None:
+    names = ["orders-0-5", "x/../../../outside-0-5", "a" * 300, "a" * 301, "..", "é", "e", ""]
+    files = [file_name(name) for name in names]
+    assert files[0] == names[0]
+    assert len(set(files)) == len(names)
+    assert all("/" not in file and file not in ("", ".", "..") and len(file) < 100 for file in files)
