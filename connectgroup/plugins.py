@@ -19,11 +19,14 @@ from .assign.sandbox import declaration_violation, describe
 from .connector import Connector
 from .dataplane.sink import Sink
 from .dataplane.source import Source
+from .dataplane.transform import Predicate, Transform
 from .errors import ConfigError, PluginError
 from .listener import WorkerRebalanceListener
 from .protocol.units import printable
 
-Kind = Literal["assignors", "partition_assignors", "listeners", "connectors", "sources", "sinks"]
+Kind = Literal[
+    "assignors", "partition_assignors", "listeners", "connectors", "sources", "sinks", "transforms", "predicates"
+]
 _SETTING: dict[Kind, str] = {
     "assignors": "assignor",
     "partition_assignors": "assignor",
@@ -31,6 +34,8 @@ _SETTING: dict[Kind, str] = {
     "connectors": "connector.class",
     "sources": "source",
     "sinks": "sink",
+    "transforms": "transforms.<name>.type",
+    "predicates": "predicates.<name>.type",
 }
 T = TypeVar("T")
 AnyAssignor = TypeVar("AnyAssignor", bound=Assignor[Any, Any, Any])
@@ -89,18 +94,29 @@ def load_sink_class(name: str) -> type[Sink]:
     return _load(_find("sinks", name), Sink)  # type: ignore[type-abstract]
 
 
+def load_transform_class(name: str, setting: str) -> type[Transform]:
+    """Return the class of a transform that a setting names. Raises the same errors as ``load_assignor``."""
+    return _load(_find("transforms", name, setting), Transform)  # type: ignore[type-abstract]
+
+
+def load_predicate_class(name: str, setting: str) -> type[Predicate]:
+    """Return the class of a predicate that a setting names. Raises the same errors as ``load_assignor``."""
+    return _load(_find("predicates", name, setting), Predicate)  # type: ignore[type-abstract]
+
+
 def available(kind: Kind) -> tuple[str, ...]:
     """Return the available names, sorted. Nothing is imported."""
     return tuple(sorted({found.name for found in entry_points(group=f"connectgroup.{kind}")}))
 
 
-def _find(kind: Kind, name: str) -> EntryPoint:
+def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
+    setting = setting or _SETTING[kind]
     # Equal entries count as one: an editable install may appear twice on the path.
     named = {_told(found): found for found in entry_points(group=f"connectgroup.{kind}") if found.name == name}
     if not named:
-        raise ConfigError(_SETTING[kind], name, ", ".join(available(kind)) or f"none ({kind} are not installed)")
+        raise ConfigError(setting, name, ", ".join(available(kind)) or f"none ({kind} are not installed)")
     if len(named) > 1:
-        raise PluginError(f"{_SETTING[kind]} {name!r} is defined more than once: {'; '.join(sorted(named))}")
+        raise PluginError(f"{setting} {name!r} is defined more than once: {'; '.join(sorted(named))}")
     return next(iter(named.values()))
 
 

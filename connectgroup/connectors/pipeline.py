@@ -1,26 +1,29 @@
 """The connector ``pipeline``: rows from one source into one sink, exactly once, on Spark.
 
 Source and sink are plug-ins (``dataplane.source``, ``dataplane.sink``), found by entry point; the settings ``source``
-and ``sink`` name them. Every task reads the slices that the source assigns to it (``Source.owns``).
+and ``sink`` name them. Transforms (``connectors.transforms``) change the rows in between. Every task reads the slices
+that the source assigns to it (``Source.owns``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
 from ..connector import Config, Connector, Task, TaskContext
 from ..dataplane.settings import PluginSettings, parse_settings, setting_names, unknown_setting
-from ..dataplane.sink import Sink
-from ..dataplane.source import Source
 from ..errors import NO_VALUE, ConfigError
 from ..plugins import available, load_sink_class, load_source_class
+from .transforms import PREDICATES, TRANSFORMS, parse_chain
+
+if TYPE_CHECKING:
+    from ..spark.query import Pipeline
 
 SOURCE: Final = "source."
 SINK: Final = "sink."
+_PREFIXES: Final = (SOURCE, SINK, TRANSFORMS, PREDICATES)
 
 
 class PipelineConnector(Connector):
@@ -36,14 +39,7 @@ class PipelineConnector(Connector):
     def task(self, config: Config, context: TaskContext) -> Task:
         from ..spark.query import SparkTask
 
-        pipeline = parse_config(config)
-        return SparkTask(
-            context=context,
-            tasks=pipeline.settings.tasks,
-            source=pipeline.create_source,
-            sink=pipeline.create_sink,
-            trigger_ms=pipeline.settings.trigger_ms,
-        )
+        return SparkTask(context, parse_config(config))
 
     @classmethod
     def warm_up(cls) -> None:
@@ -58,21 +54,14 @@ class PipelineSettings(PluginSettings):
     source: str
     sink: str
     trigger_ms: Annotated[int, Field(ge=10, le=3_600_000, description="10 to 3600000")] = 200
+    transforms: Annotated[str, Field(description="names of transforms, separated by commas")] = ""
+    predicates: Annotated[str, Field(description="names of predicates, separated by commas")] = ""
     # Settings of the framework, or added by task_configs.
     connector_class: Annotated[str | None, Field(description="pipeline")] = None
     name: Annotated[str | None, Field(description="the connector's name")] = None
     tasks_max: Annotated[str | None, Field(description="a number from 1")] = None
     task: Annotated[int, Field(ge=0, description="the task's number, from 0")] = 0
     tasks: Annotated[int, Field(ge=1, description="the number of tasks, from 1")] = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A checked configuration."""
-
-    settings: PipelineSettings
-    create_source: Callable[[], Source]
-    create_sink: Callable[[Source], Sink]
 
 
 def parse_config(config: Config) -> Pipeline:
@@ -82,6 +71,8 @@ def parse_config(config: Config) -> Pipeline:
         ConfigError: a setting is missing, unknown or not allowed; carries the first one.
         PluginError: the source or the sink cannot be loaded.
     """
+    from ..spark.query import Pipeline
+
     if not config.get("source"):
         raise ConfigError("source", config.get("source", NO_VALUE), ", ".join(available("sources")))
     if not config.get("sink"):
@@ -93,17 +84,20 @@ def parse_config(config: Config) -> Pipeline:
         *setting_names(sink.Settings, SINK),
     ]
     for key in config:
-        if key not in known:
+        if key not in known and not key.startswith((TRANSFORMS, PREDICATES)):
             raise unknown_setting(key, known)
     settings = parse_settings(
-        PipelineSettings, {key: value for key, value in config.items() if not key.startswith((SOURCE, SINK))}
+        PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
     )
+    parse_chain(config, source.metadata)
     source_settings = parse_settings(source.Settings, _below(config, SOURCE), prefix=SOURCE)
     sink_settings = parse_settings(sink.Settings, _below(config, SINK), prefix=SINK)
     return Pipeline(
-        settings,
-        lambda: source.create(source_settings, task=settings.task, tasks=settings.tasks),
-        lambda opened: sink.create(sink_settings, opened.columns),
+        source=lambda: source.create(source_settings, task=settings.task, tasks=settings.tasks),
+        chain=lambda opened: parse_chain(config, opened.metadata),
+        sink=lambda columns: sink.create(sink_settings, columns),
+        tasks=settings.tasks,
+        trigger_ms=settings.trigger_ms,
     )
 
 

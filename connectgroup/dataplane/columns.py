@@ -26,19 +26,29 @@ SQLITE_TYPES: Final = {
     "DATE": "TEXT",
     "TIMESTAMP": "TEXT",
 }
+_OTHER_SQLITE_TYPES: Final = {"BINARY": "BLOB", "TINYINT": "INTEGER"}
 _ALIASES: Final = {"INTEGER": "INT", "LONG": "BIGINT", "SHORT": "SMALLINT", "REAL": "FLOAT", "VARCHAR": "STRING"}
 _COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)(?P<type>\w+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, and its type as a key of ``SQLITE_TYPES``. Every column may be null."""
+    """One column: its name, and its type. Every column may be null.
+
+    A source's types are keys of ``SQLITE_TYPES``. Transforms may add columns of any other type of Spark, in upper case
+    (``BINARY``, ``STRUCT<A:INT>``).
+    """
 
     name: str
     type: str
 
 
 Columns = tuple[Column, ...]
+
+
+def sqlite_type(column: Column) -> str:
+    """Return the type of a column in SQLite; a type that SQLite lacks is stored as text, structs and arrays as JSON."""
+    return SQLITE_TYPES.get(column.type, _OTHER_SQLITE_TYPES.get(column.type, "TEXT"))
 
 
 def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:

@@ -25,10 +25,12 @@ class Source(ABC):
     Attributes:
         Settings: the settings under ``source.``; each field's description states the allowed values.
         columns: names and types of the columns.
+        metadata: the columns that are record metadata (``dataplane.transform``).
     """
 
     Settings: ClassVar[type[PluginSettings]]
     columns: Columns
+    metadata: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     @abstractmethod

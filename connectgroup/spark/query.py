@@ -15,13 +15,16 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..connector import Task, TaskContext
+from ..dataplane.columns import Columns
 from ..dataplane.ownership import Owner, Range
 from .errors import SparkError, root_cause
 from .session import session_is_alive, spark_session
+from .transforms.chain import Chain, apply_chain, columns_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,54 +38,60 @@ JITTER: Final = 0.2
 equal intervals would fire at the same moment."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What a task runs.
+
+    Attributes:
+        source: opens the source; called at each start, because it may have to look at external state.
+        chain: creates the transforms for the rows of a source.
+        sink: opens the sink for rows of these columns.
+        tasks: the number of tasks of the connector.
+        trigger_ms: interval in milliseconds at which the query looks for new data.
+    """
+
+    source: Callable[[], Source]
+    chain: Callable[[Source], Chain]
+    sink: Callable[[Columns], Sink]
+    tasks: int
+    trigger_ms: int
+
+
 class SparkTask(Task):
     """Reads a source's slices into a sink, exactly once, while this worker owns the task."""
 
-    def __init__(
-        self,
-        *,
-        context: TaskContext,
-        tasks: int,
-        source: Callable[[], Source],
-        sink: Callable[[Source], Sink],
-        trigger_ms: int,
-    ) -> None:
+    def __init__(self, context: TaskContext, pipeline: Pipeline) -> None:
         """Store the arguments; nothing is opened before ``start``.
 
         Args:
             context: the grant; the task reports progress and failure to it.
-            tasks: the number of tasks of the connector.
-            source: opens the source; called at each start, because it may have to look at external state.
-            sink: opens the sink.
-            trigger_ms: interval in milliseconds at which the query looks for new data.
+            pipeline: the source, the transforms and the sink.
         """
         self._context = context
-        self._tasks = tasks
-        self._make_source = source
-        self._make_sink = sink
-        self._trigger_ms = trigger_ms
+        self._pipeline = pipeline
         self._stopping = threading.Event()
         self._cause: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
-        unit, source = self._context.unit, self._make_source()
+        unit, source = self._context.unit, self._pipeline.source()
         session = spark_session()
-        sink = self._make_sink(source)
+        chain = self._pipeline.chain(source)
+        sink = self._pipeline.sink(columns_after(chain, source.columns, session))
         checkpoint: Path | None = None
         try:
             owner = Owner(
                 connector=unit.connector,
                 task=unit.task,
-                tasks=self._tasks,
+                tasks=self._pipeline.tasks,
                 fencing_token=self._context.fencing_token,
                 source=source.description,
             )
             positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
-            batches = Batches(owner, source, sink, positions, checkpoint, self)
+            batches = Batches(owner, source, chain, sink, (positions, checkpoint), self)
             self._query = (
                 source.stream(session, positions)
                 .writeStream.queryName(f"{unit}@{self._context.owner_epoch}")
@@ -124,7 +133,7 @@ class SparkTask(Task):
 
     def _interval_ms(self) -> int:
         chance = random.Random(f"{self._context.unit}@{self._context.owner_epoch}")
-        return max(1, round(self._trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
+        return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
     def _watch(self, query: StreamingQuery, sink: Sink, checkpoint: Path) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
@@ -163,16 +172,17 @@ class Batches:
         self,
         owner: Owner,
         source: Source,
+        chain: Chain,
         sink: Sink,
-        positions: dict[str, int],
-        checkpoint: Path,
+        started: tuple[dict[str, int], Path],
         task: SparkTask,
     ) -> None:
+        """Store the arguments; ``started`` are the claimed positions and the directory of the query's checkpoint."""
         self._owner = owner
         self._source = source
+        self._chain = chain
         self._sink = sink
-        self._positions = positions
-        self._checkpoint = checkpoint
+        self._positions, self._checkpoint = started
         self._task = task
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -180,7 +190,7 @@ class Batches:
             ranges = self.ranges(batch_id)
             if not ranges:
                 return
-            rows = frame.toArrow()
+            rows = apply_chain(self._chain, frame).toArrow()
             if self._task.is_stopping:
                 return
             if self._sink.commit(self._owner, ranges, rows):

@@ -6,6 +6,7 @@ Rows become visible with the transaction that checks the fencing tokens and adva
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
-from ...dataplane.columns import SQLITE_TYPES, Columns
+from ...dataplane.columns import Columns, sqlite_type
 from ...dataplane.errors import SinkError
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore, Transaction
 from ...dataplane.ownership import Owner, Range
@@ -89,7 +90,7 @@ class SqliteSink(Sink):
     def _make_table(self, path: Path, table: str) -> None:
         found = [row[1] for row in self._store.execute(f"PRAGMA table_info({_quoted(table)})")]
         if not found:
-            columns = ", ".join(f"{_quoted(column.name)} {SQLITE_TYPES[column.type]}" for column in self._columns)
+            columns = ", ".join(f"{_quoted(column.name)} {sqlite_type(column)}" for column in self._columns)
             self._store.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(table)} ({columns})")
             return
         known = {str(name).lower() for name in found}
@@ -115,8 +116,17 @@ def _rows(table: pa.Table, columns: Columns) -> Iterator[tuple[Any, ...]]:
             array = array.cast(pa.string())
         elif column.type == "BOOLEAN":
             array = array.cast(pa.int8())
+        elif pa.types.is_nested(array.type):
+            array = pa.array(as_json(array))
+        elif pa.types.is_decimal(array.type):
+            array = array.cast(pa.string())
         values.append(array.to_pylist())
     return zip(*values, strict=True)
+
+
+def as_json(values: pa.ChunkedArray) -> list[str | None]:
+    """Return structs, arrays and maps as JSON text."""
+    return [None if value is None else json.dumps(value, default=str) for value in values.to_pylist()]
 
 
 def _quoted(name: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,8 @@ class WitnessedPipeline(PipelineConnector):
     def task(self, config: Config, context: TaskContext) -> Task:
         pipeline = parse_config(config)
         witness = Path(config["sink.path"] + ".witness")
-        return SparkTask(
-            context=context,
-            tasks=pipeline.settings.tasks,
-            source=pipeline.create_source,
-            sink=lambda source: WitnessedSink(pipeline.create_sink(source), witness),
-            trigger_ms=pipeline.settings.trigger_ms,
-        )
+        create = pipeline.sink
+        return SparkTask(context, replace(pipeline, sink=lambda columns: WitnessedSink(create(columns), witness)))
 
 
 class WitnessedSink(Sink):

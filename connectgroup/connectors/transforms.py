@@ -1,0 +1,122 @@
+"""The transforms and predicates of a connector's configuration, in Kafka Connect's form.
+
+``transforms=a,b`` names the transforms in order; ``transforms.a.type`` is the plug-in of one;
+``transforms.a.predicate`` and ``transforms.a.negate`` limit it to some rows; everything else below ``transforms.a.``
+are its settings.
+``predicates=p`` and ``predicates.p.type`` are the same for predicates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ..connector import Config
+from ..dataplane.settings import parse_settings, setting_names, unknown_setting
+from ..dataplane.transform import Place, Predicate, Transform, listed
+from ..errors import NO_VALUE, ConfigError
+from ..plugins import available, load_predicate_class, load_transform_class
+
+if TYPE_CHECKING:
+    from ..spark.transforms.chain import Chain
+
+TRANSFORMS: Final = "transforms."
+PREDICATES: Final = "predicates."
+_CONNECT_CLASS: Final = re.compile(r"org\.apache\.kafka\.connect\.transforms\.(?:predicates\.)?(\w+(?:\$\w+)?)")
+PluginT = TypeVar("PluginT", bound=Transform | Predicate)
+
+
+def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
+    """Create the transforms of a configuration, in order.
+
+    Args:
+        config: the whole configuration of the connector.
+        metadata: the columns of the source that are record metadata.
+
+    Raises:
+        ConfigError: a setting is missing, unknown or not allowed; carries the first one.
+        PluginError: a transform or a predicate cannot be loaded.
+    """
+    from ..spark.transforms.chain import Step
+
+    names, predicates = _names(config, "transforms"), _names(config, "predicates")
+    _check_prefixes(config, TRANSFORMS, names)
+    _check_prefixes(config, PREDICATES, predicates)
+    steps = []
+    for name in names:
+        prefix = f"{TRANSFORMS}{name}."
+        settings = _below(config, prefix)
+        predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false")
+        if predicate is not None and predicate not in predicates:
+            raise ConfigError(f"{prefix}predicate", predicate, ", ".join(predicates) or "a name listed in predicates")
+        if negate not in ("true", "false"):
+            raise ConfigError(f"{prefix}negate", negate, "true, false")
+        place = Place(prefix, metadata)
+        transform = _create(settings, place, _transform_class, ("predicate", "negate"))
+        steps.append(Step(transform, _predicate(config, predicate, metadata) if predicate else None, negate == "true"))
+        metadata |= frozenset(transform.adds_metadata)
+    if not names:
+        for name in predicates:
+            _predicate(config, name, metadata)
+    return tuple(steps)
+
+
+def _predicate(config: Config, name: str, metadata: frozenset[str]) -> Predicate:
+    prefix = f"{PREDICATES}{name}."
+    return _create(_below(config, prefix), Place(prefix, metadata), _predicate_class)
+
+
+def _create(
+    settings: dict[str, str],
+    place: Place,
+    load: Callable[[str, str], type[PluginT]],
+    framework: tuple[str, ...] = (),
+) -> PluginT:
+    """Create one plug-in from the settings below its prefix."""
+    setting = f"{place.prefix}type"
+    kind = settings.pop("type", None)
+    if kind is None:
+        names = available("transforms") if place.prefix.startswith(TRANSFORMS) else available("predicates")
+        raise ConfigError(setting, NO_VALUE, ", ".join(names))
+    cls = load(kind, setting)
+    known = setting_names(cls.Settings)
+    for key in settings:
+        if key not in known:
+            raise unknown_setting(place.prefix + key, [place.prefix + name for name in (*known, *framework, "type")])
+    return cls(parse_settings(cls.Settings, settings, prefix=place.prefix), place)
+
+
+def _transform_class(name: str, setting: str) -> type[Transform]:
+    return load_transform_class(_short(name, setting), setting)
+
+
+def _predicate_class(name: str, setting: str) -> type[Predicate]:
+    return load_predicate_class(_short(name, setting), setting)
+
+
+def _short(name: str, setting: str) -> str:
+    """Return the entry point's name of a plug-in that may be written as Kafka Connect's class."""
+    match = _CONNECT_CLASS.fullmatch(name)
+    short, _, part = (match[1] if match else name).partition("$")
+    if part not in ("", "Value"):
+        raise ConfigError(setting, name, f"{short} or {short}$Value: keys are transformed as the column key")
+    return short
+
+
+def _names(config: Config, setting: str) -> tuple[str, ...]:
+    names = listed(config.get(setting, ""))
+    for name in names:
+        if names.count(name) > 1 or not re.fullmatch(r"[\w-]+", name):
+            raise ConfigError(setting, config[setting], "names of letters, digits, _ and -, each once, by commas")
+    return names
+
+
+def _check_prefixes(config: Config, prefix: str, names: tuple[str, ...]) -> None:
+    for key in config:
+        if key.startswith(prefix) and key.removeprefix(prefix).partition(".")[0] not in names:
+            raise unknown_setting(key, [f"{prefix}{name}.type" for name in names] or [prefix.rstrip(".")])
+
+
+def _below(config: Config, prefix: str) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}

@@ -1,0 +1,148 @@
+"""The interfaces for authors of transforms and predicates.
+
+A *transform* changes the rows of a batch between source and sink: DataFrame in, DataFrame out. A *predicate* selects
+the rows that a transform applies to. Both are found by entry point (``connectgroup.transforms``,
+``connectgroup.predicates``). Names and configuration keys are Kafka Connect's:
+``transforms=a,b``, ``transforms.a.type=MaskField``, ``transforms.a.predicate=p``, ``transforms.a.negate=true``,
+``predicates=p``, ``predicates.p.type=TopicNameMatches``.
+
+*Record metadata* are the columns of a record that are not part of its value (``key``, ``topic``, ``timestamp`` of a
+Kafka record). Transforms of the whole value (``HoistField``, ``Flatten``) leave them alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import ConfigError
+from .settings import PluginSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a transform or a predicate stands in a connector's configuration.
+
+    Attributes:
+        prefix: prefix of its settings, for errors (``transforms.a.``).
+        metadata: names of the columns that are record metadata at this place of the chain.
+    """
+
+    prefix: str
+    metadata: frozenset[str] = frozenset()
+
+
+class Transform(ABC):
+    """One transform of a connector, on the worker that runs the task.
+
+    Attributes:
+        Settings: the settings under ``transforms.<name>.``; each field's description states the allowed values.
+        adds_metadata: the columns that this transform adds as record metadata.
+    """
+
+    Settings: ClassVar[type[PluginSettings]]
+    adds_metadata: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, settings: Any, place: Place) -> None:
+        """Store the settings, an instance of ``Settings``.
+
+        Raises:
+            ConfigError: the settings do not fit each other.
+        """
+        self.settings = settings
+        self.place = place
+
+    @abstractmethod
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return the rows of a batch, transformed. Nothing is computed yet.
+
+        Also called with an empty DataFrame when the task starts, so that a wrong column name fails there.
+
+        Raises:
+            ConfigError: a column that a setting names does not exist.
+        """
+
+    def apply_where(self, frame: DataFrame, condition: Column) -> DataFrame:
+        """Return the rows of a batch, with those transformed for which the condition is true.
+
+        Raises:
+            ConfigError: this transform works on whole batches and takes no predicate.
+        """
+        raise ConfigError(
+            f"{self.place.prefix}predicate", "a predicate", "no predicate: this transform works on the whole batch"
+        )
+
+    def require(self, frame: DataFrame, setting: str, names: Iterable[str]) -> None:
+        """Check that columns exist.
+
+        Raises:
+            ConfigError: the first name that is not a column of the frame.
+        """
+        for name in names:
+            if name not in frame.columns:
+                raise ConfigError(f"{self.place.prefix}{setting}", name, f"columns {', '.join(frame.columns)}")
+
+
+class RowTransform(Transform):
+    """A transform of each row by itself: it names the columns of its output and how each is computed."""
+
+    @abstractmethod
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        """Return the output's columns in order: name and expression over the frame's columns.
+
+        Raises:
+            ConfigError: a column that a setting names does not exist.
+        """
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        return frame.select([column.alias(name) for name, column in self.select(frame).items()])
+
+    def apply_where(self, frame: DataFrame, condition: Column) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        # One pass with a choice for each column: two filtered branches would read the source twice and lose the order.
+        changed = self.select(frame)
+        columns = []
+        for name in dict.fromkeys([*changed, *frame.columns]):
+            otherwise = frame[quoted(name)] if name in frame.columns else F.lit(None)
+            then = changed.get(name, F.lit(None))
+            columns.append(F.when(condition, then).otherwise(otherwise).alias(name))
+        return frame.select(columns)
+
+
+class Predicate(ABC):
+    """A condition on records.
+
+    Attributes:
+        Settings: the settings under ``predicates.<name>.``; each field's description states the allowed values.
+    """
+
+    Settings: ClassVar[type[PluginSettings]]
+
+    def __init__(self, settings: Any, place: Place) -> None:
+        """Store the settings, an instance of ``Settings``."""
+        self.settings = settings
+        self.place = place
+
+    @abstractmethod
+    def condition(self, frame: DataFrame) -> Column:
+        """Return a boolean expression over the frame's columns; null counts as false.
+
+        Raises:
+            ConfigError: the frame lacks a column that the predicate needs.
+        """
+
+
+def quoted(name: str) -> str:
+    """Return a column name as Spark expects it in an expression, so that a dot in it is no path."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Split a comma-separated setting; blanks around the parts do not count."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,62 @@
+"""The transforms of a connector, applied in order to each batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...dataplane.columns import Column, Columns, to_ddl
+from ...dataplane.transform import Predicate, Transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transform; with a predicate it applies to the rows that match, or, negated, to the others."""
+
+    transform: Transform
+    predicate: Predicate | None = None
+    negate: bool = False
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return the rows of a batch after this step.
+
+        Raises:
+            ConfigError: a setting does not fit the columns.
+        """
+        from pyspark.sql import functions as F
+
+        if self.predicate is None:
+            return self.transform.apply(frame)
+        selected = F.coalesce(self.predicate.condition(frame), F.lit(False))
+        return self.transform.apply_where(frame, ~selected if self.negate else selected)
+
+
+Chain = tuple[Step, ...]
+
+
+def apply_chain(chain: Chain, frame: DataFrame) -> DataFrame:
+    """Return the rows of a batch after all steps.
+
+    Raises:
+        ConfigError: a setting does not fit the columns.
+    """
+    for step in chain:
+        frame = step.apply(frame)
+    return frame
+
+
+def columns_after(chain: Chain, columns: Columns, session: SparkSession) -> Columns:
+    """Return the columns after all steps, computed on an empty batch. Structs, arrays and maps keep Spark's type.
+
+    Raises:
+        ConfigError: a setting does not fit the columns.
+    """
+    if not chain:
+        return columns
+    # A session of its own: the view of an sql step is visible in the whole session.
+    empty = session.newSession().createDataFrame([], to_ddl(columns))
+    fields = apply_chain(chain, empty).schema.fields
+    return tuple(Column(field.name, field.dataType.simpleString().upper()) for field in fields)

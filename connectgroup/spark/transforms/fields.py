@@ -1,0 +1,244 @@
+"""Transforms of fields: ``InsertField``, ``ReplaceField``, ``MaskField``, ``HoistField``, ``ExtractField``,
+``ValueToKey`` and ``Flatten``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from ...dataplane.settings import PluginSettings
+from ...dataplane.transform import Place, RowTransform, listed, quoted
+from ...errors import NO_VALUE, ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, types as T
+
+
+def unchanged(frame: DataFrame) -> dict[str, Column]:
+    """Return all columns of a frame as they are, by name."""
+    return {name: frame[quoted(name)] for name in frame.columns}
+
+
+class InsertFieldSettings(PluginSettings):
+    """Settings of ``InsertField``. At least one field must be named."""
+
+    topic_field: Annotated[str | None, Field(description="a new field for the record's topic")] = None
+    partition_field: Annotated[str | None, Field(description="a new field for the record's partition")] = None
+    offset_field: Annotated[str | None, Field(description="a new field for the record's offset")] = None
+    timestamp_field: Annotated[str | None, Field(description="a new field for the record's timestamp")] = None
+    static_field: Annotated[str | None, Field(description="a new field for static.value")] = None
+    static_value: Annotated[str | None, Field(description="the text of static.field")] = None
+
+
+class InsertField(RowTransform):
+    """Adds record metadata or a constant text as fields.
+
+    Topic, partition, offset and timestamp come from the columns of these names, which Kafka records have.
+    """
+
+    Settings = InsertFieldSettings
+
+    def __init__(self, settings: InsertFieldSettings, place: Place) -> None:
+        super().__init__(settings, place)
+        pairs = {
+            "topic": settings.topic_field,
+            "partition": settings.partition_field,
+            "offset": settings.offset_field,
+            "timestamp": settings.timestamp_field,
+        }
+        # Connect marks a field as optional or required with a trailing ? or !; here every column may be null.
+        self._copies = {source: field.rstrip("?!") for source, field in pairs.items() if field}
+        self._static = settings.static_field.rstrip("?!") if settings.static_field else None
+        if (self._static is None) != (settings.static_value is None):
+            missing = "static.field" if self._static is None else "static.value"
+            raise ConfigError(f"{place.prefix}{missing}", NO_VALUE, "static.field and static.value together")
+        if not self._copies and self._static is None:
+            raise ConfigError(f"{place.prefix}static.field", NO_VALUE, "at least one field to insert")
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        from pyspark.sql import functions as F
+
+        columns = unchanged(frame)
+        for source, field in self._copies.items():
+            self.require(frame, f"{source}.field", [source])
+            columns[field] = frame[quoted(source)]
+        if self._static is not None:
+            columns[self._static] = F.lit(self.settings.static_value)
+        return columns
+
+
+class ReplaceFieldSettings(PluginSettings):
+    """Settings of ``ReplaceField``."""
+
+    include: Annotated[str, Field(description="fields to keep, separated by commas; all by default")] = ""
+    exclude: Annotated[str, Field(description="fields to drop, separated by commas")] = ""
+    renames: Annotated[str, Field(description="pairs old:new, separated by commas")] = ""
+
+
+class ReplaceField(RowTransform):
+    """Keeps, drops and renames fields. A field that does not exist is ignored, as in Kafka Connect."""
+
+    Settings = ReplaceFieldSettings
+
+    def __init__(self, settings: ReplaceFieldSettings, place: Place) -> None:
+        super().__init__(settings, place)
+        self._include, self._exclude = frozenset(listed(settings.include)), frozenset(listed(settings.exclude))
+        self._renames = parse_pairs(f"{place.prefix}renames", settings.renames, "pairs old:new, separated by commas")
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        columns = {}
+        for name, column in unchanged(frame).items():
+            kept = name not in self._exclude and (not self._include or name in self._include)
+            if kept or name in self.place.metadata - self._exclude:
+                columns[self._renames.get(name, name)] = column
+        if not columns:
+            raise ConfigError(f"{self.place.prefix}include", self.settings.include, "at least one field to keep")
+        return columns
+
+
+class MaskFieldSettings(PluginSettings):
+    """Settings of ``MaskField``."""
+
+    fields_: Annotated[str, Field(alias="fields", min_length=1, description="fields, separated by commas")]
+    replacement: Annotated[str | None, Field(description="a text or number; 0, false or an empty text by default")] = (
+        None
+    )
+
+
+class MaskField(RowTransform):
+    """Replaces fields by the zero of their type, or by ``replacement``."""
+
+    Settings = MaskFieldSettings
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        names = listed(self.settings.fields_)
+        self.require(frame, "fields", names)
+        return unchanged(frame) | {name: self._mask(name, frame.schema[name].dataType) for name in names}
+
+    def _mask(self, name: str, kind: T.DataType) -> Column:
+        from pyspark.sql import functions as F, types as T
+
+        text = self.settings.replacement
+        if isinstance(kind, T.StringType):
+            return F.lit(text or "")
+        if isinstance(kind, T.NumericType):
+            try:
+                float(text or 0)
+            except ValueError:
+                allowed = f"a number, for the field {name} of type {kind.simpleString()}"
+                raise ConfigError(f"{self.place.prefix}replacement", text, allowed) from None
+            return F.lit(text or "0").cast(kind)
+        if text is None and isinstance(kind, T.BooleanType | T.DateType | T.TimestampType):
+            return F.lit(False) if isinstance(kind, T.BooleanType) else F.lit("1970-01-01").cast(kind)
+        if text is None:
+            return F.lit(None).cast(kind)
+        raise ConfigError(f"{self.place.prefix}replacement", text, f"none, for the field {name} of this type")
+
+
+class OneFieldSettings(PluginSettings):
+    """Settings of ``HoistField`` and ``ExtractField``."""
+
+    field: Annotated[str, Field(min_length=1, description="the name of a field")]
+
+
+class HoistField(RowTransform):
+    """Wraps the whole value in one field of type struct."""
+
+    Settings = OneFieldSettings
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        from pyspark.sql import functions as F
+
+        columns = unchanged(frame)
+        metadata = {name: columns.pop(name) for name in frame.columns if name in self.place.metadata}
+        return {self.settings.field: F.struct(*(column.alias(name) for name, column in columns.items()))} | metadata
+
+
+class ExtractField(RowTransform):
+    """Replaces the value by one of its fields: a struct by its fields, any other field by a column of its name."""
+
+    Settings = OneFieldSettings
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        from pyspark.sql import types as T
+
+        field = self.settings.field
+        self.require(frame, "field", [field])
+        kind, column = frame.schema[field].dataType, frame[quoted(field)]
+        metadata = {name: frame[quoted(name)] for name in frame.columns if name in self.place.metadata - {field}}
+        if isinstance(kind, T.StructType):
+            return {inner: column.getField(inner) for inner in kind.names} | metadata
+        return {field: column} | metadata
+
+
+class ValueToKeySettings(PluginSettings):
+    """Settings of ``ValueToKey``."""
+
+    fields_: Annotated[str, Field(alias="fields", min_length=1, description="fields, separated by commas")]
+
+
+class ValueToKey(RowTransform):
+    """Sets the record's key, the column ``key``, to a struct of fields of the value."""
+
+    Settings = ValueToKeySettings
+    adds_metadata = ("key",)
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        from pyspark.sql import functions as F
+
+        names = listed(self.settings.fields_)
+        self.require(frame, "fields", names)
+        return unchanged(frame) | {"key": F.struct(*(frame[quoted(name)].alias(name) for name in names))}
+
+
+class FlattenSettings(PluginSettings):
+    """Settings of ``Flatten``."""
+
+    delimiter: Annotated[str, Field(description="the text between the names of a path")] = "."
+
+
+class Flatten(RowTransform):
+    """Replaces structs by their fields; names are joined with the delimiter. Arrays and maps stay as they are."""
+
+    Settings = FlattenSettings
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        from pyspark.sql import types as T
+
+        columns: dict[str, Column] = {}
+
+        def add(name: str, column: Column, kind: T.DataType) -> None:
+            if isinstance(kind, T.StructType):
+                for field in kind.fields:
+                    add(f"{name}{self.settings.delimiter}{field.name}", column.getField(field.name), field.dataType)
+            elif name in columns:
+                raise ConfigError(
+                    f"{self.place.prefix}delimiter", self.settings.delimiter, f"one that keeps {name} unique"
+                )
+            else:
+                columns[name] = column
+
+        for field in frame.schema.fields:
+            if field.name in self.place.metadata:
+                columns[field.name] = frame[quoted(field.name)]
+            else:
+                add(field.name, frame[quoted(field.name)], field.dataType)
+        return columns
+
+
+def parse_pairs(setting: str, text: str, allowed: str) -> dict[str, str]:
+    """Parse ``a:b,c:d``.
+
+    Raises:
+        ConfigError: a part is not two non-empty texts with a colon between them.
+    """
+    pairs: dict[str, Any] = {}
+    for part in listed(text):
+        left, colon, right = (piece.strip() for piece in part.partition(":"))
+        if not (left and colon and right):
+            raise ConfigError(setting, part, allowed)
+        pairs[left] = right
+    return pairs

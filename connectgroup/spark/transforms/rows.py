@@ -1,0 +1,133 @@
+"""Transforms of the set of rows: ``Filter`` and ``sql``; and the predicates."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from ...dataplane.settings import PluginSettings
+from ...dataplane.transform import Place, Predicate, Transform
+from ...errors import ConfigError
+from ...protocol.units import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+class FilterSettings(PluginSettings):
+    """Settings of ``Filter``. Kafka Connect's has none, and drops each record that its predicate selects."""
+
+    condition: Annotated[str | None, Field(description="a condition in Spark SQL, instead of a predicate")] = None
+    type_: Annotated[
+        Literal["exclude", "include"],
+        Field(alias="filter.type", description="exclude, include: what becomes of rows that match the condition"),
+    ] = "exclude"
+
+
+class Filter(Transform):
+    """Drops rows: those that the predicate selects, or those that match (do not match) a condition."""
+
+    Settings = FilterSettings
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        matches = F.lit(True) if self.settings.condition is None else F.expr(self.settings.condition)
+        matches = F.coalesce(matches, F.lit(False))
+        return checked(frame.where, self.place, matches if self.settings.type_ == "include" else ~matches)
+
+    def apply_where(self, frame: DataFrame, condition: Column) -> DataFrame:
+        if self.settings.condition is not None:
+            raise ConfigError(f"{self.place.prefix}predicate", "a predicate", "a predicate or a condition, not both")
+        return frame.where(~condition if self.settings.type_ == "exclude" else condition)
+
+
+class SqlSettings(PluginSettings):
+    """Settings of ``sql``."""
+
+    query: Annotated[str, Field(min_length=1, description="a query in Spark SQL over the view batch")]
+
+
+class Sql(Transform):
+    """Replaces the rows of a batch by the result of a query; the view ``batch`` has the rows."""
+
+    Settings = SqlSettings
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        # The session of a batch belongs to one query, so the view is not shared with other tasks.
+        frame.createOrReplaceTempView("batch")
+        return checked(frame.sparkSession.sql, self.place, self.settings.query, "query")
+
+
+def checked(build: object, place: Place, argument: object, setting: str = "condition") -> DataFrame:
+    """Call ``build(argument)``.
+
+    Raises:
+        ConfigError: Spark rejects the expression; carries the first line of the reason.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return build(argument)  # type: ignore[operator, no-any-return]
+    except (AnalysisException, ParseException) as error:
+        reason = re.sub(r"\s+", " ", str(error).split("SQLSTATE")[0]).strip(" .")
+        raise ConfigError(
+            f"{place.prefix}{setting}", "an expression", f"Spark SQL over the columns ({printable(reason, most=200)})"
+        ) from error
+
+
+class TopicNameMatchesSettings(PluginSettings):
+    """Settings of ``TopicNameMatches``."""
+
+    pattern: Annotated[str, Field(min_length=1, description="a regular expression for the whole topic name")]
+
+
+class TopicNameMatches(Predicate):
+    """True for records whose topic matches."""
+
+    Settings = TopicNameMatchesSettings
+
+    def condition(self, frame: DataFrame) -> Column:
+        if "topic" not in frame.columns:
+            raise ConfigError(f"{self.place.prefix}type", "TopicNameMatches", "a source with a column topic")
+        return frame["topic"].rlike(f"^(?:{self.settings.pattern})$")
+
+
+class RecordIsTombstoneSettings(PluginSettings):
+    """``RecordIsTombstone`` has no settings."""
+
+
+class RecordIsTombstone(Predicate):
+    """True for records without a value: every column that is not record metadata is null."""
+
+    Settings = RecordIsTombstoneSettings
+
+    def condition(self, frame: DataFrame) -> Column:
+        from pyspark.sql import functions as F
+
+        empty = F.lit(True)
+        for field in frame.columns:
+            if field not in self.place.metadata:
+                empty = empty & frame[field].isNull()
+        return empty
+
+
+class ConditionSettings(PluginSettings):
+    """Settings of the predicate ``sql``."""
+
+    condition: Annotated[str, Field(min_length=1, description="a condition in Spark SQL over the columns")]
+
+
+class SqlCondition(Predicate):
+    """True for rows that match a condition in Spark SQL."""
+
+    Settings = ConditionSettings
+
+    def condition(self, frame: DataFrame) -> Column:
+        from pyspark.sql import functions as F
+
+        matches = F.expr(self.settings.condition)
+        checked(frame.where, self.place, matches)
+        return matches

@@ -1,0 +1,114 @@
+"""Transforms of values: ``Cast`` and ``TimestampConverter``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field
+
+from ...dataplane.settings import PluginSettings
+from ...dataplane.transform import Place, RowTransform, quoted
+from ...errors import NO_VALUE, ConfigError
+from .fields import parse_pairs, unchanged
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, types as T
+
+_SPARK_TYPES: Final = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+}
+_UNITS_PER_SECOND: Final = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+
+
+class CastSettings(PluginSettings):
+    """Settings of ``Cast``."""
+
+    spec: Annotated[str, Field(min_length=1, description=f"pairs field:type; types {', '.join(_SPARK_TYPES)}")]
+
+
+class Cast(RowTransform):
+    """Casts fields. A value that cannot be cast is an error, never a null."""
+
+    Settings = CastSettings
+
+    def __init__(self, settings: CastSettings, place: Place) -> None:
+        super().__init__(settings, place)
+        allowed = f"pairs field:type, separated by commas; types {', '.join(_SPARK_TYPES)}"
+        self._types = parse_pairs(f"{place.prefix}spec", settings.spec, allowed)
+        for field, kind in self._types.items():
+            if kind not in _SPARK_TYPES:
+                raise ConfigError(f"{place.prefix}spec", f"{field}:{kind}", allowed)
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        self.require(frame, "spec", self._types)
+        return unchanged(frame) | {
+            field: frame[quoted(field)].cast(_SPARK_TYPES[kind]) for field, kind in self._types.items()
+        }
+
+
+class TimestampConverterSettings(PluginSettings):
+    """Settings of ``TimestampConverter``."""
+
+    field: Annotated[str, Field(min_length=1, description="the name of a field")]
+    target_type: Annotated[
+        Literal["string", "unix", "Date", "Timestamp"], Field(description="string, unix, Date, Timestamp")
+    ]
+    format: Annotated[str | None, Field(description="a date pattern such as yyyy-MM-dd HH:mm:ss, for texts")] = None
+    unix_precision: Annotated[
+        Literal["seconds", "milliseconds", "microseconds", "nanoseconds"],
+        Field(description="seconds, milliseconds, microseconds, nanoseconds"),
+    ] = "milliseconds"
+
+
+class TimestampConverter(RowTransform):
+    """Converts a field between text, unix time and timestamps. Times without a zone are UTC."""
+
+    Settings = TimestampConverterSettings
+
+    def __init__(self, settings: TimestampConverterSettings, place: Place) -> None:
+        super().__init__(settings, place)
+        if settings.target_type == "string":
+            self._require_format()
+
+    def select(self, frame: DataFrame) -> Mapping[str, Column]:
+        field = self.settings.field
+        self.require(frame, "field", [field])
+        at = self._timestamp(frame[quoted(field)], frame.schema[field].dataType)
+        return unchanged(frame) | {field: self._converted(at)}
+
+    def _timestamp(self, column: Column, kind: T.DataType) -> Column:
+        from pyspark.sql import functions as F, types as T
+
+        if isinstance(kind, T.TimestampType | T.DateType):
+            return column.cast("timestamp")
+        if isinstance(kind, T.StringType):
+            return F.to_timestamp(column, self._require_format())
+        if isinstance(kind, T.NumericType):
+            micros = column.cast("decimal(38,0)") * 10**6 / _UNITS_PER_SECOND[self.settings.unix_precision]
+            return F.timestamp_micros(micros.cast("bigint"))
+        allowed = "a field of type text, number, date or timestamp"
+        raise ConfigError(f"{self.place.prefix}field", self.settings.field, allowed)
+
+    def _converted(self, at: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        target = self.settings.target_type
+        if target == "string":
+            return F.date_format(at, self._require_format())
+        if target == "unix":
+            micros = F.unix_micros(at).cast("decimal(38,0)")
+            return F.floor(micros * _UNITS_PER_SECOND[self.settings.unix_precision] / 10**6).cast("bigint")
+        return at.cast("date" if target == "Date" else "timestamp")
+
+    def _require_format(self) -> str:
+        if self.settings.format is None:
+            raise ConfigError(f"{self.place.prefix}format", NO_VALUE, "a date pattern such as yyyy-MM-dd HH:mm:ss")
+        return str(self.settings.format)

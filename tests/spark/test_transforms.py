@@ -1,0 +1,263 @@
+"""Transforms and predicates: each on real Spark, their settings, and a chain in a pipeline."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from typing import Any
+
+import pytest
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.connectors.transforms import parse_chain
+from connectgroup.errors import ConfigError
+from connectgroup.plugins import available
+
+from .conftest import Bench
+
+Row = dict[str, Any]
+SCHEMA = "id INT, name STRING, amount DOUBLE, at TIMESTAMP"
+AT = datetime.datetime(2024, 2, 29, 12, 30, 1, 500_000, datetime.UTC)
+ROWS = [(1, "ann", 1.5, AT), (2, "bob", None, AT), (3, None, 3.0, None)]
+RECORD = "key STRING, value STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+RECORDS = [("k", "v", "orders", 1, 7, AT), ("k2", None, "logs", 0, 9, AT)]
+METADATA = frozenset({"key", "topic", "partition", "offset", "timestamp"})
+
+
+def run(
+    settings: Row, rows: list[Any] = ROWS, schema: str = SCHEMA, metadata: frozenset[str] = frozenset()
+) -> list[Row]:
+    """The rows after one transform ``t``, or after a whole configuration that has ``transforms``."""
+    from connectgroup.spark.session import spark_session
+    from connectgroup.spark.transforms.chain import apply_chain
+
+    config = (
+        settings
+        if "transforms" in settings
+        else {"transforms": "t"} | {f"transforms.t.{k}": v for k, v in settings.items()}
+    )
+    session = spark_session().newSession()
+    frame = apply_chain(parse_chain(config, metadata), session.createDataFrame(rows, schema))
+    rows_after: list[Row] = frame.toArrow().to_pylist()
+    return rows_after
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        (
+            {"type": "InsertField", "static.field": "x", "static.value": "y"},
+            {"id": 1, "name": "ann", "amount": 1.5, "at": AT, "x": "y"},
+        ),
+        ({"type": "ReplaceField", "exclude": "at,amount", "renames": "id:number"}, {"number": 1, "name": "ann"}),
+        ({"type": "ReplaceField$Value", "include": "id"}, {"id": 1}),
+        (
+            {"type": "MaskField", "fields": "id,name,at"},
+            {"id": 0, "name": "", "amount": 1.5, "at": datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)},
+        ),
+        (
+            {"type": "org.apache.kafka.connect.transforms.MaskField$Value", "fields": "name", "replacement": "x"},
+            {"id": 1, "name": "x", "amount": 1.5, "at": AT},
+        ),
+        ({"type": "Cast", "spec": "id:string,amount:int32"}, {"id": "1", "name": "ann", "amount": 1, "at": AT}),
+        ({"type": "HoistField", "field": "all"}, {"all": {"id": 1, "name": "ann", "amount": 1.5, "at": AT}}),
+        ({"type": "ExtractField", "field": "name"}, {"name": "ann"}),
+        ({"type": "ValueToKey", "fields": "id"}, {"id": 1, "name": "ann", "amount": 1.5, "at": AT, "key": {"id": 1}}),
+        (
+            {"type": "TimestampConverter", "field": "at", "target.type": "unix"},
+            {"id": 1, "name": "ann", "amount": 1.5, "at": 1709209801500},
+        ),
+        (
+            {"type": "TimestampConverter", "field": "at", "target.type": "string", "format": "yyyy-MM-dd HH"},
+            {"id": 1, "name": "ann", "amount": 1.5, "at": "2024-02-29 12"},
+        ),
+        ({"type": "sql", "query": "SELECT sum(id) AS total FROM batch"}, {"total": 6}),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) and "type" in value else "",
+)
+def test_transform_changes_the_value(spark: None, settings: Row, first: Row) -> None:
+    assert run(settings)[0] == first
+
+
+def test_timestamp_converter_reads_text_and_unix_time(spark: None) -> None:
+    assert run(
+        {"type": "TimestampConverter", "field": "t", "target.type": "Timestamp", "unix.precision": "seconds"},
+        [(1709209801,)],
+        "t BIGINT",
+    ) == [{"t": AT.replace(microsecond=0)}]
+    text = {"type": "TimestampConverter", "field": "t", "target.type": "Date", "format": "dd.MM.yyyy"}
+    assert run(text, [("29.02.2024",)], "t STRING") == [{"t": AT.date()}]
+
+
+def test_hoist_extract_and_flatten_leave_record_metadata_alone(spark: None) -> None:
+    chain = {
+        "transforms": "hoist,flatten,insert",
+        "transforms.hoist.type": "HoistField",
+        "transforms.hoist.field": "all",
+        "transforms.flatten.type": "Flatten",
+        "transforms.flatten.delimiter": "_",
+        "transforms.insert.type": "InsertField",
+        "transforms.insert.offset.field": "position",
+    }
+    assert run(chain, RECORDS, RECORD, METADATA)[0] == {
+        "all_value": "v",
+        "key": "k",
+        "topic": "orders",
+        "partition": 1,
+        "offset": 7,
+        "timestamp": AT,
+        "position": 7,
+    }
+    hoisted = {"transforms": "h,x", "transforms.h.type": "HoistField", "transforms.h.field": "all"}
+    extract = {"transforms.x.type": "ExtractField", "transforms.x.field": "all"}
+    assert set(run(hoisted | extract, RECORDS, RECORD, METADATA)[0]) == {"value"} | METADATA
+
+
+def test_routers_rename_the_topic(spark: None) -> None:
+    regex = {"type": "RegexRouter", "regex": "ord(.*)", "replacement": "new-$1"}
+    assert [row["topic"] for row in run(regex, RECORDS, RECORD, METADATA)] == ["new-ers", "logs"]
+    by_day = {"type": "TimestampRouter", "timestamp.format": "yyyyMMdd"}
+    assert run(by_day, RECORDS, RECORD, METADATA)[0]["topic"] == "orders-20240229"
+
+
+def test_predicate_limits_a_transform_and_keeps_the_order_of_rows(spark: None) -> None:
+    config = {
+        "transforms": "mask",
+        "transforms.mask.type": "MaskField",
+        "transforms.mask.fields": "value",
+        "transforms.mask.replacement": "***",
+        "transforms.mask.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": "TopicNameMatches",
+        "predicates.p.pattern": "orders|invoices",
+    }
+    assert [row["value"] for row in run(config, RECORDS, RECORD, METADATA)] == ["***", None]
+    negated = config | {"transforms.mask.negate": "true"}
+    assert [row["value"] for row in run(negated, RECORDS, RECORD, METADATA)] == ["v", "***"]
+
+
+def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:
+    config = {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.predicate": "p", "predicates": "p"}
+    tombstones = config | {"predicates.p.type": "RecordIsTombstone"}
+    assert [row["offset"] for row in run(tombstones, RECORDS, RECORD, METADATA)] == [7]
+    sql = config | {"predicates.p.type": "sql", "predicates.p.condition": "amount > 2", "transforms.f.negate": "true"}
+    assert [row["id"] for row in run(sql)] == [3]
+    assert run({"type": "Filter"}) == []
+    assert [row["id"] for row in run({"type": "Filter", "condition": "name IS NULL", "filter.type": "include"})] == [3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"transforms": "a"}, r"transforms\.a\.type: got .*allowed: Cast, ExtractField, Filter, .*, sql"),
+        ({"transforms": "a,a"}, r"transforms: got 'a,a'; allowed: names"),
+        ({"transforms.a.type": "Cast"}, r"transforms\.a\.type"),
+        ({"transforms": "a", "transforms.a.type": "Nope"}, r"transforms\.a\.type: got 'Nope'; allowed: Cast, "),
+        ({"transforms": "a", "transforms.a.type": "MaskField$Key"}, r"MaskField or MaskField\$Value"),
+        (
+            {"transforms": "a", "transforms.a.type": "MaskField", "transforms.a.field": "x"},
+            r"transforms\.a\.fields \(did you mean that",
+        ),
+        (
+            {"transforms": "a", "transforms.a.type": "MaskField"},
+            r"transforms\.a\.fields: got .*allowed: fields, separated by commas",
+        ),
+        (
+            {"transforms": "a", "transforms.a.type": "Cast", "transforms.a.spec": "x:int"},
+            r"transforms\.a\.spec: got 'x:int'; allowed: pairs field:type",
+        ),
+        ({"transforms": "a", "transforms.a.type": "InsertField"}, r"at least one field to insert"),
+        (
+            {"transforms": "a", "transforms.a.type": "Filter", "transforms.a.predicate": "p"},
+            r"transforms\.a\.predicate: got 'p'; allowed: a name",
+        ),
+        (
+            {"transforms": "a", "transforms.a.type": "Filter", "transforms.a.negate": "no"},
+            r"transforms\.a\.negate: got 'no'; allowed: true, false",
+        ),
+        ({"predicates": "p", "predicates.p.type": "TopicNameMatches"}, r"predicates\.p\.pattern"),
+        (
+            {
+                "transforms": "a",
+                "transforms.a.type": "RegexRouter",
+                "transforms.a.regex": "(",
+                "transforms.a.replacement": "",
+            },
+            r"transforms\.a\.regex: got '\('",
+        ),
+        (
+            {
+                "transforms": "a",
+                "transforms.a.type": "TimestampConverter",
+                "transforms.a.field": "t",
+                "transforms.a.target.type": "string",
+            },
+            r"transforms\.a\.format",
+        ),
+    ],
+)
+def test_wrong_transform_settings_are_refused_when_the_connector_is_put(settings: Row, message: str) -> None:
+    base = {"source": "files", "source.path": "/in", "source.format": "csv", "sink": "parquet", "sink.path": "/out"}
+    with pytest.raises(ConfigError, match=message):
+        PipelineConnector("c", base | settings)
+
+
+def test_a_column_that_does_not_exist_is_refused_when_the_task_starts(table: Bench) -> None:
+    table.write("one.csv", range(4))
+    with pytest.raises(ConfigError, match=r"transforms\.m\.fields: got 'nope'; allowed: columns a, b"):
+        table.start(1, transforms="m", transforms_m_type="MaskField", transforms_m_fields="nope")
+    with pytest.raises(ConfigError, match=r"transforms\.q\.query: got .*nope"):
+        table.start(1, transforms="q", transforms_q_type="sql", transforms_q_query="SELECT nope FROM batch")
+    with pytest.raises(ConfigError, match=r"transforms\.q\.predicate: .*whole batch"):
+        table.start(
+            1,
+            transforms="q",
+            transforms_q_type="sql",
+            transforms_q_query="TABLE batch",
+            transforms_q_predicate="p",
+            predicates="p",
+            predicates_p_type="sql",
+            predicates_p_condition="a > 1",
+        )
+
+
+def test_pipeline_applies_its_transforms_to_every_batch(table: Bench) -> None:
+    table.write("one.csv", range(4))
+    run = table.start(
+        1,
+        transforms="odd,hoist,sum",
+        transforms_odd_type="Filter",
+        transforms_odd_condition="a % 2 = 0",
+        transforms_hoist_type="HoistField",
+        transforms_hoist_field="row",
+        transforms_sum_type="sql",
+        transforms_sum_query="SELECT row.a AS a, row FROM batch",
+    )
+    run.wait(lambda: sum(run.rows) == 2)
+    table.write("one.csv", range(4, 6), mode="a")
+    run.wait(lambda: sum(run.rows) == 3)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT a, row FROM t ORDER BY a").fetchall() == [
+            (1, '{"a": 1, "b": "row 1"}'),
+            (3, '{"a": 3, "b": "row 3"}'),
+            (5, '{"a": 5, "b": "row 5"}'),
+        ]
+
+
+def test_every_transform_of_connect_is_available() -> None:
+    assert set(available("transforms")) >= {
+        "Cast",
+        "ExtractField",
+        "Filter",
+        "Flatten",
+        "HoistField",
+        "InsertField",
+        "MaskField",
+        "RegexRouter",
+        "ReplaceField",
+        "TimestampConverter",
+        "TimestampRouter",
+        "ValueToKey",
+        "sql",
+    }
+    assert set(available("predicates")) >= {"RecordIsTombstone", "TopicNameMatches", "sql"}
