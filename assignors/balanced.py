@@ -46,14 +46,14 @@ class BalancedAssignor(ConnectAssignor):
         if columns.member_ids:
             # All connectors are passed as one kind: only their count is balanced, and a single kind is fast.
             connectors = np.flatnonzero(~is_task)
-            owner[connectors] = share_out(owner[connectors], np.zeros_like(connectors), len(columns.member_ids))
+            owner[connectors] = share_units(owner[connectors], np.zeros_like(connectors), len(columns.member_ids))
             tasks = np.flatnonzero(is_task)
             kinds = columns.unit_connector[tasks].astype(np.int64)
-            owner[tasks] = share_out(owner[tasks], kinds, len(columns.member_ids))
+            owner[tasks] = share_units(owner[tasks], kinds, len(columns.member_ids))
         return ConnectAssignment.from_columns(columns, owner)
 
 
-def share_out(home: Integers, kind: Integers, members: int) -> Integers:
+def share_units(home: Integers, kind: Integers, members: int) -> Integers:
     """Compute the new owners for one class of units.
 
     Args:
@@ -66,7 +66,7 @@ def share_out(home: Integers, kind: Integers, members: int) -> Integers:
     """
     owner = home.copy()
     owner[to_release(home, kind, limits(home, members))] = UNASSIGNED
-    _place(owner, kind, members)
+    _place_units(owner, kind, members)
     return owner
 
 
@@ -118,7 +118,7 @@ def to_release(home: Integers, kind: Integers, limit: Integers) -> Integers:
     return np.concatenate(release_units)
 
 
-def _place(owner: Integers, kind: Integers, members: int) -> None:
+def _place_units(owner: Integers, kind: Integers, members: int) -> None:
     """Assign every unassigned unit, in place, so that every member ends up with the equal count or one more."""
     share, extra = divmod(len(owner), members)
     held = np.bincount(owner[owner >= 0], minlength=members)

@@ -19,7 +19,7 @@ from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, Part
 from connectgroup.assign.columns.partition import UNASSIGNED
 from connectgroup.assign.members import PartitionMember
 
-from .sharing import emptiest_first, lowest_of_each_topic, share_out
+from .sharing import emptiest_first, lowest_of_each_topic, share_units
 
 UNKNOWN = -1
 
@@ -35,13 +35,13 @@ class CooperativeStickyAssignor(PartitionAssignor):
         members = [with_generation(member) for member in group.members]
         assignor_state = any(member is not before for member, before in zip(members, group.members, strict=True))
         columns = (replace(group, members=members) if assignor_state else group).columns()
-        owner = share_out(columns, stays=lowest_of_each_topic, deal=emptiest_first)
+        owner = share_units(columns, stays=lowest_of_each_topic, deal=emptiest_first)
         still_owned = (columns.partition_claim != UNASSIGNED) & (columns.partition_claim != owner)
         owner[still_owned] = UNASSIGNED
         withheld = frozenset(map(columns.partition, np.flatnonzero(still_owned).tolist()))
-        answer = PartitionAssignment.from_columns(columns, owner, withheld=withheld)
+        result = PartitionAssignment.from_columns(columns, owner, withheld=withheld)
         # A result must not refer to columns of another input than the caller's.
-        return replace(answer, members=tuple(answer.members)) if assignor_state else answer
+        return replace(result, members=tuple(result.members)) if assignor_state else result
 
 
 def with_generation(member: PartitionMember) -> PartitionMember:

@@ -44,7 +44,7 @@ class Classes:
     held: Integers
 
 
-def share_out(columns: PartitionColumns, *, stays: Stays, deal: Deal, last_first: bool = False) -> Integers:
+def share_units(columns: PartitionColumns, *, stays: Stays, deal: Deal, last_first: bool = False) -> Integers:
     """Compute the new owners of all partitions.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
 
-from .sharing import emptiest_first, lowest_of_each_topic, share_out
+from .sharing import emptiest_first, lowest_of_each_topic, share_units
 
 
 class StickyAssignor(PartitionAssignor):
@@ -23,5 +23,5 @@ class StickyAssignor(PartitionAssignor):
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
         """Assign all partitions. A topic that does not exist is ignored."""
         columns = group.columns()
-        owner = share_out(columns, stays=lowest_of_each_topic, deal=emptiest_first)
+        owner = share_units(columns, stays=lowest_of_each_topic, deal=emptiest_first)
         return PartitionAssignment.from_columns(columns, owner)

@@ -18,7 +18,7 @@ from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, Part
 from connectgroup.assign.columns.partition import PartitionColumns
 from connectgroup.assign.ownership import require_topics
 
-from .sharing import emptiest_first, lowest_of_each_topic, share_out
+from .sharing import emptiest_first, lowest_of_each_topic, share_units
 
 Integers = NDArray[np.int64]
 
@@ -37,9 +37,9 @@ class UniformAssignor(PartitionAssignor):
         require_topics(group.members, group.topics)
         columns = group.columns()
         if len(columns.subscribed) == 1:
-            owner = share_out(columns, stays=lowest_of_each_topic, deal=in_blocks, last_first=True)
+            owner = share_units(columns, stays=lowest_of_each_topic, deal=in_blocks, last_first=True)
         else:
-            owner = share_out(columns, stays=later_topics, deal=emptiest_first)
+            owner = share_units(columns, stays=later_topics, deal=emptiest_first)
         return PartitionAssignment.from_columns(columns, owner)
 
 

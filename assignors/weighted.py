@@ -63,15 +63,15 @@ class WeightedAssignor(ConnectAssignor):
             rules.release_units()
             left = []
             for heavy, members in classes.items():
-                share = _Share(rules, members, heavy=heavy, moves=moves[heavy])
+                share = _MemberLoad(rules, members, heavy=heavy, moves=moves[heavy])
                 left += share.settle()
                 moves[heavy] = share.moves
             if np.array_equal(rules.owner, before):
                 break
-        return _answer(rules, sorted(left), cut_short=not all(moves.values()))
+        return _result(rules, sorted(left), cut_short=not all(moves.values()))
 
 
-def _answer(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignment:
+def _result(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignment:
     columns = rules.columns
     blocked = rules.blocked()
     rules.owner[blocked] = UNASSIGNED
@@ -102,7 +102,7 @@ def _answer(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignm
     )
 
 
-class _Share:
+class _MemberLoad:
     """The assignment of one class of units: those with weight, or those without."""
 
     def __init__(self, rules: Rules, members: Integers, *, heavy: bool, moves: int) -> None:
@@ -123,7 +123,7 @@ class _Share:
         """
         if self.heavy:
             self._unburden()
-        while left := self._place():
+        while left := self._place_units():
             if not self._even_out():
                 return left
         self._even_out()
@@ -137,9 +137,9 @@ class _Share:
             for unit in its[np.lexsort((its, -self.size[its]))].tolist():
                 if self.load[worker] <= rules.limit[worker]:
                     break
-                self._give(unit, UNASSIGNED)
+                self._assign_unit(unit, UNASSIGNED)
 
-    def _place(self) -> list[int]:
+    def _place_units(self) -> list[int]:
         """Assign every unassigned unit, the most constrained and heaviest first; return the unschedulable ones."""
         rules = self.rules
         unplaced = self.members[rules.owner[self.members] < 0]
@@ -152,7 +152,7 @@ class _Share:
             if worker == UNASSIGNED:
                 left.append(unit)
             else:
-                self._give(unit, worker)
+                self._assign_unit(unit, worker)
         return left
 
     def _pick(self, unit: int, allowed: Mask) -> int:
@@ -205,15 +205,15 @@ class _Share:
                 if connector in tried:
                     continue
                 tried.add(connector)  # its units of one size are interchangeable
-                self._give(unit, UNASSIGNED)
+                self._assign_unit(unit, UNASSIGNED)
                 target = self._pick(unit, rules.allowed(unit) & (after < level[worker] * (1 - 1e-9)))
                 if target not in (UNASSIGNED, worker):
-                    self._give(unit, target)
+                    self._assign_unit(unit, target)
                     return True
-                self._give(unit, worker)
+                self._assign_unit(unit, worker)
         return False
 
-    def _give(self, unit: int, worker: int) -> None:
+    def _assign_unit(self, unit: int, worker: int) -> None:
         before = int(self.rules.owner[unit])
         if before >= 0:
             self.load[before] -= self.size[unit]

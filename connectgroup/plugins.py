@@ -68,7 +68,7 @@ def _load_assignor(kind: Kind, name: str, base: type[AnyAssignor]) -> AnyAssigno
         # Members match assignors by the ``name`` of the class, operators by the name of the entry point.
         violation = f"name: got {printable(assignor.name)!r}; allowed: {name!r}, as its entry point says"
     if violation is not None:
-        raise PluginError(f"{_told(found)}: {violation}")
+        raise PluginError(f"{_describe_entry_point(found)}: {violation}")
     return assignor
 
 
@@ -112,7 +112,11 @@ def available(kind: Kind) -> tuple[str, ...]:
 def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
     setting = setting or _SETTING[kind]
     # Equal entries count as one: an editable install may appear twice on the path.
-    named = {_told(found): found for found in entry_points(group=f"connectgroup.{kind}") if found.name == name}
+    named = {
+        _describe_entry_point(found): found
+        for found in entry_points(group=f"connectgroup.{kind}")
+        if found.name == name
+    }
     if not named:
         raise ConfigError(setting, name, ", ".join(available(kind)) or f"none ({kind} are not installed)")
     if len(named) > 1:
@@ -126,12 +130,12 @@ def _load(found: EntryPoint, base: type[T]) -> type[T]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit: a module may run any code on import
-        raise PluginError(f"{_told(found)}: cannot be imported: {describe(error)}") from error
+        raise PluginError(f"{_describe_entry_point(found)}: cannot be imported: {describe(error)}") from error
     if not inspect.isclass(loaded) or not issubclass(loaded, base):
-        raise PluginError(f"{_told(found)}: is not a subclass of {base.__name__}")
+        raise PluginError(f"{_describe_entry_point(found)}: is not a subclass of {base.__name__}")
     missing = sorted(getattr(loaded, "__abstractmethods__", ()))
     if missing:
-        raise PluginError(f"{_told(found)}: is abstract; missing: {', '.join(missing)}")
+        raise PluginError(f"{_describe_entry_point(found)}: is abstract; missing: {', '.join(missing)}")
     return loaded
 
 
@@ -141,10 +145,10 @@ def _make(found: EntryPoint, cls: type[T]) -> T:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(f"{_told(found)}: cannot be made: {describe(error)}") from error
+        raise PluginError(f"{_describe_entry_point(found)}: cannot be made: {describe(error)}") from error
 
 
-def _told(found: EntryPoint) -> str:
+def _describe_entry_point(found: EntryPoint) -> str:
     kind = found.group.removeprefix("connectgroup.").removesuffix("s")
     origin = f"{found.dist.name} {found.dist.version}" if found.dist else "an unknown distribution"
     return printable(f"{kind} {found.name!r} ({found.value} of {origin})", most=300)

@@ -12,7 +12,7 @@ from ..protocol.units import printable
 from .api import ConnectAssignment, ConnectAssignor, ConnectGroup, PartitionAssignor
 from .members import MAX_UNITS, ConnectMember, ConnectorSpec, DelayedWork, Lazy, Metadata, traits_of
 from .placement import NO_PLACEMENT, Placement, placement_of
-from .sandbox import _guarded, _metadata_violation, declaration_violation, who
+from .sandbox import _guarded, _metadata_violation, declaration_violation, describe_assignor
 
 
 def assignor_info(
@@ -33,7 +33,7 @@ def assignor_info(
     said = _guarded(assignor, "metadata", ask)
     violation = declaration_violation(assignor) or _metadata_violation(assignor, said)
     if violation is not None:
-        raise PluginError(f"{who(assignor)}: {violation}")
+        raise PluginError(f"{describe_assignor(assignor)}: {violation}")
     return AssignorInfo(
         name=assignor.name,
         minimum_version=assignor.minimum_version,

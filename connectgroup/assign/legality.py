@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     pass
 
 
-ThingT = TypeVar("ThingT", Unit, TopicPartition)
+UnitT = TypeVar("UnitT", Unit, TopicPartition)
 
 
 def first_violation(
-    shares: Iterable[tuple[str, Iterable[ThingT]]],
+    shares: Iterable[tuple[str, Iterable[UnitT]]],
     *,
     members: Collection[str],
-    units: AbstractSet[ThingT],
-    delayed: AbstractSet[ThingT] = frozenset(),
-    waiting: AbstractSet[ThingT] = frozenset(),
+    units: AbstractSet[UnitT],
+    delayed: AbstractSet[UnitT] = frozenset(),
+    waiting: AbstractSet[UnitT] = frozenset(),
 ) -> str | None:
     """Return the first violation of an assignment and the number of further ones as one line; None if it is valid.
 
@@ -52,7 +52,7 @@ def first_violation(
             violations.append(f"{printable(member_id)} is not a member")
         if sum(name == member_id for name, _ in listed) > 1:
             violations.append(f"{printable(member_id)} is listed twice")
-    holders: dict[ThingT, list[str]] = {}
+    holders: dict[UnitT, list[str]] = {}
     for member_id, given in sorted(listed, key=lambda share: share[0]):
         for unit in given:
             holders.setdefault(unit, []).append(member_id)

@@ -61,13 +61,13 @@ def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) ->
     """
 
     def ask() -> tuple[AssignmentT, str | None]:
-        answer = assignor.assign(group)
-        return answer, _violation(assignor, group, answer)
+        result = assignor.assign(group)
+        return result, _violation(assignor, group, result)
 
-    answer, violation = _guarded(assignor, "assign", ask)
+    result, violation = _guarded(assignor, "assign", ask)
     if violation is not None:
-        raise PluginError(f"{who(assignor)}: {violation}")
-    return answer
+        raise PluginError(f"{describe_assignor(assignor)}: {violation}")
+    return result
 
 
 def configure_assignor(assignor: Assignor[Any, Any, Any], traits: WorkerTraits) -> None:
@@ -104,7 +104,7 @@ def declaration_violation(assignor: Assignor[Any, Any, Any]) -> str | None:
     return None
 
 
-def who(assignor: object) -> str:
+def describe_assignor(assignor: object) -> str:
     """A plug-in's name and class, for messages about it."""
     name = getattr(assignor, "name", "")
     kind = assignor if isinstance(assignor, type) else type(assignor)
@@ -117,7 +117,7 @@ def _guarded(assignor: object, method: str, call: Callable[[], ResultT]) -> Resu
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # sent by the operator; in any other thread only the plug-in can have raised it
-        message = f"{who(assignor)}: {method} raised {describe(error)}"
+        message = f"{describe_assignor(assignor)}: {method} raised {describe(error)}"
         raise PluginError(message, location=location_of(error, assignor)) from error
 
 
@@ -147,37 +147,37 @@ def describe(error: BaseException) -> str:
     return f"{name}: {printable(text, most=200)}" if text else name
 
 
-def _violation(assignor: Assignor[Any, Any, Any], group: Group, answer: object) -> str | None:
+def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) -> str | None:
     expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectGroup) else PartitionAssignment
     share = ConnectMemberAssignment if isinstance(group, ConnectGroup) else PartitionMemberAssignment
-    if inspect.iscoroutine(answer):
-        answer.close()
+    if inspect.iscoroutine(result):
+        result.close()
         return f"assign is async; allowed: a plain method that returns {expected.__name__}"
-    if not isinstance(answer, expected):
-        return f"assign returned {_type(answer)}; allowed: {expected.__name__}"
-    if violation := _number_violation("error", answer.error):
+    if not isinstance(result, expected):
+        return f"assign returned {_type(result)}; allowed: {expected.__name__}"
+    if violation := _number_violation("error", result.error):
         return violation
-    if not isinstance(answer.message, str):
-        return f"message: got {_type(answer.message)}; allowed: a string"
-    if answer.error:
+    if not isinstance(result.message, str):
+        return f"message: got {_type(result.message)}; allowed: a string"
+    if result.error:
         return None
-    if isinstance(answer, ConnectAssignment) and isinstance(group, ConnectGroup):
-        if violation := _delay_violation(answer):
+    if isinstance(result, ConnectAssignment) and isinstance(group, ConnectGroup):
+        if violation := _delay_violation(result):
             return violation
-        if answer.by_column is not None:
-            columns, owner, assignor_state = answer.by_column
+        if result.by_column is not None:
+            columns, owner, assignor_state = result.by_column
             if violation := _bytes_violation(assignor_state):
                 return violation
-            return _column_violation(group, columns, owner, delayed=answer.delayed)
-    if isinstance(answer, PartitionAssignment) and isinstance(group, PartitionGroup):
-        if not _all_things(answer.withheld, TopicPartition):
-            return f"withheld: got {printable(repr(answer.withheld))}; allowed: a frozenset of TopicPartition"
-        if answer.by_column is not None:
-            return _partition_column_violation(group, *answer.by_column, withheld=answer.withheld)
-    if not isinstance(answer.members, Sequence):
+            return _column_violation(group, columns, owner, delayed=result.delayed)
+    if isinstance(result, PartitionAssignment) and isinstance(group, PartitionGroup):
+        if not _all_units(result.withheld, TopicPartition):
+            return f"withheld: got {printable(repr(result.withheld))}; allowed: a frozenset of TopicPartition"
+        if result.by_column is not None:
+            return _partition_column_violation(group, *result.by_column, withheld=result.withheld)
+    if not isinstance(result.members, Sequence):
         # A generator would be exhausted after the first pass.
-        return f"members: got {_type(answer.members)}; allowed: a list or tuple of {share.__name__}"
-    members: list[Any] = list(answer.members)
+        return f"members: got {_type(result.members)}; allowed: a list or tuple of {share.__name__}"
+    members: list[Any] = list(result.members)
     for member in members:
         if not isinstance(member, share):
             return f"members holds {_type(member)}; allowed: {share.__name__}"
@@ -188,16 +188,16 @@ def _violation(assignor: Assignor[Any, Any, Any], group: Group, answer: object) 
         if violation is not None:
             return f"{printable(member.member_id)}: {violation}"
     known = {member.member_id for member in group.members}
-    if isinstance(group, ConnectGroup) and isinstance(answer, ConnectAssignment):
+    if isinstance(group, ConnectGroup) and isinstance(result, ConnectAssignment):
         return first_violation(
             [(member.member_id, member.units) for member in members],
             members=known,
             units=frozenset(group.units),
-            delayed=answer.delayed,
+            delayed=result.delayed,
             waiting=group.waiting,
         )
-    if isinstance(group, PartitionGroup) and isinstance(answer, PartitionAssignment):
-        return _partition_violation(group, members, answer.withheld)
+    if isinstance(group, PartitionGroup) and isinstance(result, PartitionAssignment):
+        return _partition_violation(group, members, result.withheld)
     return None
 
 
@@ -207,18 +207,18 @@ def _share_violation(assignor: Assignor[Any, Any, Any], member: Any) -> str | No
     if not isinstance(things, (frozenset, set)):
         return f"its share is {_type(things)}; allowed: a frozenset of {kind.__name__}"
     # Check the types before anything is compared: objects of other types may not be sortable.
-    odd = sorted(printable(repr(thing)) for thing in things if not _is_thing(thing, kind))
+    odd = sorted(printable(repr(thing)) for thing in things if not _is_unit(thing, kind))
     if odd:
         return f"its share holds {odd[0]}; allowed: {kind.__name__}"
     return _metadata_violation(assignor, member)
 
 
-def _is_thing(thing: object, kind: type[Any]) -> bool:
+def _is_unit(thing: object, kind: type[Any]) -> bool:
     return isinstance(thing, kind) and isinstance(thing[0], str) and _is_integer(thing[1])
 
 
-def _all_things(things: object, kind: type[Any]) -> bool:
-    return isinstance(things, (frozenset, set)) and all(_is_thing(thing, kind) for thing in things)
+def _all_units(things: object, kind: type[Any]) -> bool:
+    return isinstance(things, (frozenset, set)) and all(_is_unit(thing, kind) for thing in things)
 
 
 def _metadata_violation(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
@@ -249,13 +249,13 @@ def _bytes_violation(metadata: object) -> str | None:
     return None
 
 
-def _delay_violation(answer: ConnectAssignment) -> str | None:
-    if not _is_integer(answer.delay_ms) or not 0 <= answer.delay_ms < 1 << 31:
-        return f"delay_ms: got {printable(repr(answer.delay_ms))}; allowed: 0 .. {(1 << 31) - 1}"
-    if not _all_things(answer.delayed, Unit):
-        return f"delayed: got {printable(repr(answer.delayed))}; allowed: a frozenset of Unit"
-    if answer.delayed and not answer.delay_ms:
-        return f"delayed: got {len(answer.delayed)} units with delay_ms 0; allowed: a delay_ms above 0"
+def _delay_violation(result: ConnectAssignment) -> str | None:
+    if not _is_integer(result.delay_ms) or not 0 <= result.delay_ms < 1 << 31:
+        return f"delay_ms: got {printable(repr(result.delay_ms))}; allowed: 0 .. {(1 << 31) - 1}"
+    if not _all_units(result.delayed, Unit):
+        return f"delayed: got {printable(repr(result.delayed))}; allowed: a frozenset of Unit"
+    if result.delayed and not result.delay_ms:
+        return f"delayed: got {len(result.delayed)} units with delay_ms 0; allowed: a delay_ms above 0"
     return None
 
 

@@ -1,8 +1,8 @@
 """Cluster access for a group member: any broker for metadata, and the coordinator of the group.
 
-``ask_coordinator`` finds the coordinator and sends the request. If the coordinator has moved, is loading or does not
-respond, it is looked up again and the request retried until the timeout. There are two connections to the coordinator:
-JoinGroup may wait for minutes on one while offsets are committed on the other.
+``send_to_coordinator`` finds the coordinator and sends the request. If the coordinator has moved, is loading or does
+not respond, it is looked up again and the request retried until the timeout. There are two connections to the
+coordinator: JoinGroup may wait for minutes on one while offsets are committed on the other.
 
 Source: KIP-62 for the requests sent during a rebalance; Kafka's ``AbstractCoordinator``.
 """
@@ -72,25 +72,25 @@ class GroupClient:
         Raises:
             TransportError: no broker responded.
         """
-        asked = MetadataRequest(
+        requested = MetadataRequest(
             topics=tuple(TopicName(name=name) for name in sorted(names)), allow_auto_topic_creation=False
         )
-        answer: MetadataResponse = await self._ask_anybody(asked)
-        self._known = tuple((broker.host, broker.port) for broker in answer.brokers)
-        racks = {broker.node_id: broker.rack for broker in answer.brokers}
+        response: MetadataResponse = await self._send_to_any_broker(requested)
+        self._known = tuple((broker.host, broker.port) for broker in response.brokers)
+        racks = {broker.node_id: broker.rack for broker in response.brokers}
         return Topics(
-            there=tuple(_spec(topic, racks) for topic in answer.topics if topic.error_code == Code.NONE),
-            missing={topic.name: topic.error_code for topic in answer.topics if topic.error_code != Code.NONE},
+            there=tuple(_spec(topic, racks) for topic in response.topics if topic.error_code == Code.NONE),
+            missing={topic.name: topic.error_code for topic in response.topics if topic.error_code != Code.NONE},
         )
 
-    async def ask_coordinator(
+    async def send_to_coordinator(
         self,
         request: BrokerRequest,
         *,
         line: Line = "group",
         timeout_s: float = REQUEST_TIMEOUT_S,
         each_s: float = math.inf,
-        codes: Callable[[Any], Collection[int]] = lambda answer: (answer.error_code,),
+        codes: Callable[[Any], Collection[int]] = lambda response: (response.error_code,),
     ) -> Any:
         """Return the coordinator's response, with any error code that is not retriable.
 
@@ -110,14 +110,14 @@ class GroupClient:
         while True:
             try:
                 connection = await self._line(line)
-                answer = await connection.call(request, timeout_s=min(each_s, give_up - loop.time()))
+                response = await connection.call(request, timeout_s=min(each_s, give_up - loop.time()))
             except TransportError as error:
                 self.forget_coordinator()
                 found = str(error)
             else:
-                passing = ASK_AGAIN.intersection(codes(answer))
+                passing = ASK_AGAIN.intersection(codes(response))
                 if not passing:
-                    return answer
+                    return response
                 if passing & COORDINATOR_MOVED:
                     self.forget_coordinator()
                 found = f"{connection.address}: {', '.join(sorted(Code(code).name for code in passing))}"
@@ -153,10 +153,10 @@ class GroupClient:
         return connection
 
     async def _find(self) -> tuple[str, int]:
-        answer: FindCoordinatorResponse = await self._ask_anybody(
+        response: FindCoordinatorResponse = await self._send_to_any_broker(
             FindCoordinatorRequest(coordinator_keys=(self._group_id,))
         )
-        found = answer.coordinators[0] if answer.coordinators else answer
+        found = response.coordinators[0] if response.coordinators else response
         if found.error_code == Code.NONE:
             return found.host, found.port
         if found.error_code in ASK_AGAIN:
@@ -164,7 +164,7 @@ class GroupClient:
             raise TransportError(f"no coordinator yet: {Code(found.error_code).name}")
         raise BrokerError(f"coordinator of group {self._group_id!r}", found.error_code)
 
-    async def _ask_anybody(self, request: BrokerRequest) -> Any:
+    async def _send_to_any_broker(self, request: BrokerRequest) -> Any:
         """Return the response of the last used broker, or of the first that responds."""
         problem = "no broker"
         if self._any is not None:
@@ -176,14 +176,14 @@ class GroupClient:
         for host, port in dict.fromkeys((*self._known, *self._bootstrap)):
             connection = BrokerConnection(host, port, self._client_id)
             try:
-                answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+                response = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
             except TransportError as error:
                 problem = str(error)
                 continue
             if self._any is not None:
                 await self._any.close()
             self._any = connection
-            return answer
+            return response
         raise TransportError(problem)
 
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 from ..errors import TransportError, WireError
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
-from ..transport.base import looking_up, reason
+from ..transport.base import name_lookup_errors, reason
 from ..wire.framing import frame
-from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_answer, encode_call
+from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_kafka_response, encode_call
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -77,7 +77,7 @@ class BrokerConnection:
         except TimeoutError:
             raise TransportError(f"{self.address}: no answer to {name} within {timeout_s:g} s") from None
         except (OSError, EOFError, WireError, UnicodeError, OverflowError) as error:
-            raise TransportError(f"{self.address}: {name}: {_told(error)}") from error
+            raise TransportError(f"{self.address}: {name}: {_error_text(error)}") from error
 
     async def close(self) -> None:
         """Close the connection; a call in flight fails."""
@@ -92,15 +92,17 @@ class BrokerConnection:
     async def _connect(self) -> None:
         """Connect, and select the highest version of each API that both sides support."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            with looking_up(self._host):
+            with name_lookup_errors(self._host):
                 self._streams = await asyncio.open_connection(self._host, self._port)
-            asked = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
+            requested = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
             try:
-                answer: ApiVersionsResponse = await self._exchange(asked, BROKER_APIS[ApiVersionsRequest].versions[-1])
+                response: ApiVersionsResponse = await self._exchange(
+                    requested, BROKER_APIS[ApiVersionsRequest].versions[-1]
+                )
             except (EOFError, WireError) as error:
                 hint = "is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"
-                raise WireError(f"{_told(error)} at ApiVersions; {hint}") from error
-        theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in answer.api_keys}
+                raise WireError(f"{_error_text(error)} at ApiVersions; {hint}") from error
+        theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
         self._versions = {
             asked_with: max(both)
             for asked_with, api in BROKER_APIS.items()
@@ -125,13 +127,15 @@ class BrokerConnection:
         (length,) = _LENGTH.unpack(await reader.readexactly(4))
         if not 4 <= length <= MAX_ANSWER_BYTES:
             raise WireError(f"an answer of {length} bytes; allowed: 4 to {MAX_ANSWER_BYTES}")
-        correlation_id, answer = decode_answer(await reader.readexactly(length), to=type(request), version=version)
+        correlation_id, response = decode_kafka_response(
+            await reader.readexactly(length), to=type(request), version=version
+        )
         if correlation_id != self._correlation_id:
             raise WireError(f"an answer to request {correlation_id}, not to {self._correlation_id}")
-        return answer
+        return response
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "the broker closed the connection"
     return reason(error) if isinstance(error, OSError) else printable(error, most=300)

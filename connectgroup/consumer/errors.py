@@ -75,7 +75,7 @@ class BrokerError(ConnectGroupError):
     """A broker rejected a request, and a retry does not help. ``code`` is Kafka's error code, None if absent."""
 
     def __init__(self, what: str, code: int | None = None) -> None:
-        super().__init__(what if code is None else f"{what}: {told(code)}")
+        super().__init__(what if code is None else f"{what}: {error_name(code)}")
         self.code = code
 
 
@@ -86,7 +86,7 @@ class CommitRefused(BrokerError):
     """
 
 
-def told(code: int) -> str:
+def error_name(code: int) -> str:
     """Format an error code for users."""
     try:
         known = Code(code)

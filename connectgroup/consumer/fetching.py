@@ -83,7 +83,7 @@ class Fetcher:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fetching for {settings.group}")
         self._consumer = make_consumer(settings)
 
-    async def where_to_begin(self, partition: TopicPartition) -> int | None:
+    async def start_position(self, partition: TopicPartition) -> int | None:
         """Return the start offset of a partition without a committed offset; null if it is not available at present.
 
         Raises:

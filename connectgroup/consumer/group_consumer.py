@@ -250,7 +250,7 @@ class GroupConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._reading.take_back()
+            self._reading.return_unprocessed()
         await self.close()
 
     async def close(self, *, leave: bool | None = None) -> None:
@@ -278,7 +278,7 @@ class GroupConsumer:
             if membership.in_group:
                 await self._revoke(self._owned)
             else:
-                await self._lose(self._owned)
+                await self._lose_partitions(self._owned)
             if membership.round is not None:
                 # Not earlier: a commit may have to wait for the new generation.
                 membership.round.cancel()
@@ -321,7 +321,7 @@ class GroupConsumer:
         membership = self._membership
         return (
             membership.changed.is_set()
-            or self._reading.trouble is not None
+            or self._reading.callback_error is not None
             or membership.lease_is_over()
             or (membership.round is None and bool(membership.rejoin))
             or membership.fatal is not None
@@ -340,7 +340,7 @@ class GroupConsumer:
                 await self._end_round(task)
             elif membership.round is None and not membership.in_group and self._owned:
                 logger.warning("group %s: lost: %s", self._settings.group, membership.lost_because)
-                await self._lose(self._owned)
+                await self._lose_partitions(self._owned)
             elif membership.fatal is not None:
                 raise membership.fatal
             elif membership.round is None and membership.rejoin:
@@ -363,7 +363,7 @@ class GroupConsumer:
         before = before_joining(
             self._protocol, owned=self._owned, subscribed=self._subscribed, in_group=membership.in_group
         )
-        await self._lose(before.lost)
+        await self._lose_partitions(before.lost)
         await self._revoke(before.revoked)
         if self._owned and not membership.in_group:
             return  # membership was lost while a callback ran: the remaining partitions are lost too
@@ -384,7 +384,7 @@ class GroupConsumer:
         try:
             ended = task.result()
         except Exception:
-            membership.ask_to_rejoin("the last rebalance failed")
+            membership.request_rejoin("the last rebalance failed")
             raise
         if ended is None or not membership.in_group or membership.generation != ended.generation:
             return
@@ -408,7 +408,7 @@ class GroupConsumer:
         self._owned = step.holds
         await self._notify("on_assigned", step.added)
         if step.rejoin:
-            membership.ask_to_rejoin("revoked partitions that other members need")
+            membership.request_rejoin("revoked partitions that other members need")
         if ended.failure is not None:
             # Another member's assignor may succeed. This member must not lead again, so it leaves.
             await self._revoke(self._owned)
@@ -424,7 +424,7 @@ class GroupConsumer:
         await self._notify("on_revoked" if self._membership.in_group else "on_lost", partitions)
         self._release(partitions)
 
-    async def _lose(self, partitions: Partitions) -> None:
+    async def _lose_partitions(self, partitions: Partitions) -> None:
         """Stop reading partitions that may already belong to another member."""
         if not partitions:
             return
@@ -442,9 +442,9 @@ class GroupConsumer:
         """Call the listener; an exception is stored and raised at the end of ``poll``."""
         if self._listener is not None and partitions:
             failure = await notify_listener(self._listener, event, partitions, self._taken_over)
-            self._reading.trouble = self._reading.trouble or failure
+            self._reading.callback_error = self._reading.callback_error or failure
 
     def _raise_callback_error(self) -> None:
-        trouble, self._reading.trouble = self._reading.trouble, None
-        if trouble is not None:
-            raise trouble
+        callback_error, self._reading.callback_error = self._reading.callback_error, None
+        if callback_error is not None:
+            raise callback_error

@@ -23,8 +23,8 @@ from ..wire.kafka_messages import JoinedMember, MemberShare
 from ..worker.offload import off_loop
 from .client import GroupClient
 from .embedded import decode_subscription
-from .errors import told
-from .rounds import Joined, question, settle, shares_to_send
+from .errors import error_name
+from .rounds import Joined, assignments_to_send, group_input, validate_result
 
 logger = logging.getLogger(__name__)
 
@@ -79,22 +79,22 @@ async def lead(
     names = frozenset[str]().union(*(member.subscription.topics for member in joined))
     topics = await client.topics(names)
     for name, code in sorted(topics.missing.items()):
-        logger.warning("topic %s, which a member is subscribed to: %s", printable(name), told(code))
+        logger.warning("topic %s, which a member is subscribed to: %s", printable(name), error_name(code))
     if as_before:
         return Led(shares=(), names=names, topics=topics.there, failure=None)
-    group = question(joined, topics.there, assignor)
+    group = group_input(joined, topics.there, assignor)
     failure = None
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await off_loop(f"assignor {assignor.name}", _share_out, assignor, group)
+            result = await off_loop(f"assignor {assignor.name}", _run_assignor, assignor, group)
     except TimeoutError:
         failure = PluginError(f"assignor {assignor.name!r}: no answer within {timeout_s:g} s")
     except PluginError as error:
         logger.error("%s", error.with_location())
         failure = error
     if failure is not None:
-        answer = as_it_is(group)
-    shares = await off_loop("assignment", shares_to_send, group, answer)
+        result = as_it_is(group)
+    shares = await off_loop("assignment", assignments_to_send, group, result)
     return Led(
         shares=tuple(MemberShare(member_id=member_id, assignment=data) for member_id, data in sorted(shares.items())),
         names=names,
@@ -120,10 +120,10 @@ def as_it_is(group: PartitionGroup) -> PartitionAssignment:
     )
 
 
-def _share_out(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
-    answer = run_assignor(assignor, group)
-    if answer.error:
+def _run_assignor(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
+    result = run_assignor(assignor, group)
+    if result.error:
         raise PluginError(
-            f"assignor {assignor.name!r}: error {answer.error}: {printable(answer.message or 'no message', most=200)}"
+            f"assignor {assignor.name!r}: error {result.error}: {printable(result.message or 'no message', most=200)}"
         )
-    return settle(assignor, group, answer)
+    return validate_result(assignor, group, result)

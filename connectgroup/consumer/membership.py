@@ -39,7 +39,7 @@ from ..wire.kafka_messages import (
 from .choice import assignor_named
 from .client import REQUEST_TIMEOUT_S, GroupClient
 from .embedded import Assignment, decode_assignment
-from .errors import MEMBERSHIP_LOST, BrokerError, Code, told
+from .errors import MEMBERSHIP_LOST, BrokerError, Code, error_name
 from .leading import lead
 from .settings import ConsumerSettings
 
@@ -151,18 +151,18 @@ class Membership:
             # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
             longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
             try:
-                answer: JoinGroupResponse = await self._client.ask_coordinator(request, timeout_s=longest_s)
+                response: JoinGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
             except TransportError as error:
                 logger.warning("group %s: %s; trying again", settings.group, error)
                 continue
-            match answer.error_code:
+            match response.error_code:
                 case Code.NONE:
-                    self.member_id, self.generation = answer.member_id, answer.generation_id
+                    self.member_id, self.generation = response.member_id, response.generation_id
                     self.in_group, self.lost_because = True, ""
                     self._heard_at = time.monotonic()
-                    return answer
+                    return response
                 case Code.MEMBER_ID_REQUIRED:
-                    self.member_id = answer.member_id
+                    self.member_id = response.member_id
                 case Code.REBALANCE_IN_PROGRESS | Code.UNRELEASED_INSTANCE_ID:
                     await asyncio.sleep(0.1)
                 case Code.UNKNOWN_MEMBER_ID | Code.ILLEGAL_GENERATION if not self.in_group:
@@ -205,15 +205,15 @@ class Membership:
             assignments=led.shares if led is not None else (),
         )
         longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
-        answer: SyncGroupResponse = await self._client.ask_coordinator(request, timeout_s=longest_s)
-        match answer.error_code:
+        response: SyncGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
+        match response.error_code:
             case Code.NONE:
                 self._heard_at = time.monotonic()
                 return Round(
                     generation=joined.generation_id,
                     assignor=assignor,
                     leader=leader,
-                    share=decode_assignment(answer.assignment),
+                    share=decode_assignment(response.assignment),
                     failure=led.failure if led is not None else None,
                 )
             case Code.REBALANCE_IN_PROGRESS:
@@ -248,18 +248,18 @@ class Membership:
             group_instance_id=settings.instance,
         )
         session_s = settings.session_timeout_ms / 1000
-        answer: GroupHeartbeatResponse = await self._client.ask_coordinator(
+        response: GroupHeartbeatResponse = await self._client.send_to_coordinator(
             request, timeout_s=session_s, each_s=session_s / 3
         )
         if (request.generation_id, request.member_id) != (self.generation, self.member_id):
             return  # a rebalance completed meanwhile: the response is stale
-        match answer.error_code:
+        match response.error_code:
             case Code.NONE:
                 self._heard_at = max(self._heard_at, sent_at)
             case Code.REBALANCE_IN_PROGRESS:
                 self._heard_at = max(self._heard_at, sent_at)
                 if not self._joining:
-                    self.ask_to_rejoin("the group is rebalancing")
+                    self.request_rejoin("the group is rebalancing")
             case code:
                 self.refused(code, "Heartbeat")
 
@@ -277,7 +277,7 @@ class Membership:
                 logger.warning("group %s: topics: %s", self.settings.group, error)
                 continue
             if watched is self._watched and sorted(now, key=_name) != sorted(before, key=_name):
-                self.ask_to_rejoin("topics or partitions have changed")
+                self.request_rejoin("topics or partitions have changed")
 
     def lease_is_over(self) -> bool:
         """Whether the coordinator may have removed this member already: no response for a whole session timeout."""
@@ -285,7 +285,7 @@ class Membership:
         # While a JoinGroup or SyncGroup is pending, the coordinator keeps its sender.
         return self.in_group and not self._joining and time.monotonic() - self._heard_at > lease_s
 
-    def ask_to_rejoin(self, reason: str) -> None:
+    def request_rejoin(self, reason: str) -> None:
         """Request a rejoin, performed in the consumer's next ``poll``."""
         self.rejoin = self.rejoin or reason
         self.changed.set()
@@ -297,7 +297,7 @@ class Membership:
             self.fatal = FencedInstanceId(f"{what}: another process has joined as instance {name!r}; this one must end")
         elif code not in MEMBERSHIP_LOST:
             self.fatal = BrokerError(f"{what} of group {self.settings.group!r}", code)
-        self.lose(f"{what}: {told(code)}", forget_id=code == Code.UNKNOWN_MEMBER_ID)
+        self.lose(f"{what}: {error_name(code)}", forget_id=code == Code.UNKNOWN_MEMBER_ID)
 
     def lose(self, why: str, *, forget_id: bool) -> None:
         """The membership has ended; this member's partitions may belong to another member."""
@@ -306,7 +306,7 @@ class Membership:
         if forget_id:
             self.member_id = ""
         self._watched = None
-        self.ask_to_rejoin(why)
+        self.request_rejoin(why)
 
     # ------------------------------------------------------------------------------------------ leave
 
@@ -319,7 +319,7 @@ class Membership:
         leaving = LeavingMember(member_id=member_id, group_instance_id=self.settings.instance, reason=reason[:255])
         request = LeaveGroupRequest(group_id=self.settings.group, members=(leaving,))
         try:
-            await self._client.ask_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
+            await self._client.send_to_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
         except ConnectGroupError as error:
             logger.warning("group %s: not told that %s leaves: %s", self.settings.group, member_id, error)
 

@@ -50,11 +50,11 @@ async def committed(
         ),
         require_stable=True,
     )
-    answer: OffsetFetchResponse = await client.ask_coordinator(request, line="offsets", codes=_fetch_codes)
+    response: OffsetFetchResponse = await client.send_to_coordinator(request, line="offsets", codes=_fetch_codes)
     found: dict[TopicPartition, Position] = {}
-    if answer.error_code:
-        raise BrokerError(f"offsets of group {group_id!r}", answer.error_code)
-    for topic in answer.topics:
+    if response.error_code:
+        raise BrokerError(f"offsets of group {group_id!r}", response.error_code)
+    for topic in response.topics:
         for each in topic.partitions:
             if each.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
@@ -133,12 +133,12 @@ async def send_commit(
             for topic, of_topic in by_topic(positions)
         ),
     )
-    answer: OffsetCommitResponse = await client.ask_coordinator(
+    response: OffsetCommitResponse = await client.send_to_coordinator(
         request, line="offsets", timeout_s=timeout_s, codes=_commit_codes
     )
     return {
         TopicPartition(topic.name, each.partition_index): each.error_code
-        for topic in answer.topics
+        for topic in response.topics
         for each in topic.partitions
     }
 
@@ -158,13 +158,13 @@ def _commit(partition: TopicPartition, position: Position) -> PartitionCommit:
     )
 
 
-def _commit_codes(answer: Any) -> set[int]:
-    return {each.error_code for topic in answer.topics for each in topic.partitions}
+def _commit_codes(response: Any) -> set[int]:
+    return {each.error_code for topic in response.topics for each in topic.partitions}
 
 
-def _fetch_codes(answer: Any) -> set[int]:
-    within = {each.error_code for topic in answer.topics for each in topic.partitions}
+def _fetch_codes(response: Any) -> set[int]:
+    within = {each.error_code for topic in response.topics for each in topic.partitions}
     # A transaction is about to commit offsets: retry until it has (KIP-447).
     return {Code.REQUEST_TIMED_OUT if code == Code.UNSTABLE_OFFSET_COMMIT else code for code in within} | {
-        answer.error_code
+        response.error_code
     }

@@ -32,7 +32,7 @@ class Reading:
     Attributes:
         positions: position of each partition that is read.
         committed: last known committed positions of them.
-        trouble: an error from reading, to be raised by the next ``poll``.
+        callback_error: an error from reading, to be raised by the next ``poll``.
     """
 
     def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
@@ -40,7 +40,7 @@ class Reading:
         self._fetcher = Fetcher(settings)
         self.positions: dict[TopicPartition, Position] = {}
         self.committed: dict[TopicPartition, Position] = {}
-        self.trouble: ConnectGroupError | None = None
+        self.callback_error: ConnectGroupError | None = None
         self._fetch: asyncio.Task[list[Record]] | None = None
         self._buffer: deque[Record] = deque()
         self._last: Sequence[Record] = ()
@@ -60,7 +60,7 @@ class Reading:
             return
         self.committed |= found
         for partition in sorted(partitions - found.keys()):
-            offset = await self._fetcher.where_to_begin(partition)
+            offset = await self._fetcher.start_position(partition)
             if offset is not None:
                 found[partition] = Position(offset)
         await self._fetcher.take({partition: position.offset for partition, position in found.items()})
@@ -100,7 +100,7 @@ class Reading:
         """Mark the records returned last as processed."""
         self._last = ()
 
-    def take_back(self) -> None:
+    def return_unprocessed(self) -> None:
         """The records returned last were not processed: reset their positions, so that they do not count as read."""
         for record in reversed(self._last):
             if record.topic_partition in self.positions:
@@ -126,6 +126,6 @@ class Reading:
         if self._fetch is not None and self._fetch.done():
             fetch, self._fetch = self._fetch, None
             if isinstance(error := fetch.exception(), ConnectGroupError):
-                self.trouble = self.trouble or error
+                self.callback_error = self.callback_error or error
             else:
                 self._buffer += fetch.result()

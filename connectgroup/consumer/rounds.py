@@ -2,9 +2,9 @@
 
     member   before_joining     what it revokes, and what it reports as owned
              -> JoinGroup
-    leader   question           all subscriptions, as the input of an assignor
-             settle             no partition is assigned to a member while another owns it
-             shares_to_send     all assignments as bytes
+    leader   group_input        all subscriptions, as the input of an assignor
+             validate_result    no partition is assigned to a member while another owns it
+             assignments_to_send all assignments as bytes
              -> SyncGroup
     member   after_sync         what it revokes, what it adds, and whether it rejoins immediately
 
@@ -28,7 +28,7 @@ from ..errors import PluginError
 from ..protocol.units import Partitions, printable
 from .choice import protocols_of
 from .embedded import Assignment, Subscription, encode_assignment
-from .validation import given_too_early
+from .validation import assigned_too_early
 
 NOTHING: Partitions = frozenset()
 
@@ -123,7 +123,7 @@ class Joined:
     subscription: Subscription
 
 
-def question(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: PartitionAssignor) -> PartitionGroup:
+def group_input(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: PartitionAssignor) -> PartitionGroup:
     """Return the input of ``assignor`` from all subscriptions.
 
     Args:
@@ -147,7 +147,9 @@ def question(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: Pa
     return PartitionGroup(members=members, topics=tuple(topics))
 
 
-def settle(assignor: PartitionAssignor, group: PartitionGroup, answer: PartitionAssignment) -> PartitionAssignment:
+def validate_result(
+    assignor: PartitionAssignor, group: PartitionGroup, result: PartitionAssignment
+) -> PartitionAssignment:
     """Return a result that may be sent: no partition is assigned to a member while another owns it.
 
     An assignor that lists COOPERATIVE guarantees that, so a violation is rejected, as in Kafka. An assignor that does
@@ -157,7 +159,7 @@ def settle(assignor: PartitionAssignor, group: PartitionGroup, answer: Partition
     Args:
         assignor: the assignor that was run.
         group: its input.
-        answer: the return value of ``assign.sandbox.run_assignor``.
+        result: the return value of ``assign.sandbox.run_assignor``.
 
     Raises:
         PluginError: the result is an error, or violates the assignor's guarantee; names the partition, the assigned
@@ -166,36 +168,36 @@ def settle(assignor: PartitionAssignor, group: PartitionGroup, answer: Partition
     Source: KIP-429; KIP-792 (generations in the check); Kafka's ``validateCooperativeAssignment``.
     """
     who = f"assignor {printable(assignor.name)!r}"
-    if answer.error:
-        raise PluginError(f"{who}: error {answer.error}: {printable(answer.message, most=200)}")
+    if result.error:
+        raise PluginError(f"{who}: error {result.error}: {printable(result.message, most=200)}")
     if RebalanceProtocol.COOPERATIVE not in protocols_of(assignor):
-        return withhold(group.members, answer)
-    if early := given_too_early(group.members, answer):
+        return withhold(group.members, result)
+    if early := assigned_too_early(group.members, result):
         more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
         raise PluginError(f"{who} lists COOPERATIVE, but {early[0]}{more}; allowed: to leave it out of this round")
-    return answer
+    return result
 
 
-def withhold(members: Sequence[PartitionMember], answer: PartitionAssignment) -> PartitionAssignment:
-    """``answer`` without the partitions that other members still own; these are added to ``withheld``.
+def withhold(members: Sequence[PartitionMember], result: PartitionAssignment) -> PartitionAssignment:
+    """``result`` without the partitions that other members still own; these are added to ``withheld``.
 
     An assignor that computes a complete final assignment becomes cooperative by returning
-    ``withhold(group.members, answer)``.
+    ``withhold(group.members, result)``.
     """
-    early = frozenset(each.partition for each in given_too_early(members, answer))
+    early = frozenset(each.partition for each in assigned_too_early(members, result))
     if not early:
-        return answer
-    shares = [replace(share, partitions=share.partitions - early) for share in answer.members]
-    return replace(answer, members=shares, withheld=answer.withheld | early)
+        return result
+    shares = [replace(share, partitions=share.partitions - early) for share in result.members]
+    return replace(result, members=shares, withheld=result.withheld | early)
 
 
-def shares_to_send(group: PartitionGroup, answer: PartitionAssignment) -> dict[str, bytes]:
+def assignments_to_send(group: PartitionGroup, result: PartitionAssignment) -> dict[str, bytes]:
     """Return the assignments of SyncGroup: one per member, empty for a member that the result does not name.
 
     Raises:
         WireError: an assignment that cannot be sent.
     """
-    shares = {share.member_id: share for share in answer.members}
+    shares = {share.member_id: share for share in result.members}
     sent = {}
     for member in group.members:
         share = shares.get(member.member_id)

@@ -1,7 +1,7 @@
 """Ownership as reported by the members, and partitions that a result assigns before their owner has revoked them.
 
 ``validate_subscription`` is for assignors, including custom ones; it only reports. The leader applies
-``given_too_early`` to every result before it is sent, whichever assignor computed it.
+``assigned_too_early`` to every result before it is sent, whichever assignor computed it.
 
 Both follow the same rule: of several claims to a partition, those of the latest generation count (KIP-792). An
 undisputed claim counts in any generation: its member does own the partition, and assigning it to another member at
@@ -18,11 +18,11 @@ from ..assign.members import PartitionMember
 from ..assign.ownership import claimants, validate_subscription
 from ..protocol.units import TopicPartition, printable
 
-__all__ = ["Early", "given_too_early", "require_no_overlap", "told", "validate_subscription"]
+__all__ = ["EarlyAssignment", "assigned_too_early", "format_overlaps", "require_no_overlap", "validate_subscription"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Early:
+class EarlyAssignment:
     """A partition that is assigned while other members own it.
 
     Attributes:
@@ -38,8 +38,10 @@ class Early:
         return f"{self.partition} is given to {printable(self.to)} while owned by {_names(self.owners)}"
 
 
-def given_too_early(members: Collection[PartitionMember], answer: PartitionAssignment) -> tuple[Early, ...]:
-    """Return partitions that ``answer`` assigns to one member while another still owns them, sorted; empty if none.
+def assigned_too_early(
+    members: Collection[PartitionMember], result: PartitionAssignment
+) -> tuple[EarlyAssignment, ...]:
+    """Return partitions that ``result`` assigns to one member while another still owns them, sorted; empty if none.
 
     A partition that two members claim in the same generation is free only after both have revoked it, so it is too
     early for either of them as well.
@@ -53,13 +55,13 @@ def given_too_early(members: Collection[PartitionMember], answer: PartitionAssig
     for its in owned.values():
         doubtful |= claimed & its
         claimed |= its
-    for share in answer.members:
+    for share in result.members:
         doubtful |= claimed & (share.partitions - owned.get(share.member_id, frozenset()))
 
     owners = claimants(replace(member, owned=member.owned & doubtful) for member in members if doubtful)
     early = [
-        Early(partition=partition, to=share.member_id, owners=others)
-        for share in answer.members
+        EarlyAssignment(partition=partition, to=share.member_id, owners=others)
+        for share in result.members
         for partition in share.partitions & doubtful
         if (others := tuple(owner for owner in owners.get(partition, ()) if owner != share.member_id))
     ]
@@ -73,10 +75,10 @@ def require_no_overlap(members: Iterable[PartitionMember]) -> None:
         ValueError: the overlaps, on one line.
     """
     if overlaps := validate_subscription(members):
-        raise ValueError(told(overlaps))
+        raise ValueError(format_overlaps(overlaps))
 
 
-def told(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, most: int = 8) -> str:
+def format_overlaps(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, most: int = 8) -> str:
     """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``most``; empty if nothing overlaps."""
     lines = [f"{partition} is owned by {_names(owners)}" for partition, owners in overlaps.items()]
     more = f"; and {len(lines) - most} more" if len(lines) > most else ""

@@ -76,13 +76,13 @@ class Conversation(Generic[Ticket]):
     Args:
         handler: handles the requests.
         client_host: passed to the handler.
-        answer: called once per request, in order, with its ticket and its response.
+        response: called once per request, in order, with its ticket and its response.
     """
 
     def __init__(
-        self, handler: Handler, *, client_host: str, answer: Callable[[Ticket, Response | None], None]
+        self, handler: Handler, *, client_host: str, response: Callable[[Ticket, Response | None], None]
     ) -> None:
-        self._handler, self._client_host, self._answer = handler, client_host, answer
+        self._handler, self._client_host, self._answer = handler, client_host, response
         self._turns: deque[_Turn[Ticket]] = deque()
         self.tasks: set[asyncio.Task[Response]] = set()
 
@@ -94,13 +94,13 @@ class Conversation(Generic[Ticket]):
         """Pass the request to the handler, which starts to process it in the next turn of the event loop."""
         turn = _Turn(ticket)
         self._turns.append(turn)
-        answer = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
-        task = asyncio.get_running_loop().create_task(answer)
+        response = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
+        task = asyncio.get_running_loop().create_task(response)
         self.tasks.add(task)
         task.add_done_callback(partial(self._finished, turn, request))
 
     def put(self, ticket: Ticket, response: Response | None) -> None:
-        """Respond without the handler, in request order; ``answer`` defines the meaning of null."""
+        """Respond without the handler, in request order; ``response`` defines the meaning of null."""
         turn = _Turn(ticket)
         turn.done, turn.response = True, response
         self._turns.append(turn)
@@ -130,7 +130,7 @@ class Conversation(Generic[Ticket]):
 
 
 @contextmanager
-def looking_up(host: str) -> Iterator[None]:
+def name_lookup_errors(host: str) -> Iterator[None]:
     """Convert a failure to start the thread of a name lookup to ``OSError`` (reliability F36)."""
     try:
         yield

@@ -36,14 +36,14 @@ class LocalClient(Client):
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         if self._closed:
             raise TransportError(f"{self.address}: the client is closed")
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self._outstanding[answer] = None
-        self._conversation.begin(answer, request, client_id=self._client_id)
+        future: Answer = asyncio.get_running_loop().create_future()
+        self._outstanding[future] = None
+        self._conversation.begin(future, request, client_id=self._client_id)
         try:
             async with asyncio.timeout(timeout_s):
-                return await answer
+                return await future
         except TimeoutError:
-            if answer is next((other for other in self._outstanding if other is answer or not other.done()), None):
+            if future is next((other for other in self._outstanding if other is future or not other.done()), None):
                 self._hang_up(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
             raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
 
@@ -52,17 +52,17 @@ class LocalClient(Client):
         self._hang_up("the client is closed")
 
     def _connect(self) -> Conversation[Answer]:
-        return Conversation(self._handler, client_host=self._client_host, answer=self._deliver)
+        return Conversation(self._handler, client_host=self._client_host, response=self._deliver)
 
-    def _deliver(self, answer: Answer, response: Response | None) -> None:
-        self._outstanding.pop(answer, None)
-        if not answer.done() and response is not None:
-            answer.set_result(response)
+    def _deliver(self, future: Answer, response: Response | None) -> None:
+        self._outstanding.pop(future, None)
+        if not future.done() and response is not None:
+            future.set_result(response)
 
     def _hang_up(self, why: str) -> None:
         """Emulate a closed connection: outstanding calls fail, and new calls do not wait behind them."""
         outstanding, self._outstanding = self._outstanding, {}
         self._conversation = self._connect()
-        for answer in outstanding:
-            if not answer.done():
-                answer.set_exception(TransportError(f"{self.address}: {why}"))
+        for future in outstanding:
+            if not future.done():
+                future.set_exception(TransportError(f"{self.address}: {why}"))

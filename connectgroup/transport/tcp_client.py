@@ -21,7 +21,7 @@ from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
 from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, decode_response, encode_request
 from ..wire.framing import FrameReader, frame
-from .base import Client, looking_up, reason
+from .base import Client, name_lookup_errors, reason
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 
@@ -65,21 +65,21 @@ class TcpClient(Client):
         return f"{self._host}:{self._port}"
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        answer: asyncio.Future[Response] | None = None
+        response: asyncio.Future[Response] | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._turn:
                     link = await self._connected()
                     await link.writable.wait()
-                    answer = link.send(request)
-                return await answer
+                    response = link.send(request)
+                return await response
         except TimeoutError:
-            if answer is None:
+            if response is None:
                 problem = f"{type(request).__name__} could not be sent within {timeout_s} s"
                 raise TransportError(f"{self.address}: {problem}") from None
-            if link.is_oldest(answer):
+            if link.is_oldest(response):
                 # Responses arrive in order: no other response can arrive before this one.
-                link.give_up(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
+                link.abandon(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
             raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class TcpClient(Client):
         if self._connecting is not None:
             self._connecting.cancel()
         if self._link is not None:
-            self._link.give_up("the client is closed")
+            self._link.abandon("the client is closed")
 
     async def _connected(self) -> _Link:
         """Return the current link; open a new one if necessary."""
@@ -107,14 +107,14 @@ class TcpClient(Client):
             finally:
                 self._connecting = None
                 if not link.agreed:
-                    link.give_up("not connected")
+                    link.abandon("not connected")
         return link
 
     async def _connect(self, link: _Link) -> None:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 loop = asyncio.get_running_loop()
-                with looking_up(self._host):
+                with name_lookup_errors(self._host):
                     await loop.create_connection(lambda: link, self._host, self._port, ssl=self._tls)
                 response = await link.send(ApiVersionsRequest(client_software_name="connectgroup"))
             link.agree(response)
@@ -128,10 +128,10 @@ class TcpClient(Client):
 class _Call:
     """One outstanding call."""
 
-    __slots__ = ("answer", "api_key", "correlation_id", "version")
+    __slots__ = ("api_key", "correlation_id", "response", "version")
 
-    def __init__(self, api_key: int, version: int, correlation_id: int, answer: asyncio.Future[Response]) -> None:
-        self.api_key, self.version, self.correlation_id, self.answer = api_key, version, correlation_id, answer
+    def __init__(self, api_key: int, version: int, correlation_id: int, response: asyncio.Future[Response]) -> None:
+        self.api_key, self.version, self.correlation_id, self.response = api_key, version, correlation_id, response
 
 
 class _Link(asyncio.Protocol):
@@ -161,10 +161,10 @@ class _Link(asyncio.Protocol):
             raise TransportError(f"{self._address}: {self.lost}")
         correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
         data = encode_request(request, version=version, correlation_id=correlation_id, client_id=self._client_id)
-        answer: asyncio.Future[Response] = self._loop.create_future()
-        self._outstanding.append(_Call(api_key, version, correlation_id, answer))
+        response: asyncio.Future[Response] = self._loop.create_future()
+        self._outstanding.append(_Call(api_key, version, correlation_id, response))
         self.transport.write(frame(data))
-        return answer
+        return response
 
     def agree(self, response: Response) -> None:
         """Choose the highest version of each API that both sides support.
@@ -186,23 +186,23 @@ class _Link(asyncio.Protocol):
                 f"it does not serve {api.name} (API {HEARTBEAT}) v{api.versions[0]} to v{api.versions[-1]}"
             )
 
-    def is_oldest(self, answer: asyncio.Future[Response]) -> bool:
+    def is_oldest(self, response: asyncio.Future[Response]) -> bool:
         """Whether no caller waits for the response to a call before this one."""
         for call in self._outstanding:
-            if call.answer is answer:
+            if call.response is response:
                 return True
-            if not call.answer.done():
+            if not call.response.done():
                 return False
         return False
 
-    def give_up(self, why: str) -> None:
+    def abandon(self, why: str) -> None:
         """Close the connection, and fail all outstanding calls."""
         self.lost = self.lost or why
         self.writable.set()
         outstanding, self._outstanding = self._outstanding, deque()
         for call in outstanding:
-            if not call.answer.done():
-                call.answer.set_exception(TransportError(f"{self._address}: {why}"))
+            if not call.response.done():
+                call.response.set_exception(TransportError(f"{self._address}: {why}"))
         if self.transport is not None:
             self.transport.abort()
 
@@ -223,7 +223,7 @@ class _Link(asyncio.Protocol):
             self._heard = True
         except WireError as error:
             text = "" if self._heard else f"; it began with {printable(data[:40].decode('ascii', 'replace'))!r}"
-            self.give_up(f"does not speak our protocol: {printable(error, most=200)}{text}")
+            self.abandon(f"does not speak our protocol: {printable(error, most=200)}{text}")
 
     def _take(self, message: bytes) -> None:
         if not self._outstanding:
@@ -231,9 +231,9 @@ class _Link(asyncio.Protocol):
         call = self._outstanding[0]
         if len(message) < 4 or _CORRELATION_ID.unpack_from(message)[0] != call.correlation_id:
             raise WireError(f"an answer that is not to request {call.correlation_id}, the oldest one")
-        if not call.answer.done():  # otherwise its caller was cancelled: drop the response undecoded
+        if not call.response.done():  # otherwise its caller was cancelled: drop the response undecoded
             _, response = decode_response(message, api_key=call.api_key, version=call.version)
-            call.answer.set_result(response)
+            call.response.set_result(response)
         self._outstanding.popleft()
 
     def pause_writing(self) -> None:
@@ -245,4 +245,4 @@ class _Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f": {reason(exc)}" if exc else " by the other side"
         never = "connection closed during ApiVersions; is a connectgroup coordinator listening there?"
-        self.give_up(f"connection lost{cause}" if self._heard else never)
+        self.abandon(f"connection lost{cause}" if self._heard else never)

@@ -154,7 +154,7 @@ class TcpServer:
                     connection.abort()
         await listener.wait_closed()
 
-    def answer_here(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
+    def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
         """Respond to the requests that the server itself handles."""
         if isinstance(request, ApiVersionsRequest):
             return _API_VERSIONS
@@ -212,7 +212,7 @@ class TcpServer:
             if not self._connections:
                 self._empty.set()
 
-    def complain(self, host: str, what: str) -> None:
+    def log_complaint(self, host: str, what: str) -> None:
         """Log at most one message per peer and minute; the next message gives the number of suppressed messages."""
         now = asyncio.get_running_loop().time()
         last, left_out = self._complaints.get(host, (now - 60.0, 0))
@@ -229,7 +229,7 @@ class TcpServer:
         now = loop.time()
         for connection in [*self._connections, *self._refused]:
             if overdue := connection.overdue(now):
-                self.complain(connection.client_host, overdue)
+                self.log_complaint(connection.client_host, overdue)
                 connection.abort()
         if len(self._complaints) > 1000:
             self._complaints = {host: kept for host, kept in self._complaints.items() if now - kept[0] < 60.0}
@@ -262,15 +262,15 @@ class _Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
         self.conversation: Conversation[RequestHeader] = Conversation(
-            self._server.handler, client_host=self.client_host, answer=self._answer
+            self._server.handler, client_host=self.client_host, response=self._answer
         )
         if self._server.is_closing:
             self._stopped = True
-            self._server.complain(self.client_host, "the server is closing")
+            self._server.log_complaint(self.client_host, "the server is closing")
             transport.abort()
             return
         if refused := self._server.admit(self):
-            self._server.complain(self.client_host, refused)
+            self._server.log_complaint(self.client_host, refused)
             if not self._server.admit_refused(self):
                 self._stopped = True
                 transport.abort()
@@ -325,7 +325,7 @@ class _Connection(asyncio.Protocol):
             self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
             self.conversation.put(header, None)
         elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
-            self.conversation.put(header, self._server.answer_here(request))
+            self.conversation.put(header, self._server.handle_locally(request))
         else:
             self.conversation.begin(header, request, client_id=decoded.client_id or "")
 
@@ -342,13 +342,13 @@ class _Connection(asyncio.Protocol):
         ):
             self.conversation.put(header, refusal(header.api_key, failure.code, str(failure)))
         else:
-            self._server.complain(self.client_host, str(failure))
+            self._server.log_complaint(self.client_host, str(failure))
             self._stopped = True
             self.conversation.put(header, None)
 
     def _refuse(self, why: str) -> None:
         """Framing is lost: close the connection, because no later bytes can be interpreted."""
-        self._server.complain(self.client_host, f"closed: {why}")
+        self._server.log_complaint(self.client_host, f"closed: {why}")
         self._stopped = True
         self._frames.clear()
         self._transport.close()

@@ -205,7 +205,7 @@ def encode_response(response: Response, *, api_key: int, version: int, correlati
     Raises:
         WireError: a value that its field cannot hold, or not a response of that API.
     """
-    codec, header_end, response_class = _TO_ANSWER.get((api_key, version)) or _answer_otherwise(api_key, version)
+    codec, header_end, response_class = _TO_ANSWER.get((api_key, version)) or _refusal_for_version(api_key, version)
     if type(response) is not response_class:
         raise WireError(f"response: got {type(response).__name__}; allowed: {response_class.__name__}")
     try:
@@ -222,7 +222,7 @@ def decode_response(data: bytes | memoryview, *, api_key: int, version: int) -> 
         WireError: the bytes are not exactly such a response.
     """
     data = bytes(data)  # no copy if the argument is bytes already
-    codec, header_end, _ = _TO_ANSWER.get((api_key, version)) or _answer_otherwise(api_key, version)
+    codec, header_end, _ = _TO_ANSWER.get((api_key, version)) or _refusal_for_version(api_key, version)
     correlation_id, pos = decode_response_header(data, codec.name, flexible=bool(header_end))
     try:
         return correlation_id, codec.decode(data, pos)
@@ -261,8 +261,8 @@ def error_response(api_key: int, version: int, correlation_id: int, code: int, m
         if api_key != API_VERSIONS:
             return None
         code = UnsupportedVersion.code
-    answer = refusal(api_key, code, message)
-    return encode_response(answer, api_key=api_key, version=version, correlation_id=correlation_id)
+    response = refusal(api_key, code, message)
+    return encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
 
 
 def refusal(api_key: int, code: int, message: str) -> Response:
@@ -350,7 +350,7 @@ _TO_ANSWER: Final[dict[tuple[int, int], tuple[Codec, bytes, type[Response]]]] = 
 }
 
 
-def _answer_otherwise(api_key: int, version: int) -> tuple[Codec, bytes, type[Response]]:
+def _refusal_for_version(api_key: int, version: int) -> tuple[Codec, bytes, type[Response]]:
     if api_key == API_VERSIONS:
         return _TO_ANSWER[API_VERSIONS, 0]
     raise WireError(_not_served(api_key, version))

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
-from ..assign.sandbox import describe, run_assignor, who
+from ..assign.sandbox import describe, describe_assignor, run_assignor
 from ..connector import Config
 from ..errors import (
     ComputeAssignment,
@@ -537,14 +537,14 @@ class Worker:
             assignor, earlier = self._assignors[name], self._asked.get(name)
             if earlier is not None and not earlier.done():
                 # Never run two calls at a time; waiting for a second call that hangs would not help.
-                raise PluginError(f"{who(assignor)}: has not answered an earlier question yet")
+                raise PluginError(f"{describe_assignor(assignor)}: has not answered an earlier question yet")
             asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
             self._asked[name] = call = asyncio.ensure_future(asked)
             # After the timeout no code awaits this call: retrieve its error.
             call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await asyncio.wait({call}, timeout=timeout_s)
             if not call.done():
-                raise PluginError(f"{who(assignor)}: did not answer within {timeout_s:g} s")
+                raise PluginError(f"{describe_assignor(assignor)}: did not answer within {timeout_s:g} s")
             assignment = call.result()
         except PluginError as error:
             return _failed(install, str(error), location=error.location)
@@ -552,7 +552,7 @@ class Worker:
             return _failed(install, f"assignor {printable(name)!r}: {describe(error)}")
         if assignment.error:
             said = assignment.message or f"error {assignment.error}"
-            return _failed(install, f"{who(assignor)}: {said}", assignment.error)
+            return _failed(install, f"{describe_assignor(assignor)}: {said}", assignment.error)
         logger.info(
             "epoch %d: computed by %s for %d members in %.1f ms",
             prepared.group_epoch,

@@ -3,8 +3,8 @@
 The coordinator is Kafka's classic one as far as its members can tell: it waits until everybody it knows has joined,
 picks the assignor that all list and most put first, carries bytes it does not read, and forgets a member only when it
 is told that its session is over. A process is what a consumer does with ``before_joining``, ``after_sync`` and the
-leader's ``question``, ``settle``, ``shares_to_send``, and nothing else. Between any two steps anything may happen to
-it: it may die, stand still, miss an answer, want other topics, or come back and not know that it was gone.
+leader's ``group_input``, ``validate_result``, ``assignments_to_send``, and nothing else. Between any two steps
+anything may happen to it: it may die, stand still, miss a response, subscribe to other topics, or come back late.
 
 ``World.step`` checks the one promise at the only place where it can be broken: when somebody takes a partition.
 """
@@ -25,7 +25,15 @@ from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers
 from connectgroup.consumer.embedded import HIGHEST_VERSION, decode_assignment, decode_subscription, encode_subscription
-from connectgroup.consumer.rounds import AfterSync, Joined, after_sync, before_joining, question, settle, shares_to_send
+from connectgroup.consumer.rounds import (
+    AfterSync,
+    Joined,
+    after_sync,
+    assignments_to_send,
+    before_joining,
+    group_input,
+    validate_result,
+)
 from connectgroup.protocol.units import Partitions
 
 from .assignors import Reversed
@@ -366,8 +374,8 @@ class World:
         assignor = assignor_named(process.assignors, self.coordinator.assignor)
         process.saw = dict(self.topics)
         topics = [TopicSpec(name=name, num_partitions=count) for name, count in self.topics.items()]
-        group = question(self.coordinator.told(), topics, assignor)
-        return shares_to_send(group, settle(assignor, group, run_assignor(assignor, group)))
+        group = group_input(self.coordinator.told(), topics, assignor)
+        return assignments_to_send(group, validate_result(assignor, group, run_assignor(assignor, group)))
 
     def _gives_up(self, process: Process, partitions: Partitions) -> None:
         if partitions:

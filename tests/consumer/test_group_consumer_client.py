@@ -120,9 +120,9 @@ async def test_when_the_coordinator_has_moved_it_is_found_again(moved: Code) -> 
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [int(moved)]
-        answer = await client.ask_coordinator(HEARTBEAT)
+        answer = await client.send_to_coordinator(HEARTBEAT)
         assert (answer.error_code, old.asked, new.asked) == (0, 1, 1)
-        await client.ask_coordinator(HEARTBEAT)
+        await client.send_to_coordinator(HEARTBEAT)
         assert (old.asked, new.asked) == (1, 2)
 
 
@@ -130,7 +130,7 @@ async def test_while_it_is_loading_the_same_one_is_asked_again() -> None:
     async with brokers(2) as (one, other), client_of(one) as client:
         one.coordinators = [(one.port, 0), (other.port, 0)]
         one.heartbeats = [int(Code.COORDINATOR_LOAD_IN_PROGRESS), int(Code.REBALANCE_IN_PROGRESS)]
-        answer = await client.ask_coordinator(HEARTBEAT)
+        answer = await client.send_to_coordinator(HEARTBEAT)
         assert (answer.error_code, one.asked, other.asked) == (Code.REBALANCE_IN_PROGRESS, 2, 0)
 
 
@@ -139,7 +139,7 @@ async def test_when_the_connection_is_lost_the_coordinator_is_found_again(loss: 
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [loss]
-        assert (await client.ask_coordinator(HEARTBEAT)).error_code == 0
+        assert (await client.send_to_coordinator(HEARTBEAT)).error_code == 0
         assert (old.asked, new.asked) == (1, 1)
 
 
@@ -147,7 +147,7 @@ async def test_one_that_is_silent_is_given_up_for_another() -> None:
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [SILENCE]
-        assert (await client.ask_coordinator(HEARTBEAT, timeout_s=60, each_s=0.1)).error_code == 0
+        assert (await client.send_to_coordinator(HEARTBEAT, timeout_s=60, each_s=0.1)).error_code == 0
         assert (old.asked, new.asked) == (1, 1)
 
 
@@ -156,14 +156,14 @@ async def test_when_time_is_up_the_last_reason_is_told() -> None:
         one.heartbeats = [int(Code.NOT_COORDINATOR)]
         said = rf"^GroupHeartbeatRequest: given up after 0.5 s: 127.0.0.1:{one.port}: NOT_COORDINATOR$"
         with pytest.raises(TransportError, match=said):
-            await client.ask_coordinator(HEARTBEAT, timeout_s=0.5)
+            await client.send_to_coordinator(HEARTBEAT, timeout_s=0.5)
         assert one.asked > 1
 
 
 async def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
     async with brokers(1) as (one,), client_of(one) as client:
         one.coordinators = [(-1, int(Code.COORDINATOR_NOT_AVAILABLE)), (one.port, 0)]
-        assert (await client.ask_coordinator(HEARTBEAT)).error_code == 0
+        assert (await client.send_to_coordinator(HEARTBEAT)).error_code == 0
 
 
 async def test_a_group_one_has_no_right_to_is_refused_at_once() -> None:
@@ -172,11 +172,11 @@ async def test_a_group_one_has_no_right_to_is_refused_at_once() -> None:
         with pytest.raises(
             BrokerError, match=r"^coordinator of group 'g': GROUP_AUTHORIZATION_FAILED \(30\): no right"
         ):
-            await client.ask_coordinator(HEARTBEAT)
+            await client.send_to_coordinator(HEARTBEAT)
 
 
 async def test_of_several_bootstrap_brokers_the_first_that_answers_is_taken() -> None:
     async with brokers(1) as (one,):
         client = GroupClient(f"127.0.0.1:9, 127.0.0.1:{one.port}", "g", "c")
-        assert (await client.ask_coordinator(HEARTBEAT)).error_code == 0
+        assert (await client.send_to_coordinator(HEARTBEAT)).error_code == 0
         await client.close()

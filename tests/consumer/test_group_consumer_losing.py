@@ -37,7 +37,7 @@ async def remove(group: Group, consumer: GroupConsumer) -> None:
     """Have the coordinator remove a member behind its back, as it does when a session is over."""
     client = GroupClient(group.broker.bootstrap, group.name, "test")
     leaving = LeavingMember(member_id=consumer.member_id)
-    answer = await client.ask_coordinator(LeaveGroupRequest(group_id=group.name, members=(leaving,)))
+    answer = await client.send_to_coordinator(LeaveGroupRequest(group_id=group.name, members=(leaving,)))
     assert [each.error_code for each in answer.members] == [0]
     await client.close()
 

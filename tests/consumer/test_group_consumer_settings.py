@@ -19,7 +19,7 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 
 from connectgroup.consumer import GroupConsumer
 from connectgroup.consumer.connection import BrokerConnection
-from connectgroup.consumer.errors import BrokerError, Code, told
+from connectgroup.consumer.errors import BrokerError, Code, error_name
 from connectgroup.wire.kafka_messages import MetadataRequest
 
 NOWHERE = "127.0.0.1:9"
@@ -113,8 +113,8 @@ def test_the_pure_modules_come_without_the_rest() -> None:
 
 
 def test_an_error_code_is_told_with_what_can_be_done() -> None:
-    assert told(12345) == "error 12345"
-    assert told(Code.REBALANCE_IN_PROGRESS) == "REBALANCE_IN_PROGRESS (27)"
+    assert error_name(12345) == "error 12345"
+    assert error_name(Code.REBALANCE_IN_PROGRESS) == "REBALANCE_IN_PROGRESS (27)"
     refused = BrokerError("JoinGroup of group 'g'", 81)
     assert str(refused) == "JoinGroup of group 'g': GROUP_MAX_SIZE_REACHED (81): the group has group.max.size members"
 

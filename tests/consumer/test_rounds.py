@@ -19,10 +19,10 @@ from connectgroup.consumer.rounds import (
     BeforeJoining,
     Joined,
     after_sync,
+    assignments_to_send,
     before_joining,
-    question,
-    settle,
-    shares_to_send,
+    group_input,
+    validate_result,
 )
 from connectgroup.errors import PluginError, WireError
 from connectgroup.protocol.units import TopicPartition
@@ -100,7 +100,7 @@ def test_the_question_is_what_everybody_said() -> None:
         Joined(member_id="m1", instance_id="i1", subscription=said),
         Joined(member_id="m2", subscription=Subscription(topics=T_AND_U)),
     ]
-    group = question(joined, [TopicSpec(name="t", num_partitions=2)], RangeAssignor())
+    group = group_input(joined, [TopicSpec(name="t", num_partitions=2)], RangeAssignor())
     first, second = group.members
     assert (first.member_id, first.instance_id, first.metadata, first.rack) == ("m1", "i1", b"x", "r")
     assert (first.subscribed, first.owned, first.generation) == (T, partitions("t{0}"), 6)
@@ -112,7 +112,7 @@ def test_the_question_is_in_a_version_that_the_assignor_reads() -> None:
     class Newer(Planned):
         minimum_version, maximum_version = 3, 5
 
-    group = question([Joined(member_id="m", subscription=Subscription(topics=T))], [], Newer())
+    group = group_input([Joined(member_id="m", subscription=Subscription(topics=T))], [], Newer())
     assert run_assignor(Newer(), group).members[0].partitions == frozenset()
     assert group.members[0].version == 5
 
@@ -129,7 +129,7 @@ def test_an_assignor_that_breaks_the_rule_it_lists_is_refused() -> None:
     """Kafka's ``validateCooperativeAssignment``: what, to whom, whose it is."""
     hasty = Hasty(**SWAPPED)
     with pytest.raises(PluginError) as refused:
-        settle(hasty, OWNED, run_assignor(hasty, OWNED))
+        validate_result(hasty, OWNED, run_assignor(hasty, OWNED))
     assert str(refused.value) == (
         "assignor 'hasty' lists COOPERATIVE, but t-0 is given to m2 while owned by m1 (and 1 more); "
         "allowed: to leave it out of this round"
@@ -139,23 +139,23 @@ def test_an_assignor_that_breaks_the_rule_it_lists_is_refused() -> None:
 def test_an_assignor_that_does_not_list_cooperative_gives_what_is_still_owned_a_round_later() -> None:
     """Its members have given up everything before; one that has not all the same is not robbed."""
     planned = Planned(**SWAPPED)
-    answer = settle(planned, OWNED, run_assignor(planned, OWNED))
+    answer = validate_result(planned, OWNED, run_assignor(planned, OWNED))
     assert given_to(answer) == table(m1="t{1}", m2="")
     assert answer.withheld == partitions("t{0,2}")
 
     given_up = replace(OWNED, members=[replace(member, owned=frozenset()) for member in OWNED.members])
     free = run_assignor(planned, given_up)
-    assert settle(planned, given_up, free) is free
+    assert validate_result(planned, given_up, free) is free
 
 
 def test_a_plan_becomes_a_cooperative_one_by_a_single_call() -> None:
     careful = Careful(**SWAPPED)
-    answer = settle(careful, OWNED, run_assignor(careful, OWNED))
+    answer = validate_result(careful, OWNED, run_assignor(careful, OWNED))
     assert given_to(answer) == table(m1="t{1}", m2="")
     assert answer.withheld == partitions("t{0,2}")
 
     revoked = tables.question({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{1}"})
-    answer = settle(careful, revoked, run_assignor(careful, revoked))
+    answer = validate_result(careful, revoked, run_assignor(careful, revoked))
     assert given_to(answer) == SWAPPED
     assert answer.withheld == frozenset()
 
@@ -163,25 +163,25 @@ def test_a_plan_becomes_a_cooperative_one_by_a_single_call() -> None:
 def test_what_an_assignor_calls_an_error_is_one() -> None:
     failed = PartitionAssignment(error=7, message="no\nluck")
     with pytest.raises(PluginError, match=r"assignor 'range': error 7: no\\nluck"):
-        settle(RangeAssignor(), OWNED, failed)
+        validate_result(RangeAssignor(), OWNED, failed)
 
 
 def test_everybody_is_sent_a_share_even_if_it_is_nothing() -> None:
     answer = Planned(m1=partitions("t{0,1,2}")).assign(OWNED)
-    sent = shares_to_send(OWNED, replace(answer, members=answer.members[:1]))
+    sent = assignments_to_send(OWNED, replace(answer, members=answer.members[:1]))
     assert {member_id: decode_assignment(data).partitions for member_id, data in sent.items()} == table(
         m1="t{0,1,2}", m2=""
     )
     told = [replace(share, metadata=b"word") for share in answer.members]
-    sent = shares_to_send(OWNED, replace(answer, members=told))
+    sent = assignments_to_send(OWNED, replace(answer, members=told))
     assert [decode_assignment(data).user_data for data in sent.values()] == [b"word", b"word"]
-    assert decode_assignment(shares_to_send(OWNED, answer)["m2"]).user_data is None
+    assert decode_assignment(assignments_to_send(OWNED, answer)["m2"]).user_data is None
 
 
 def test_a_share_that_cannot_be_sent_is_named() -> None:
     group = tables.question({"x" * 40000: 1}, {"m1": "*"})
     with pytest.raises(WireError, match="Assignment v3: partitions: got a value out of range"):
-        shares_to_send(group, run_assignor(RangeAssignor(), group))
+        assignments_to_send(group, run_assignor(RangeAssignor(), group))
 
 
 @settings(max_examples=200, deadline=None)
@@ -189,7 +189,7 @@ def test_a_share_that_cannot_be_sent_is_named() -> None:
 def test_nothing_is_sent_that_another_owns_and_nothing_is_forgotten(group: PartitionGroup, make: type) -> None:
     """Whatever the assignor: by the owners' own word, in the latest generation."""
     assignor = make()
-    answer = settle(assignor, group, run_assignor(assignor, group))
+    answer = validate_result(assignor, group, run_assignor(assignor, group))
     owners = claimants(group.members)
     seen: list[TopicPartition] = []
     for share in answer.members:

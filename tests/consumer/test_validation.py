@@ -11,7 +11,13 @@ from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.assign.ownership import claimants
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.range import RangeAssignor
-from connectgroup.consumer.validation import Early, given_too_early, require_no_overlap, told, validate_subscription
+from connectgroup.consumer.validation import (
+    EarlyAssignment,
+    assigned_too_early,
+    format_overlaps,
+    require_no_overlap,
+    validate_subscription,
+)
 from connectgroup.protocol.units import TopicPartition
 from tests.assignors.partition_questions import questions
 from tests.assignors.partition_tables import partitions, question
@@ -37,10 +43,10 @@ def test_overlapping_owners_are_told_in_words_and_raised_only_when_asked() -> No
     members = group({"c1": "t{0,1}", "c2": "t{1}", "c3": "t{1}", "c4": "t{0}"}, c1=5, c2=5, c3=4, c4=5).members
     overlaps = validate_subscription(members)
     assert overlaps == {T0: ("c1", "c4"), T1: ("c1", "c2")}  # c3's claim is stale
-    assert told(overlaps) == "t-0 is owned by c1 and c4; t-1 is owned by c1 and c2"
-    assert told(overlaps, most=1) == "t-0 is owned by c1 and c4; and 1 more"
-    assert told({}) == ""
-    assert told({T0: ("a", "b", "c", "d\n", "e")}) == "t-0 is owned by a, b, c and 2 more"
+    assert format_overlaps(overlaps) == "t-0 is owned by c1 and c4; t-1 is owned by c1 and c2"
+    assert format_overlaps(overlaps, most=1) == "t-0 is owned by c1 and c4; and 1 more"
+    assert format_overlaps({}) == ""
+    assert format_overlaps({T0: ("a", "b", "c", "d\n", "e")}) == "t-0 is owned by a, b, c and 2 more"
     with pytest.raises(ValueError, match="t-0 is owned by c1 and c4; t-1"):
         require_no_overlap(members)
 
@@ -52,40 +58,44 @@ def test_owners_that_do_not_overlap_are_none_of_its_business() -> None:
 
 def test_a_partition_is_given_too_early_while_another_owns_it() -> None:
     members = group({"c1": "t{0}", "c2": "t{1}", "c3": ""}).members
-    assert given_too_early(members, answer(c1="t{0}", c2="t{1}", c3="t{2}")) == ()
-    early = given_too_early(members, answer(c1="t{1}", c2="", c3="t{0}"))
+    assert assigned_too_early(members, answer(c1="t{0}", c2="t{1}", c3="t{2}")) == ()
+    early = assigned_too_early(members, answer(c1="t{1}", c2="", c3="t{0}"))
     assert early == (
-        Early(partition=T0, to="c3", owners=("c1",)),
-        Early(partition=T1, to="c1", owners=("c2",)),
+        EarlyAssignment(partition=T0, to="c3", owners=("c1",)),
+        EarlyAssignment(partition=T1, to="c1", owners=("c2",)),
     )
     assert str(early[0]) == "t-0 is given to c3 while owned by c1"
 
 
 def test_a_partition_that_two_own_is_too_early_for_either() -> None:
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=3, c2=3).members
-    assert given_too_early(members, answer(c1="t{0}")) == (Early(partition=T0, to="c1", owners=("c2",)),)
-    assert given_too_early(members, answer(c3="t{0}")) == (Early(partition=T0, to="c3", owners=("c1", "c2")),)
-    assert given_too_early(members, answer(c1="", c2="")) == ()
+    assert assigned_too_early(members, answer(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
+    assert assigned_too_early(members, answer(c3="t{0}")) == (
+        EarlyAssignment(partition=T0, to="c3", owners=("c1", "c2")),
+    )
+    assert assigned_too_early(members, answer(c1="", c2="")) == ()
 
 
 @pytest.mark.parametrize("stale", [3, -1])
 def test_sk_20_sk_21_a_stale_claim_keeps_nobody_from_what_is_its_own(stale: int) -> None:
     """KIP-792; -1 is unknown and older than any. Kafka's check of answers does not look at generations."""
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=stale, c2=4).members
-    assert given_too_early(members, answer(c2="t{0}")) == ()
-    assert given_too_early(members, answer(c1="t{0}")) == (Early(partition=T0, to="c1", owners=("c2",)),)
-    assert given_too_early(members, answer(c3="t{0}")) == (Early(partition=T0, to="c3", owners=("c2",)),)
+    assert assigned_too_early(members, answer(c2="t{0}")) == ()
+    assert assigned_too_early(members, answer(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
+    assert assigned_too_early(members, answer(c3="t{0}")) == (EarlyAssignment(partition=T0, to="c3", owners=("c2",)),)
 
 
 @pytest.mark.parametrize("generation", [-1, 3])
 def test_a_claim_that_nobody_disputes_counts_however_old(generation: int) -> None:
     members = group({"c1": "t{0}", "c2": "t{1}"}, c1=generation, c2=9).members
-    assert given_too_early(members, answer(c2="t{0}")) == (Early(partition=T0, to="c2", owners=("c1",)),)
+    assert assigned_too_early(members, answer(c2="t{0}")) == (EarlyAssignment(partition=T0, to="c2", owners=("c1",)),)
 
 
 def test_a_share_of_somebody_unknown_is_held_against_the_owners_too() -> None:
     members = group({"c1": "t{0}"}).members
-    assert given_too_early(members, answer(who="t{0,1}")) == (Early(partition=T0, to="who", owners=("c1",)),)
+    assert assigned_too_early(members, answer(who="t{0,1}")) == (
+        EarlyAssignment(partition=T0, to="who", owners=("c1",)),
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -108,4 +118,4 @@ def test_every_partition_that_another_owns_is_found_and_no_other(group: Partitio
         for partition in share.partitions
         if set(owners.get(partition, ())) - {share.member_id}
     }
-    assert {(early.partition, early.to) for early in given_too_early(group.members, plan)} == expected
+    assert {(early.partition, early.to) for early in assigned_too_early(group.members, plan)} == expected

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import WireError
-from connectgroup.wire.kafka_apis import BROKER_APIS, BrokerApi, decode_answer
+from connectgroup.wire.kafka_apis import BROKER_APIS, BrokerApi, decode_kafka_response
 from tests.fuzzing import LENGTHS, SEED, attack, blown_up, cut_after, inputs_each, most_memory
 
 from .every_message import made_up
@@ -34,7 +34,7 @@ def test_any_bytes_of_a_broker_make_an_answer_or_a_wire_error(name: str) -> None
     for api, case in versions:
 
         def decode(data: bytes, api: BrokerApi = api, case: Spoken = case) -> Any:
-            return decode_answer(data, to=api.request_class, version=case.version)
+            return decode_kafka_response(data, to=api.request_class, version=case.version)
 
         def encode(decoded: Any, case: Spoken = case) -> bytes:
             correlation_id, answer = decoded
@@ -53,7 +53,7 @@ def test_a_length_in_an_answer_is_held_against_what_came_before_anything_is_allo
     try:
         for data in random.Random(SEED).sample(inputs, min(3000, len(inputs))):
             held = most_memory(
-                lambda data: decode_answer(data, to=api.request_class, version=case.version), data, WireError
+                lambda data: decode_kafka_response(data, to=api.request_class, version=case.version), data, WireError
             )
             assert held <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
     finally:

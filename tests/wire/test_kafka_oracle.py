@@ -101,14 +101,14 @@ def test_a_request_with_its_header_is_what_kafka_python_sends_and_its_answer_is_
 
     answer = consumer.HeartbeatResponse[4](throttle_time_ms=5, error_code=27)
     answer.with_header(correlation_id=77)
-    read = kafka_apis.decode_answer(answer.encode(header=True), to=words.GroupHeartbeatRequest, version=4)
+    read = kafka_apis.decode_kafka_response(answer.encode(header=True), to=words.GroupHeartbeatRequest, version=4)
     assert read == (77, words.GroupHeartbeatResponse(throttle_time_ms=5, error_code=27))
 
 
 def test_finding_the_coordinator_is_said_as_it_is_served_here() -> None:
     found = FoundCoordinator(key="g", node_id=1, host="h", port=9)
     answer = encode_response(FindCoordinatorResponse(coordinators=(found,)), api_key=10, version=4, correlation_id=5)
-    read = kafka_apis.decode_answer(answer, to=FindCoordinatorRequest, version=4)
+    read = kafka_apis.decode_kafka_response(answer, to=FindCoordinatorRequest, version=4)
     assert read == (5, FindCoordinatorResponse(coordinators=(found,)))
 
 
@@ -117,7 +117,7 @@ def test_a_version_that_is_not_known_here_is_refused_by_name() -> None:
     with pytest.raises(WireError, match=r"^Heartbeat: got v3; allowed: v4 to v4$"):
         kafka_apis.encode_call(request, version=3, correlation_id=1, client_id="c")
     with pytest.raises(WireError, match=r"^Heartbeat: got v0; allowed: v4 to v4$"):
-        kafka_apis.decode_answer(b"\0\0\0\1\0\0\0", to=words.GroupHeartbeatRequest, version=0)
+        kafka_apis.decode_kafka_response(b"\0\0\0\1\0\0\0", to=words.GroupHeartbeatRequest, version=0)
 
 
 @given(data=st.binary(max_size=200), case=st.sampled_from(CASES))
@@ -125,4 +125,4 @@ def test_any_bytes_are_an_answer_or_a_wire_error(data: bytes, case: Spoken) -> N
     for api in kafka_apis.BROKER_APIS.values():
         if api.name + "Response" == case.definition.name:
             with contextlib.suppress(WireError):
-                kafka_apis.decode_answer(data, to=api.request_class, version=case.version)
+                kafka_apis.decode_kafka_response(data, to=api.request_class, version=case.version)

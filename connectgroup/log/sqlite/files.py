@@ -37,7 +37,7 @@ def make_private(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def is_ours(path: Path) -> bool:
+def is_connectgroup_log(path: Path) -> bool:
     """Whether the file itself, without its WAL, has connectgroup's application id."""
     try:
         with path.open("rb") as file:

@@ -29,7 +29,7 @@ from ...protocol.records.base import Key
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..base import EncodedRecord, Loaded, LogFenced
-from .files import APPLICATION_ID, file_system, is_ours, make_private, sync_folder
+from .files import APPLICATION_ID, file_system, is_connectgroup_log, make_private, sync_folder
 from .lock import LockFile
 from .rows import Row, row_checksum, text_of
 from .wal import check_wal, rewrite_wal
@@ -174,11 +174,11 @@ class Store:
     def open(self) -> int:
         """Open the file: lock, check, create if new, increment the epoch, compact. Return the new epoch."""
         with self._errors():
-            self._check_place()
+            self._check_path()
             self._lock.acquire(self.path)
         try:
             with self._errors():
-                self._check_what_is_left()
+                self._check_files_left_behind()
                 self._lock.write("opening")
             self._connection = self._connect()
             with self._transaction() as connection:
@@ -250,7 +250,7 @@ class Store:
         check_wal(self._wal)
         # Rewrite only the WAL of a connectgroup log that only this process holds: if the lock file named no earlier
         # holder, or has been replaced, another process may be writing.
-        if (self._epoch or self._lock.left_by) and self._lock.in_place() and is_ours(self.path):
+        if (self._epoch or self._lock.left_by) and self._lock.in_place() and is_connectgroup_log(self.path):
             rewrite_wal(self._wal)
 
     def _close(self, connection: sqlite3.Connection, doing: str) -> None:
@@ -323,7 +323,7 @@ class Store:
 
     # ------------------------------------------------------------------------------------------ checks of the files
 
-    def _check_place(self) -> None:
+    def _check_path(self) -> None:
         if self.path.is_dir():
             raise LogError(f"{self.path}: is a directory; allowed: a file")
         if not self.path.parent.is_dir():
@@ -349,7 +349,7 @@ class Store:
                 mode,
             )
 
-    def _check_what_is_left(self) -> None:
+    def _check_files_left_behind(self) -> None:
         """Check that the files match the state of the previous holder.
 
         A process that died while it was writing left a WAL; without the WAL, acknowledged records are missing. They are

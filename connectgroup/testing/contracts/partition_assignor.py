@@ -12,7 +12,7 @@ import pytest
 from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
 from ...assign.members import PartitionMember, TopicSpec
 from ...assign.sandbox import run_assignor
-from ...consumer.validation import given_too_early
+from ...consumer.validation import assigned_too_early
 from ...errors import PluginError
 from ...protocol.units import Partitions, TopicPartition
 from .connect_assignor import AssignorContract
@@ -95,7 +95,7 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         if RebalanceProtocol.COOPERATIVE not in self.assignor().rebalance_protocols:
             return
         for name, group in self.groups().items():
-            early = given_too_early(group.members, run_assignor(self.assignor(), group))
+            early = assigned_too_early(group.members, run_assignor(self.assignor(), group))
             assert not early, f"{name}: {early[0]}"
 
 

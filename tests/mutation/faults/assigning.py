@@ -83,7 +83,7 @@ ASSIGNING: tuple[Fault, ...] = (
           "len(X) > 1", "False"),
         C("an unassigned unit is valid",
           "sorted(X - B.keys())", "()")),
-    *at("connectgroup.assignors.balanced:share_out", "assignors/test_balanced.py",
+    *at("connectgroup.assignors.balanced:share_units", "assignors/test_balanced.py",
         C("the assignor ignores current assignments",
           "...", "home = home * 0 + UNASSIGNED\n...", simulator="S19"),
         C("the assignor's answer depends on how often it was called",
