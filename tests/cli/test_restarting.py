@@ -109,7 +109,7 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
 def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path) -> None:
     # A paused worker must not be lost while the test looks at it.
     with Stage(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
-        with stage.worker("--name", "b", "--rebalance-timeout-ms", "3000") as b:
+        with stage.worker("--name", "b") as b:
             wait("both at work", lambda: stage.all_run(2), a.story)
             unknown = stage.restart("x")
             assert (unknown.out, unknown.code) == ("", 2)
@@ -122,8 +122,8 @@ def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path
             assert (again.out, again.code) == ("worker b: restart already requested\n", 0)
             late = stage.restart("b", "--timeout", 1)
             assert (late.err, late.code) == ("connectgroup: worker b: not back within 1 s\n", 1)
-            # Another worker may restart meanwhile. If the paused worker was asked to compute, another member is asked
-            # after the rebalance timeout.
+            # Another worker may restart meanwhile: if the paused worker was chosen to compute, the join of the other
+            # one replaces it.
             assert stage.restart("a").out == "worker a: restarted\n"
             os.kill(b.pid, signal.SIGCONT)
             wait("its tasks again", lambda: "RESTARTING" not in stage.described() and stage.all_run(2), b.story)

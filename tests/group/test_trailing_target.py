@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from connectgroup.errors import ComputeAssignment, InvalidAssignment, StaleGroupEpoch
+from connectgroup.errors import ComputeAssignment, InvalidAssignment, StaleGroupEpoch, UnknownMemberId
 from connectgroup.group.connect.timers import compute
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest
@@ -163,6 +163,67 @@ def test_silent_member_is_replaced_although_the_group_keeps_changing(pair: Scene
     assert asked(pair, "B")
     assert pair.prepare("B", 3).group_epoch == 5
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == StaleGroupEpoch.code
+
+
+# ---- the group epoch advances before the chosen member has prepared
+
+
+def test_unresponsive_chosen_member_is_replaced_when_the_group_epoch_advances(pair: Scene) -> None:
+    """A paused process with a live session delays the group by no more than the next change; it is not fenced."""
+    pair.update(added("bar"))
+    assert asked(pair, "A")
+    assert pair.join("C", A).error_code == 0
+    assert pair.last is not None
+    assert [timer.key.kind for timer in pair.last.timers].count(TimerKind.COMPUTE) == 1
+    assert not asked(pair, "A")
+    assert asked(pair, "B")
+    epoch = pair.prepare("B", 3).group_epoch
+    assert pair.install("B", 3, epoch, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
+    assert (pair.group.epoch, pair.group.target_epoch) == (5, 5)
+    assert pair.prepare("A", 3).error_code == UnknownMemberId.code
+    assert "A" in pair.group.members
+
+
+def test_chosen_member_is_kept_while_the_group_epoch_stays(pair: Scene) -> None:
+    """A heartbeat or a change without a new epoch replaces nobody that may be about to prepare."""
+    pair.update(added("bar"))
+    for _ in range(3):
+        pair.heartbeat("B", 3)
+        assert asked(pair, "A")
+
+
+def test_prepare_of_a_replaced_member_is_accepted_until_another_has_prepared(pair: Scene) -> None:
+    """Prepare was in flight when the group epoch advanced: a group that changes faster than that still computes."""
+    pair.update(added("bar"))
+    pair.join("C", A)
+    pair.reload()
+    assert asked(pair, "B")
+    assert pair.prepare("A", 3).group_epoch == 5
+    assert pair.last is not None
+    assert [timer.key.kind for timer in pair.last.timers] == [TimerKind.COMPUTE]
+    assert pair.prepare("B", 3).error_code == UnknownMemberId.code
+    assert not asked(pair, "B")
+    assert pair.install("A", 3, 5, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
+
+
+def test_prepare_of_a_replaced_member_that_drains_since_is_rejected(pair: Scene) -> None:
+    pair.update(added("bar"))
+    pair.join("C", A)
+    pair.heartbeat("A", 3, foo(-1, 0), full=True, draining=True)
+    assert pair.prepare("A", 3).error_code == UnknownMemberId.code
+    assert pair.prepare("B", 3).error_code == 0
+
+
+def test_three_members_are_asked_at_most_and_all_count_as_failed_after_the_timeout(pair: Scene) -> None:
+    """Many members that join at once must not all compute; the timeout of the last one asked decides."""
+    pair.update(added("bar"))
+    for number in range(5):
+        pair.join(f"C{number}", A)
+    assert [who for who in pair.group.members if asked(pair, who)] == ["C0"]
+    pair.expire(TimerKind.COMPUTE)
+    assert pair.group.computation is not None
+    assert pair.group.computation.failures == 1
+    assert [who for who in pair.group.members if asked(pair, who)] == ["C1"]
 
 
 # ---- no longer valid

@@ -24,6 +24,9 @@ from connectgroup.protocol.units import Unit
 from .paper import Paper
 from .words import COORDINATOR, Answer, Asked, Delay, NotAllowed, Proposal, Share, preferred
 
+MAX_ASKED = 3
+"""Members that are asked for one computation at most, before a rebalance timeout decides."""
+
 MIN_DELAY_MS = 1_000
 """An assignor that asks for less is given this: it must not keep the group busy with nothing else (L2)."""
 
@@ -72,6 +75,19 @@ class Computing(Paper):
         depends = who in able and not all(who in each for each in by_assignor)
         if (who not in able or (depends and self.choice.computer != who)) if who else able and not spent:
             self.ask(self.asked)
+        elif who and not self.asked.prepared and self.asked.epoch < self.epoch:
+            self.replace_chosen()
+
+    def replace_chosen(self) -> None:
+        """The group epoch advanced before the chosen member prepared: another is chosen, of three at most."""
+        assert self.asked is not None
+        asked = {*self.asked.replaced, self.asked.who}
+        others = [able - asked - self.asked.failed for able in self.able().values()]
+        stays = self.choice.computer == self.asked.who and not all(others)
+        if len(asked) >= MAX_ASKED or not any(others) or stays:
+            return
+        who = self.chosen("asked instead", self.choice.computer, set().union(*others))
+        self.asked.who, self.asked.epoch, self.asked.assignor, self.asked.replaced = who, self.epoch, "", asked
 
     def ask(self, asked: Asked) -> None:
         """Somebody is asked for the target, or the coordinator computes it at once."""
@@ -81,7 +97,9 @@ class Computing(Paper):
         if not self.choice.answers:
             nobody = {""} if COORDINATOR in may and not own & self.limits.server_assignors else set()
             asked.who = self.chosen("asked to compute", self.choice.computer, may - {COORDINATOR} | nobody)
+            asked.replaced = asked.replaced - {asked.who} if asked.who else set()
             return
+        asked.replaced = set()
         assignor, question, proposal = self.choice.answers.pop(0)
         self.chosen("computed", COORDINATOR, may)
         self.chosen("server-side assignor", assignor, own)
@@ -102,7 +120,8 @@ class Computing(Paper):
     def failed(self, asked: Asked) -> None:
         """One attempt less."""
         asked.failures += 1
-        asked.failed.add(asked.who)
+        asked.failed |= {asked.who, *asked.replaced}
+        asked.replaced = set()
         self.ask(asked)
 
     def expire_computation(self) -> None:
@@ -125,14 +144,25 @@ class Computing(Paper):
     # ---- what it asks, and answers
 
     def prepare(self, said: PrepareRequest) -> Answer:
-        """ "Returns the group state of the group" to the member chosen, and to nobody else (CN-04)."""
+        """ "Returns the group state of the group" to the chosen member only (CN-04).
+
+        A member that was replaced because the group epoch advanced becomes the chosen one again with its Prepare.
+        """
         refused = self.not_the_chosen(said)
+        if self.asked is not None and refused == UnknownMemberId.code and self.may_return(said.member_id):
+            self.asked.who, refused = said.member_id, 0
         if refused or self.asked is None:
             return Answer(code=refused)
-        self.asked.prepared, self.asked.epoch = True, self.epoch
+        self.asked.prepared, self.asked.epoch, self.asked.replaced = True, self.epoch, set()
         assignor = self.chosen("assignor", self.choice.assignor, preferred(self.members.values()))
         self.asked.assignor = assignor
         return Answer(epoch=self.epoch, question=self.question(assignor))
+
+    def may_return(self, who: str) -> bool:
+        """Whether a replaced member may compute after all; where assignors differ, the product's choice decides."""
+        able = [who in each for each in self.able().values()]
+        replaced = self.asked is not None and who in self.asked.replaced
+        return replaced and (all(able) if all(able) or not any(able) else self.choice.computer == who)
 
     def not_the_chosen(self, said: PrepareRequest | InstallRequest) -> int:
         """The error for whoever may not compute."""

@@ -103,9 +103,9 @@ class Model(Computing):
         if self.target_epoch in used:
             # Something of its former self may still write with such a token: it is given nothing under this epoch.
             self.target.pop(who, None)
-        self.reconsider()
         if self.asked is not None and self.asked.who == who:
-            self.asked.prepared = False  # its former self took the question with it
+            self.asked.prepared = False  # its former process had the input of the assignor
+        self.reconsider()
         # One that was answered at epoch 0 before is given the target's epoch, if there is one, before another order.
         again = before is not None and before.epoch == 0 and self.target_epoch > 0
         return self.advance(said, frozenset(), joined_before=again)

@@ -33,7 +33,14 @@ def picture(model: Model) -> Picture:
         "rebalancing": model.rebalancing,
         # Whether the coordinator has come for its own question says nothing.
         "asked": asked
-        and (asked.who, asked.epoch, bool(asked.who) and asked.prepared, asked.failures, frozenset(asked.failed)),
+        and (
+            asked.who,
+            asked.epoch,
+            bool(asked.who) and asked.prepared,
+            asked.failures,
+            frozenset(asked.failed),
+            frozenset(asked.replaced),
+        ),
         "asked for assignor": asked.assignor if asked is not None and asked.who else "",
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
         "target": {who: share for who, share in model.target.items() if share != Share()},
@@ -105,6 +112,7 @@ def model_of(group: Group, limits: Limits) -> Model:
             prepared=asked.prepared,
             failures=asked.failures,
             failed=set(asked.failed_members),
+            replaced=set(asked.replaced_members),
         )
     return model
 

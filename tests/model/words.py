@@ -178,9 +178,13 @@ class Connector:
 
 @dataclass(kw_only=True)
 class Asked:
-    """Who was asked for a target, for which epoch and assignor, whether it came for the question, and who failed.
+    """The computation of a target: chosen member, epoch, assignor, whether the member has prepared, failed members.
 
-    The epoch is that of the question once it has come for it: the group's may advance while it computes (design 3.6).
+    Once the member has prepared, the epoch is the one in that response: the group epoch may advance while the member
+    computes (design 3.6).
+
+    Attributes:
+        replaced: members chosen before ``who`` that had not prepared when the group epoch advanced.
     """
 
     who: str = ""
@@ -189,6 +193,7 @@ class Asked:
     prepared: bool = False
     failures: int = 0
     failed: set[str] = field(default_factory=set)
+    replaced: set[str] = field(default_factory=set)
 
 
 @dataclass(kw_only=True)

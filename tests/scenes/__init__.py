@@ -28,6 +28,7 @@ Who computes the target
     metadata               An assignor has something new to say
     overtaken              A worker joins while the target is being computed
     silent-computer        The member that was asked to compute does nothing
+    replaced-computer      The group epoch advances before the chosen member has prepared
     bad-assignments        Assignors that are wrong, or fail
     installed-twice        A target that is sent twice
 

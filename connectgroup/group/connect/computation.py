@@ -27,14 +27,19 @@ from .state import Group
 from .target import COORDINATOR, delay_out_of_range, group_state, install_target, violation_of
 from .timers import compute
 
+MAX_ASKED_MEMBERS = 3
+"""Members that may be asked for one computation before the rebalance timeout of the last one decides. Many members that
+join at the same moment must not each be asked to compute."""
+
 
 def ensure_computation(overlay: Overlay, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
     """Ensure that an outdated target assignment is being computed by a capable member or the coordinator.
 
     Called at the end of every step. Does nothing while the target assignment is current or a computation is in
     progress. A computation continues when the group epoch advances: its assignment may still be valid (``install``),
-    and the next computation covers all later causes at once. Within ``assignment_interval_ms`` of the previous target
-    assignment the computation is delayed to collect more causes (TO-06).
+    and the next computation covers all later causes at once. A chosen member that has not sent Prepare by then is
+    replaced, because it may be unresponsive (``_replace_chosen_member``). Within ``assignment_interval_ms`` of the
+    previous target assignment the computation is delayed to collect more causes (TO-06).
 
     Args:
         waited: the interval has elapsed.
@@ -52,8 +57,10 @@ def ensure_computation(overlay: Overlay, settings: GroupSettings, *, waited: boo
     able = members_able_to_compute_now(overlay, members, assignor) if assignor else []
     if running is not None:
         tries_here = running.member_id == "" and (not able or running.failures >= settings.failures_before_fallback)
-        if tries_here or running.member_id in able:
+        if tries_here:
             return ()
+        if running.member_id in able:
+            return _replace_chosen_member(overlay, able, running)
     return _choose_member(
         overlay, settings, able, running or ComputationRecord(group_id=overlay.group.group_id, epoch=overlay.epoch)
     )
@@ -86,21 +93,66 @@ def _choose_member(
     """Choose a member that has not failed yet, or the coordinator after too many failures."""
     if computation.failures >= settings.failures_before_fallback or not able:
         return _compute_on_coordinator(overlay, settings, computation)
-    willing = [member_id for member_id in able if member_id not in computation.failed_members] or list(able)
+    not_failed = [member_id for member_id in able if member_id not in computation.failed_members]
+    not_asked = [member_id for member_id in not_failed if member_id not in computation.replaced_members]
+    return _ask_member(overlay, not_asked or not_failed or able, computation)
+
+
+def _replace_chosen_member(overlay: Overlay, able: Sequence[str], computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Choose another member if the group epoch has advanced before the chosen member sent Prepare.
+
+    A paused process whose session has not expired would otherwise delay the group for its rebalance timeout. The
+    replaced member is not fenced and not counted as failed, and its Prepare is accepted until another member has
+    prepared (``accepts_prepare``): a group that changes faster than its members respond still computes.
+    """
+    asked = (*computation.replaced_members, computation.member_id)
+    others = [member_id for member_id in able if member_id not in (*asked, *computation.failed_members)]
+    if computation.prepared or computation.epoch == overlay.epoch or len(asked) >= MAX_ASKED_MEMBERS or not others:
+        return ()
+    return _ask_member(overlay, others, replace(computation, replaced_members=asked))
+
+
+def _ask_member(overlay: Overlay, candidates: Sequence[str], computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Choose one of the candidates and arm the timer of its computation."""
     # The assignor of the last member that computed is known to work; otherwise the member with the lowest id. The
     # choice is the same on every replay.
-    chosen = overlay.group.computed_by if overlay.group.computed_by in willing else willing[0]
-    overlay.write(replace(computation, epoch=overlay.epoch, member_id=chosen, prepared=False, assignor=""))
-    member = overlay.member(chosen)
+    chosen = overlay.group.computed_by if overlay.group.computed_by in candidates else candidates[0]
+    replaced = tuple(member_id for member_id in computation.replaced_members if member_id != chosen)
+    overlay.write(
+        replace(
+            computation,
+            epoch=overlay.epoch,
+            member_id=chosen,
+            prepared=False,
+            assignor="",
+            replaced_members=replaced,
+        )
+    )
+    return (computation_timer(overlay, chosen),)
+
+
+def computation_timer(overlay: Overlay, member_id: str) -> Timer:
+    """The deadline of the computation that the overlay has now, which is the rebalance timeout of its member."""
+    member = overlay.member(member_id)
     assert member is not None
-    return (compute(overlay.group.group_id, overlay, member.rebalance_timeout_ms),)
+    return compute(overlay.group.group_id, overlay, member.rebalance_timeout_ms)
+
+
+def accepts_prepare(overlay: Overlay, computation: ComputationRecord, member_id: str, assignor: str) -> bool:
+    """Whether a Prepare of the member is accepted: it is the chosen one, or was replaced and can still compute."""
+    return member_id == computation.member_id or (
+        member_id in computation.replaced_members
+        and member_id in members_able_to_compute_now(overlay, list(overlay.members()), assignor)
+    )
 
 
 def _compute_on_coordinator(
     overlay: Overlay, settings: GroupSettings, computation: ComputationRecord
 ) -> tuple[Timer, ...]:
     """Run the server-side assignor: the one that the members request, or ``group.remote.assignor``."""
-    computation = replace(computation, epoch=overlay.epoch, member_id="", prepared=False, assignor="")
+    computation = replace(
+        computation, epoch=overlay.epoch, member_id="", prepared=False, assignor="", replaced_members=()
+    )
     members = list(overlay.members())
     asked = {member.server_assignor for member in members if member.server_assignor}
     name = asked.pop() if len(asked) == 1 else settings.server_assignor
@@ -139,7 +191,10 @@ def fail_computation(overlay: Overlay, settings: GroupSettings, error: str) -> t
     failed = replace(
         computation,
         failures=computation.failures + 1,
-        failed_members=tuple(sorted({*computation.failed_members, computation.member_id} - {""})),
+        failed_members=tuple(
+            sorted({*computation.failed_members, *computation.replaced_members, computation.member_id} - {""})
+        ),
+        replaced_members=(),
         error=printable(error, most=500),
     )
     members = list(overlay.members())

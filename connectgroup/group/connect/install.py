@@ -25,7 +25,7 @@ from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
 from ..kernel.outcome import Outcome
 from . import validate
-from .computation import _choose_member, fail_computation, under_way
+from .computation import _choose_member, accepts_prepare, computation_timer, fail_computation, under_way
 from .overlay import Overlay
 from .selection import members_able_to_compute_now, select_assignor
 from .settings import GroupSettings
@@ -44,8 +44,12 @@ def _check_member(group: Group, member_id: str) -> None:
 def _chosen(group: Group, member_id: str) -> ComputationRecord:
     computation = under_way(group)
     if computation is None or computation.member_id != member_id:
-        raise UnknownMemberId(f"{member_id} is not the member chosen to compute the assignment")
+        raise _not_chosen(member_id)
     return computation
+
+
+def _not_chosen(member_id: str) -> UnknownMemberId:
+    return UnknownMemberId(f"{member_id} is not the member chosen to compute the assignment")
 
 
 def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
@@ -66,14 +70,26 @@ def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupS
         raise FencedMemberEpoch(
             f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
         )
-    computation = _chosen(group, request.member_id)
     overlay = Overlay(group, now_ms)
-    assignor = select_assignor(list(overlay.members()))
-    assert assignor is not None, "a member is asked only where all list an assignor"
-    prepared = replace(computation, epoch=overlay.epoch, prepared=True, assignor=assignor)
+    computation, assignor = under_way(overlay), select_assignor(list(overlay.members()))
+    if (
+        computation is None
+        or assignor is None
+        or not accepts_prepare(overlay, computation, request.member_id, assignor)
+    ):
+        raise _not_chosen(request.member_id)
+    prepared = replace(
+        computation,
+        epoch=overlay.epoch,
+        member_id=request.member_id,
+        prepared=True,
+        assignor=assignor,
+        replaced_members=(),
+    )
     if prepared != computation:
         overlay.write(prepared)
-    return Outcome(response=group_state(overlay, assignor, settings), records=tuple(overlay.records))
+    timers = () if prepared.member_id == computation.member_id else (computation_timer(overlay, prepared.member_id),)
+    return Outcome(response=group_state(overlay, assignor, settings), records=tuple(overlay.records), timers=timers)
 
 
 def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:

@@ -267,6 +267,8 @@ class ComputationRecord:
         failed_members: members that failed; not chosen again while others can compute.
         error: the last failure as text, kept after the target assignment is installed, for describe.
         assignor: *(tagged)* the assignor in the response to Prepare.
+        replaced_members: *(tagged)* members that were chosen before ``member_id`` and replaced because the group epoch
+            advanced before they sent Prepare; empty once a member has prepared.
     """
 
     group_id: str
@@ -277,6 +279,7 @@ class ComputationRecord:
     failed_members: tuple[str, ...] = ()
     error: str = ""
     assignor: str = ""
+    replaced_members: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:

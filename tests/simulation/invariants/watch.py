@@ -293,8 +293,10 @@ def _went_away(record: CurrentRecord, before: Current) -> Change:
 
 def _batch(durable: Group, records: Sequence[Record], writer: int) -> Batch:
     """What a batch is about."""
-    # Moves that were left for another round are a cause once the group has come to rest.
-    batch = Batch(records, writer, durable.epoch, causes=int(durable.deferred > 0))
+    # Moves deferred to the next round are a cause once all members have reached the target assignment; so is a draining
+    # member that still has a target assignment, because another member may have returned to its delayed units since.
+    drains = any(member.draining and durable.target(member.member_id).units for member in durable.members.values())
+    batch = Batch(records, writer, durable.epoch, causes=int(durable.deferred > 0 or drains))
     for record in records:
         match record:
             case MemberRecord():
