@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 .PHONY: help install lint test demo bench simulate soak mutants clean
 
 SEEDS ?= 100
+# Processes that run tests side by side.
+JOBS ?= 2
 
 help:
 	@echo "make test   install everything into $(VENV), check style, types and import rules, run all tests"
@@ -33,7 +35,7 @@ lint: install
 	$(BIN)/lint-imports --no-cache
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 demo: install
 	$(BIN)/python examples/demo.py $(DEMO_ARGS)
