@@ -1,7 +1,7 @@
 """``connectgroup up``: a coordinator in this process, and worker processes on the same machine.
 
 The supervisor knows for certain when a worker process has ended, because it reaps the process. It immediately sends a
-leave for the member, so that the group does not wait for the session timeout (design 3.11). It restarts a worker that
+leave for the member, so that the group does not wait for the session timeout (PD-11). It restarts a worker that
 died after a back-off, under the same name.
 """
 

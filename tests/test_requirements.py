@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ID = re.compile(r"\b(?:(?:CA|RE|HB|ST|TO|TA|RV|CN|IC|WC|SK|RG|RR|PR|GT|MG|OC|UH|UX)-\d{2}|[SDXLF]\d{1,2})\b")
+ID = re.compile(r"\b(?:(?:CA|RE|HB|ST|TO|TA|RV|CN|IC|WC|SK|RG|RR|PR|GT|MG|OC|UH|UX|PD)-\d{2}|[SDXLF]\d{1,2})\b")
 FOLDERS = ("connectgroup", "assignors", "listeners", "examples", "benchmarks", "tests")
 
 

@@ -1,6 +1,6 @@
 """Server-side assignors: the plug-ins that workers run, run by the coordinator and called by the group rules.
 
-They serve groups whose workers list no assignor, and groups whose client-side assignors fail repeatedly (design 3.6).
+They serve groups whose workers list no assignor, and groups whose client-side assignors fail repeatedly (PD-06).
 """
 
 from __future__ import annotations

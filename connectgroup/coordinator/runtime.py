@@ -10,7 +10,7 @@ all queued commands, so a thousand members that join together cost a few commits
 A heartbeat with ``MaxWaitMs`` and no change to report is parked: the coordinator delays the response until a record
 changes the response for this member, a later heartbeat of the same member arrives, or the max wait elapses.
 
-Source: Kafka's ``CoordinatorRuntime``; design, "life of a heartbeat" and 3.9.
+Source: Kafka's ``CoordinatorRuntime``; PD-09.
 """
 
 from __future__ import annotations

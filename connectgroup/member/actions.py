@@ -49,7 +49,7 @@ class Assign:
 class TellAssignor:
     """This member has reached a new target assignment: call ``on_assignment`` of the assignor that computed it.
 
-    Once for each target assignment, and before the units that come with it are started (design 3.12).
+    Once for each target assignment, and before the units that come with it are started (PD-12).
 
     Attributes:
         assignor: the name of one of this worker's assignors.

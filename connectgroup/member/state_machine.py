@@ -8,7 +8,7 @@ cannot be mistaken for an acknowledged revocation.
     JOINING --response--> MEMBER --fenced, unknown, lease expired--> LOSING --all stopped--> JOINING
        any  --close--> LEAVING --leave sent--> GONE
 
-Source: "Response Handling (Only for Connect)"; design 3.2, 3.4, 3.10.
+Source: "Response Handling (Only for Connect)"; PD-02, PD-04, PD-10.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Member:
         if outstanding is None or outstanding.request is not request:
             return []
         if response.coordinator_epoch < self.coordinator_epoch:
-            # The coordinator has been replaced and has not noticed yet (design 3.10).
+            # The coordinator has been replaced and has not noticed yet (PD-10).
             self.on_no_answer(request)
             return []
         self._outstanding = None
@@ -312,7 +312,7 @@ class Member:
                 return [Fail(error=error)]
 
     def _tell_assignor(self, assignment: MemberAssignment) -> list[Action]:
-        """Deliver a new target assignment to the assignor the group used, if this worker offers it (design 3.12)."""
+        """Deliver a new target assignment to the assignor the group used, if this worker offers it (PD-12)."""
         if not assignment.assignor or self.epoch <= self._told_epoch or self._stopping_for_good:
             return []
         self._told_epoch = self.epoch

@@ -600,7 +600,7 @@ class Worker:
             except TransportError as error:
                 raise _TryAgain(str(error)) from error
             if getattr(response, "coordinator_epoch", -1) < self.member.coordinator_epoch:
-                # The state of a replaced coordinator is stale: it may reject a request that is now valid (design 3.10).
+                # The state of a replaced coordinator is stale: it may reject a request that is now valid (PD-10).
                 raise _TryAgain("answered by a coordinator that has been replaced")
             code = getattr(response, "error_code", 0)
             if code:

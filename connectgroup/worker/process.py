@@ -114,7 +114,7 @@ async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bo
 
 
 async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
-    """Run slow initialization before joining, so that assigned tasks start immediately (design 5.2)."""
+    """Run slow initialization before joining, so that assigned tasks start immediately."""
     try:
         described = await control.call(DescribeRequest(group_ids=(config.group,)), timeout_s=10)
     except TransportError as error:

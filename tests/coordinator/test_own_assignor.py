@@ -1,4 +1,4 @@
-"""Groups whose workers list no assignor are computed by the coordinator: ``group.remote.assignor``, design 3.6."""
+"""Groups whose workers list no assignor are computed by the coordinator: ``group.remote.assignor``, PD-06."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_a_later_heartbeat_of_the_same_member_lets_the_parked_one_go() -> 
 
 
 async def test_a_parked_heartbeat_counts_as_life_from_its_arrival_and_no_later() -> None:
-    """Design 3.9: being looked at again because of others' news does not lengthen a session."""
+    """PD-09: being looked at again because of others' news does not lengthen a session."""
     async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
         await change(coordinator, add())
         a = await ask(coordinator, beat("a"))

@@ -41,7 +41,7 @@ def ranges(**versions: tuple[int, int]) -> list[MemberRecord]:
     ],
 )
 def test_the_assignor_that_all_list_and_most_prefer(listed: dict[str, list[str]], chosen: str | None) -> None:
-    """Design 3.6: the one all members list; among several the one most members put first."""
+    """PD-06: the one all members list; among several the one most members put first."""
     members = [member(member_id, *(info(name) for name in some)) for member_id, some in listed.items()]
     assert select_assignor(members) == chosen
     assert select_assignor(list(reversed(members))) == chosen
@@ -163,7 +163,7 @@ def test_cn_02_an_update_that_nobody_could_work_with_is_refused() -> None:
 
 
 def test_somebody_lists_none_so_the_coordinator_computes() -> None:
-    """Design 3.6: "or when a member lists none, the coordinator runs its own"."""
+    """PD-06: "or when a member lists none, the coordinator runs its own"."""
     scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
     scene.join("A", info("a"))
     assert scene.group.target_epoch < scene.group.epoch

@@ -304,7 +304,7 @@ def test_cn_06_a_silent_member_is_replaced_and_not_fenced(pair: Scene) -> None:
 
 
 def test_after_three_failures_the_coordinator_helps_itself(pair: Scene, fixed: FixedAssignor) -> None:
-    """Design 3.6: each able member is asked once before any is asked twice; then ``group.remote.assignor``."""
+    """PD-06: each able member is asked once before any is asked twice; then ``group.remote.assignor``."""
     pair.join("C", A)
     asked = []
     for _ in range(3):
@@ -337,7 +337,7 @@ def test_two_members_fail_and_are_asked_again_before_the_coordinator_helps(pair:
 
 
 def test_a_faulty_assignor_cannot_block_a_group_that_keeps_changing(pair: Scene, fixed: FixedAssignor) -> None:
-    """Failures count on when the group epoch advances while an assignor runs (design 3.6)."""
+    """Failures count on when the group epoch advances while an assignor runs (PD-06)."""
     fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
     for number in range(3):
         asked = pair.group.computation.member_id if pair.group.computation and number else "A"
@@ -404,7 +404,7 @@ def test_compute_timer_holds_when_the_group_epoch_advances(pair: Scene) -> None:
 )
 def test_hb_18_an_assignor_of_the_coordinator_that_raises(fixed: FixedAssignor, error: Exception) -> None:
     """HB-18: the group epoch is not stuck. Kafka answers UNKNOWN_SERVER_ERROR to whoever happened to ask; here its
-    heartbeat is answered, the old target stays, and the timer tries again (design 3.6: "a bad plug-in cannot stop
+    heartbeat is answered, the old target stays, and the timer tries again (PD-06: "a bad plug-in cannot stop
     a group").
     """
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})

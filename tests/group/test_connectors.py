@@ -53,7 +53,7 @@ def scene(fixed: FixedAssignor) -> Scene:
 def test_a_change_names_the_version_it_was_made_for(
     scene: Scene, fixed: FixedAssignor, connector: str, expected: int, good: bool
 ) -> None:
-    """Design 3.7: compare-and-set; 0 is "does not exist yet", -1 any."""
+    """PD-07: compare-and-set; 0 is "does not exist yet", -1 any."""
     fixed.shares = {"A": foo(-1, 0) | ({Unit("bar")} if connector == "bar" else set()), "B": foo(1, 2)}
     change = ConnectorChange(connector=connector, expected_version=expected, config=entries({"name": "new"}))
     response = scene.update(change)
@@ -87,7 +87,7 @@ def test_all_changes_are_made_or_none(scene: Scene, bad_one: int) -> None:
 
 
 def test_several_changes_are_one_epoch_and_one_explanation(scene: Scene, fixed: FixedAssignor) -> None:
-    """Causes 5 and 6 of the source; design 3.1: they share one recomputation."""
+    """Causes 5 and 6 of the source; PD-01: they share one recomputation."""
     fixed.shares = {"A": tasks(bar=[-1]), "B": tasks(baz=[-1])}
     response = scene.update(added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True))
     assert (response.error_code, response.group_epoch, scene.group.target_epoch) == (0, 21, 21)

@@ -1,4 +1,4 @@
-"""Every target assignment is delivered to every member: design 3.12."""
+"""Every target assignment is delivered to every member: PD-12."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a group gets to its target: so many moves a round, and workers that are to be emptied (design 4, L2)."""
+"""How fast a group gets to its target: so many moves a round, and workers that are to be emptied (L2)."""
 
 from __future__ import annotations
 

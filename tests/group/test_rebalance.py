@@ -243,7 +243,7 @@ def test_a_newer_target_overtakes_one_that_is_still_being_reached(fixed: FixedAs
 
 
 def test_causes_that_come_before_a_target_share_one_explanation(fixed: FixedAssignor) -> None:
-    """Design 3.1: several causes that arrive before a new target is installed share one recomputation."""
+    """PD-01: several causes that arrive before a new target is installed share one recomputation."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"A": foo(-1, 0)})
     fixed.shares = {"A": foo(-1, 0)}
     fixed.error = PluginError("not today")
@@ -261,7 +261,7 @@ def test_causes_that_come_before_a_target_share_one_explanation(fixed: FixedAssi
 
 
 def test_standstill_is_counted_from_the_order_to_stop_to_the_new_grant(fixed: FixedAssignor) -> None:
-    """Design 3.12: the explanation says how long each unit stood still."""
+    """PD-12: the explanation says how long each unit stood still."""
     scene = Scene.at_rest(settings(fixed), epoch=21, connectors={"foo": 2}, members={"A": foo(-1, 0, 1)})
     fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
     scene.now_ms = 10_000
@@ -315,7 +315,7 @@ def test_a_new_coordinator_explains_the_rebalance_it_found_under_way(fixed: Fixe
 
 
 def test_a_hundred_rebalances_are_remembered_and_no_more(fixed: FixedAssignor) -> None:
-    """Design 3.12."""
+    """PD-12."""
     scene = Scene(settings=settings(fixed), check_replay=False)
     for number in range(130):
         scene.join("A") if number % 2 == 0 else scene.leave("A")

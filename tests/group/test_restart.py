@@ -1,4 +1,4 @@
-"""A worker restarts: its units are delayed for its member id, and an operator can request it (design 3.8)."""
+"""A worker restarts: its units are delayed for its member id, and an operator can request it (PD-08)."""
 
 from __future__ import annotations
 

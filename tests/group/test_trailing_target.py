@@ -1,4 +1,4 @@
-"""An assignment that arrives after the group epoch has advanced: design 3.6, CN-05, S6, S9, S13, S15.
+"""An assignment that arrives after the group epoch has advanced: PD-06, CN-05, S6, S9, S13, S15.
 
 The target epoch may trail the group epoch, as in KIP-848's case studies: a group under constant change progresses.
 """
@@ -51,7 +51,7 @@ def asked(scene: Scene, member_id: str) -> bool:
 
 
 def test_install_is_accepted_after_the_computing_member_has_advanced_two_steps(pair: Scene) -> None:
-    """Design 3.6: an Install is judged by chosen member and prepared group epoch, never by the member epoch.
+    """PD-06: an Install is judged by chosen member and prepared group epoch, never by the member epoch.
 
     A advances to the target epoch without foo-1, which B still stops, and is assigned foo-1 in a second step: neither
     its epoch nor its previous epoch is the one it computes with.

@@ -205,7 +205,7 @@ def test_server_assignor_is_a_name(scene: Scene, name: str) -> None:
 
 @pytest.mark.parametrize("owned", [None, (ConnectorTasks(connector="foo", tasks=(0,)),)], ids=["null", "something"])
 def test_owned_of_a_join(scene: Scene, owned: tuple[ConnectorTasks, ...] | None) -> None:
-    """RV-06, design 3.4: epoch 0 means "I run nothing"."""
+    """RV-06, PD-04: epoch 0 means "I run nothing"."""
     refused(scene, replace(JOIN, owned=owned), "ConnectorsAndTasks", "empty list")
 
 

@@ -85,7 +85,7 @@ def test_a_worker_killed_in_the_middle_of_a_commit_is_succeeded(cluster: Cluster
     scene.flow_on()
     assert victim not in cluster.members()
     rebalances = [cause for rebalance in cluster.describe().rebalances for cause in rebalance.causes]
-    assert f"{victim} died (SIGKILL)" in rebalances, "known at once, without a session timeout (design 3.11)"
+    assert f"{victim} died (SIGKILL)" in rebalances, "known at once, without a session timeout (PD-11)"
     for pipe in scene.pipes:
         cluster.wait(f"all of {pipe.name}", partial(cluster.is_running, pipe.name, pipe.tasks))
         for unit, epoch in held.items():

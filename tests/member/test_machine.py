@@ -234,7 +234,7 @@ def test_a_revocation_repeated_is_not_performed_twice() -> None:
 
 
 def test_an_answer_revokes_or_assigns_and_never_both() -> None:
-    """Design 3.2. Whatever is new in an answer that takes something waits for the acknowledgement."""
+    """PD-02. Whatever is new in an answer that takes something waits for the acknowledgement."""
     machine = joined(0, 1)
     assert hear(machine, answer(5, units(1, 2))) == [Revoke(units=units(0), epoch=5)]
     assert set(machine.owned) == units(0, 1)
@@ -248,7 +248,7 @@ def test_an_answer_revokes_or_assigns_and_never_both() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Delivering target assignments to assignors (design 3.12)
+# Delivering target assignments to assignors (PD-12)
 
 
 INFO_A = AssignorInfo(name="a", minimum_version=0, maximum_version=2)
@@ -423,7 +423,7 @@ def test_losing_is_decided_once() -> None:
 
 
 def test_the_lease_runs_from_the_send_of_the_last_answered_heartbeat() -> None:
-    """Design 3.10, KAFKA-9184: not from the answer, which may have waited three seconds, nor from the last send."""
+    """PD-10, KAFKA-9184: not from the answer, which may have waited three seconds, nor from the last send."""
     machine = member()
     request = say(machine, 1_000)
     machine.on_response(request, answer(5, units(0)))

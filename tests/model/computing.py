@@ -1,6 +1,6 @@
 """How the model comes to a new target: who is asked, what it is shown, and when its answer is taken.
 
-Sources: "Connect on the new protocol", sections "Assignment" and "Worker Selection"; design 3.6 and 3.8; CN-01..CN-08,
+Sources: "Connect on the new protocol", sections "Assignment" and "Worker Selection"; PD-06, PD-08; CN-01..CN-08,
 TO-06..TO-08, TA-01, TA-02, HB-13, HB-18; connectgroup/ARCHITECTURE.md for rounds, draining and an assignor's own delay.
 """
 
@@ -173,7 +173,7 @@ class Computing(Paper):
             return GroupIdNotFound.code
         if member is None:
             return UnknownMemberId.code
-        # An Install is judged by member and prepared epoch alone (design 3.6); a Prepare's epoch may be outdated.
+        # An Install is judged by member and prepared epoch alone (PD-06); a Prepare's epoch may be outdated.
         if isinstance(said, PrepareRequest) and said.member_epoch > member.epoch:
             return FencedMemberEpoch.code
         return 0 if self.asked is not None and self.asked.who == said.member_id else UnknownMemberId.code

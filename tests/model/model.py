@@ -192,7 +192,7 @@ class Model(Computing):
             return Answer(epoch=member.epoch, units=member.told(owned), share=self.share(who))
         self.step(who, said.member_epoch, owned)
         told = member.told(owned)
-        # Every target is told to every member, also where its units stay (design 3.12).
+        # Every target is told to every member, also where its units stay (PD-12).
         tell = (
             full(said)
             or member.epoch != at_first
@@ -254,7 +254,7 @@ class Model(Computing):
             self.remove(who, lost=True)
 
     def remove(self, who: str, *, lost: bool = False, returns: bool = False) -> None:
-        """The member is no more; what it held is free. Of a lost one what it was to keep waits for it (design 3.8);
+        """The member is no more; what it held is free. Of a lost one what it was to keep waits for it (PD-08);
         of one that restarts too, even if no other member is left.
         """
         gone, share = self.members.pop(who), self.target.pop(who, Share())
@@ -287,7 +287,7 @@ class Model(Computing):
     # ---- connectors, and the group as a whole
 
     def update_connectors(self, said: UpdateConnectorsRequest) -> Answer:
-        """Changes to connectors, all or none, each against the version it was made for (design 3.7)."""
+        """Changes to connectors, all or none, each against the version it was made for (PD-07)."""
         if len({each.connector for each in said.changes}) < len(said.changes):
             return Answer(code=InvalidRequest.code)
         after, speaker = dict(self.connectors), self.members.get(said.member_id or "")

@@ -160,7 +160,7 @@ class Paper:
     # ---- who computes, and what
 
     def may_compute(self) -> set[str]:
-        """Who may be asked (design 3.6)."""
+        """Who may be asked (PD-06)."""
         assert self.asked is not None
         if self.asked.failures >= self.limits.failures_before_fallback:
             return {COORDINATOR}

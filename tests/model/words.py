@@ -181,7 +181,7 @@ class Asked:
     """The computation of a target: chosen member, epoch, assignor, whether the member has prepared, failed members.
 
     Once the member has prepared, the epoch is the one in that response: the group epoch may advance while the member
-    computes (design 3.6).
+    computes (PD-06).
 
     Attributes:
         replaced: members chosen before ``who`` that had not prepared when the group epoch advanced.

@@ -1,4 +1,4 @@
-"""A group that changes faster than its assignor computes (design 3.6)."""
+"""A group that changes faster than its assignor computes (PD-06)."""
 
 from __future__ import annotations
 

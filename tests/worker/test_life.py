@@ -42,7 +42,7 @@ async def test_only_what_moves_is_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_change_is_heard_at_once_and_not_at_the_next_heartbeat(tmp_path: Path) -> None:
-    """Design 3.9: a parked heartbeat is answered on news."""
+    """PD-09: a parked heartbeat is answered on news."""
     async with World(tmp_path) as world:
         world.start("a")
         await world.until(lambda: world.actors["a"].worker.member.epoch)

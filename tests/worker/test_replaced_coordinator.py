@@ -1,4 +1,4 @@
-"""A worker ignores responses of a coordinator that has been replaced, on its control connection too: design 3.10."""
+"""A worker ignores responses of a coordinator that has been replaced, on its control connection too: PD-10."""
 
 from __future__ import annotations
 

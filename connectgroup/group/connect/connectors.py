@@ -6,7 +6,7 @@ nor an owner that still runs a former configuration can write one. A unit whose 
 but its owner epoch must be newer than the change (``since_epoch``): it is revoked where it runs and assigned again.
 Units that did not change keep running.
 
-Source: design 3.7; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
+Source: PD-07; "Connect on the new protocol", causes 5 and 6 of a new group epoch.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ so an assignor need not know about delays. The deadline is a record. A new coord
 restarts the delay nor drops it, as the leader of Kafka Connect does. An assignor that needs a delay of its own requests
 it in its result.
 
-Source: "Connect on the new protocol", "Triggering Rebalances"; KIP-415, ``scheduled.rebalance.max.delay.ms``; design
-3.8; S15, CN-11, L8.
+Source: "Connect on the new protocol", "Triggering Rebalances"; KIP-415, ``scheduled.rebalance.max.delay.ms``;
+PD-08; S15, CN-11, L8.
 """
 
 from __future__ import annotations

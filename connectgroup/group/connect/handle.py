@@ -172,7 +172,7 @@ def _apply(group: Group, records: tuple[Record, ...]) -> None:
 
 
 def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
-    """The record that ends a rebalance, once every member has reached the newest target assignment (design 3.12)."""
+    """The record that ends a rebalance, once every member has reached the newest target assignment (PD-12)."""
     last = group.latest_rebalance
     if last is None or last.finished_ms >= 0 or group.behind or group.epoch > group.target_epoch:
         return ()

@@ -177,7 +177,7 @@ def _step(
     member = overlay.member(member_id)
     restart = member is not None and member.restart_requested
     assignment = None
-    # Every target assignment is delivered to every member, even if its units do not change (design 3.12).
+    # Every target assignment is delivered to every member, even if its units do not change (PD-12).
     advanced = after.epoch != before.epoch
     if full or changed or repeats or unheard or advanced:
         assignment = _assignment(overlay, member_id, after, owned if owned is not None else frozenset(before.held))
@@ -403,7 +403,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
     Returns:
         Why the member must be fenced, or ``None``.
 
-    A lost response causes a repeated request (the source's "edge case", design 3.4): the previous epoch is accepted if
+    A lost response causes a repeated request (the source's "edge case", PD-04): the previous epoch is accepted if
     the units that the member reports are a subset of the units it owns. Units with a pending revocation count as owned:
     reporting them acknowledges nothing.
     """

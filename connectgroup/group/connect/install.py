@@ -96,7 +96,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     """Install a computed target assignment, atomically.
 
     The request is validated against the chosen member and the group epoch it prepared, never against the member epoch,
-    which may advance several times while an assignor runs (design 3.6). An assignment that is still valid for the
+    which may advance several times while an assignor runs (PD-06). An assignment that is still valid for the
     current members and units becomes the target assignment of the epoch it was prepared for, even if the group epoch
     has advanced; the next computation is then requested at once (``request_computation``). So a group under constant
     change still makes progress.

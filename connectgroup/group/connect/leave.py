@@ -22,7 +22,7 @@ from .state import Group
 def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
     """Process a leave.
 
-    Epoch -1: the member leaves permanently, or another process that knows of its death reports it (design 3.11).
+    Epoch -1: the member leaves permanently, or another process that knows of its death reports it (PD-11).
     Epoch -2: a static member leaves temporarily (ST-01).
     Epoch -1 with ``returns``: the worker restarts and joins again under the same member id, so its units are delayed
     for it as for a lost worker.

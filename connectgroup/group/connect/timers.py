@@ -45,7 +45,7 @@ class Computing(Protocol):
 def computation(group: Computing) -> int:
     """A number that identifies the computation of the next target assignment: chosen member and attempt.
 
-    The group epoch cannot identify it: a computation continues when the epoch advances (design 3.6).
+    The group epoch cannot identify it: a computation continues when the epoch advances (PD-06).
     """
     asked = group.computation
     if asked is None or asked.epoch <= group.target_epoch:

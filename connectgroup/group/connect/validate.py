@@ -99,7 +99,7 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
         names = [info.name for info in request.client_assignors]
         if len(set(names)) != len(names):
             raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
-    # Epoch 0 means that the member runs no units (design 3.4; Kafka rejects any other value too: RV-06).
+    # Epoch 0 means that the member runs no units (PD-04; Kafka rejects any other value too: RV-06).
     if joins and request.owned != ():
         raise _refuse(
             "ConnectorsAndTasks", "null" if request.owned is None else "units", "an empty list when MemberEpoch is 0"

@@ -28,7 +28,7 @@ _unit = tuple.__new__
 
 
 HISTORY: Final = 100
-"""Number of rebalances that a group keeps: design 3.12."""
+"""Number of rebalances that a group keeps: PD-12."""
 
 
 MAX_MOVES: Final = 100

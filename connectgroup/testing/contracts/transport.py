@@ -163,7 +163,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_later_request_runs_while_an_earlier_one_is_parked_and_may_release_it(self) -> None:
-        """Design 3.9: the coordinator answers a member's parked heartbeat when its next one arrives."""
+        """PD-09: the coordinator answers a member's parked heartbeat when its next one arrives."""
         stage = Stage("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             order: list[str | None] = []

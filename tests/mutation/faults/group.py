@@ -51,7 +51,7 @@ GROUP: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.heartbeat:_step", "group/test_computing.py group/test_rebalance.py",
         C("a changed assignment is not in the response",
           "A or B or C or D or E", "A or C or D", simulator="S17"),
-        C("a target that leaves a member's units as they are is not delivered to it (design 3.12)",
+        C("a target that leaves a member's units as they are is not delivered to it (PD-12)",
           "A or B or C or D or E", "A or B or C or D", tests="group/test_delivery.py", model=True),
         C("the previous epoch is not the one that the member has shown",
           "replace(A, P=R.M)", "replace(A, P=before.epoch)", tests="group/test_fencing.py"),

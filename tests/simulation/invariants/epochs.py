@@ -179,7 +179,7 @@ class OnlyTheChosenInstalls(Invariant):
 
 class HonestInstallIsNotFenced(Invariant):
     """S13: the member epoch may advance several times while an assignor runs, so an Install is never fenced for it
-    (design 3.6).
+    (PD-06).
     """
 
     ids = "S13"
