@@ -11,10 +11,12 @@
     │   ├── StaleGroupEpoch 20482         ├── CoordinatorLoadInProgress 14
     │   ├── UnreleasedInstanceId 111      ├── GroupMaxSizeReached 81
     │   ├── NonEmptyGroup 68              ├── PolicyViolation 44
-    │   ├── InvalidGroupId 24
+    │   ├── InvalidGroupId 24             ├── ConnectorNotFound 20483
+    │   ├── ConnectorAlreadyExists 20484  ├── VersionConflict 20485
     │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
-    ├── TransportError           no response: the caller may retry
+    ├── TransportError           no response: the request may have been processed
+    │   └── NotSent              no connection: the request was not sent and may be retried
     ├── WireError                bytes that are not a message of this protocol
     ├── Fenced                   a rejected write: a later owner epoch of the same unit has been seen
     ├── ConfigError              an invalid setting: field, value, allowed values
@@ -158,6 +160,24 @@ class StaleGroupEpoch(GroupError):
     code = 20482
 
 
+class ConnectorNotFound(GroupError):
+    """The group has no connector of this name."""
+
+    code = 20483
+
+
+class ConnectorAlreadyExists(GroupError):
+    """The change expects that the connector does not exist yet, but the group has a connector of this name."""
+
+    code = 20484
+
+
+class VersionConflict(GroupError):
+    """The connector has another version than the change expects: read the connector again, then change it."""
+
+    code = 20485
+
+
 def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
     return [cls, *(deeper for child in cls.__subclasses__() for deeper in _subclasses(child))]
 
@@ -200,6 +220,10 @@ class LogError(ConnectGroupError):
 
 class TransportError(ConnectGroupError):
     """No response: not connected, connection lost, or timed out. The request may have been processed."""
+
+
+class NotSent(TransportError):
+    """The request was not sent, because there is no connection: any request may be retried."""
 
 
 class WireError(ConnectGroupError):

@@ -203,7 +203,9 @@ class Coordinator:
         known = [group_id for group_id, group in self._groups.items() if group.exists]
         # Describe each group once, however often it is named: a described group may take megabytes.
         asked = tuple(dict.fromkeys(request.group_ids)) or tuple(sorted({*known, *self._broken}))
-        answers = [await self._ask(DescribeRequest(group_ids=(group_id,)), group_id, client_host) for group_id in asked]
+        answers = [
+            await self._ask(replace(request, group_ids=(group_id,)), group_id, client_host) for group_id in asked
+        ]
         groups = [group for answer in answers if isinstance(answer, DescribeResponse) for group in answer.groups]
         return DescribeResponse(groups=tuple(groups), coordinator_epoch=self._log.epoch)
 

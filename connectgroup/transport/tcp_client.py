@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from typing import Final
 
-from ..errors import TransportError, WireError
+from ..errors import NotSent, TransportError, WireError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
@@ -76,7 +76,7 @@ class TcpClient(Client):
         except TimeoutError:
             if response is None:
                 problem = f"{type(request).__name__} could not be sent within {timeout_s} s"
-                raise TransportError(f"{self.address}: {problem}") from None
+                raise NotSent(f"{self.address}: {problem}") from None
             if link.is_oldest(response):
                 # Responses arrive in order: no other response can arrive before this one.
                 link.abandon(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
@@ -92,7 +92,7 @@ class TcpClient(Client):
     async def _connected(self) -> _Link:
         """Return the current link; open a new one if necessary."""
         if self._closed:
-            raise TransportError(f"{self.address}: the client is closed")
+            raise NotSent(f"{self.address}: the client is closed")
         link = self._link
         if link is None or link.lost:
             link = self._link = _Link(self.address, self._client_id, self._max_response_bytes)
@@ -102,8 +102,10 @@ class TcpClient(Client):
                 await self._connecting
             except asyncio.CancelledError:
                 if self._closed:
-                    raise TransportError(f"{self.address}: the client is closed") from None
+                    raise NotSent(f"{self.address}: the client is closed") from None
                 raise
+            except TransportError as error:
+                raise NotSent(str(error)) from error
             finally:
                 self._connecting = None
                 if not link.agreed:

@@ -200,7 +200,7 @@ LINES = {
     ),
     "unknown connector": (
         ["connectors", "pause", "nosuch", "--group", "g", "--coordinator", "{address}"],
-        r"connectgroup: connector nosuch: it does not exist; allowed: none yet",
+        r"connectgroup: connector nosuch does not exist; connectors of this group: none",
     ),
     "a coordinator's port that is none": (
         ["groups", "list", "--coordinator", "127.0.0.1:99999"],

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.errors import (
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    VersionConflict,
+)
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.timers import rebalance
 from connectgroup.protocol.messages.common import config_of, entries, units_of
@@ -70,7 +76,7 @@ def test_of_two_that_change_the_same_version_one_is_told(scene: Scene) -> None:
     second = replace(first, config=entries({"name": "two"}))
     assert scene.update(first).results == (ChangedConnector(connector="foo", version=21),)
     refused = scene.update(second)
-    assert (refused.error_code, refused.results[0].version) == (InvalidRequest.code, 21)
+    assert (refused.error_code, refused.results[0].version) == (VersionConflict.code, 21)
     assert config_of(scene.group.connectors["foo"].config) == {"name": "one"}
 
 
@@ -80,7 +86,7 @@ def test_all_changes_are_made_or_none(scene: Scene, bad_one: int) -> None:
     changes = [added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True)]
     changes[bad_one] = replace(changes[bad_one], expected_version=7)
     response = scene.update(*changes)
-    assert response.error_code == InvalidRequest.code
+    assert response.error_code == (VersionConflict if bad_one == 2 else ConnectorNotFound).code
     assert [row.error_code != 0 for row in response.results] == [number == bad_one for number in range(3)]
     assert list(scene.group.connectors) == ["foo"]
     assert scene.group.epoch == 20
@@ -250,7 +256,7 @@ def test_delete(scene: Scene, fixed: FixedAssignor) -> None:
     fixed.shares = {}
     assert scene.update(ConnectorChange(connector="foo", expected_version=1, delete=True)).error_code == 0
     assert scene.group.runnable == {}
-    assert scene.update(ConnectorChange(connector="foo", delete=True)).error_code == InvalidRequest.code
+    assert scene.update(ConnectorChange(connector="foo", delete=True)).error_code == ConnectorNotFound.code
     fixed.shares = {"A": foo(-1)}
     assert scene.update(added("foo")).results[0].version == 22
     assert told(scene.heartbeat("A", 20)) == (20, [])  # the old one's grant is not good for the new one
@@ -266,9 +272,9 @@ def test_a_late_copy_of_a_change_does_not_fit_a_connector_made_anew(scene: Scene
     assert scene.update(delete).error_code == 0
     fixed.shares = {"A": foo(-1)}
     assert scene.update(replace(added("foo"), expected_version=0)).error_code == 0
-    assert scene.update(delete).error_code == InvalidRequest.code
+    assert scene.update(delete).error_code == VersionConflict.code
     again = replace(added("foo"), expected_version=0)
-    assert scene.update(again).error_code == InvalidRequest.code, "nor does that of its making"
+    assert scene.update(again).error_code == ConnectorAlreadyExists.code, "nor does that of its making"
     assert "foo" in scene.group.connectors
 
 

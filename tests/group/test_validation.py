@@ -18,7 +18,13 @@ from connectgroup.group.connect.handle import GroupRequest, handle, refusal
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, RestartRequest, entries, grouped
-from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.connectors import (
+    ConfigPatch,
+    ConnectorChange,
+    RestartedUnit,
+    TaskConfig,
+    UpdateConnectorsRequest,
+)
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from connectgroup.protocol.records.connect import TargetState
@@ -266,12 +272,18 @@ BAD_UPDATES: dict[str, tuple[Callable[[], UpdateConnectorsRequest], str]] = {
     "version -2": (change(expected_version=-2), "Changes.ExpectedVersion"),
     "a task list from an operator": (change(task_configs=()), "Changes.TaskConfigs"),
     "delete and configure": (change(delete=True, config=entries({"a": "b"})), "Changes.Delete"),
+    "delete and patch": (change(delete=True, config_patch=()), "Changes.Delete"),
+    "delete and restart": (change(delete=True, restart=(RestartedUnit(task=0, owner_epoch=5),)), "Changes.Delete"),
+    "configure and patch": (change(config=entries({"a": "b"}), config_patch=()), "Changes.ConfigPatch"),
+    "a patch that makes tasks.max invalid": (
+        change(config_patch=(ConfigPatch(name="tasks.max", value="three"),)),
+        "connector foo: tasks.max: got 'three'",
+    ),
     "delete and give tasks": (
         lambda: replace(change(delete=True, task_configs=(TaskConfig(),))(), member_id="m1"),
         "Changes.Delete",
     ),
     **{f"connector {name!r}": (change(connector=name), "Changes.Connector") for name in BAD_NAMES},
-    "a connector that is not there": (change(connector="bar"), "it does not exist"),
     "too many units": (
         lambda: replace(UPDATE, changes=tuple(added_connector(number) for number in range(3))),
         "at most 4",

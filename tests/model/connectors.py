@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.errors import (
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    VersionConflict,
+)
 from connectgroup.protocol.messages.common import config_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.units import Unit
@@ -33,13 +39,15 @@ def change(connectors: dict[str, Connector], said: ConnectorChange, owner: Grant
         since: the group epoch that the change will bring.
     """
     before = connectors.get(said.connector)
-    if said.expected_version not in (-1, before.version if before else 0):
-        return InvalidRequest.code
     if before is None:
-        if said.config is None or said.delete:
-            return InvalidRequest.code
+        if said.config is None or said.delete or said.expected_version > 0:
+            return ConnectorNotFound.code
         connectors[said.connector] = Connector(config=config_of(said.config), since=since, version=since)
         return 0
+    if said.expected_version == 0:
+        return ConnectorAlreadyExists.code
+    if said.expected_version not in (-1, before.version):
+        return VersionConflict.code
     if said.delete:
         del connectors[said.connector]
         return 0

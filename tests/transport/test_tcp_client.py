@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from connectgroup.errors import TransportError
+from connectgroup.errors import NotSent, TransportError
 from connectgroup.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
+from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.testing.contracts.transport import Stage, closing, said
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
@@ -274,5 +275,16 @@ async def test_calls_wait_while_the_other_side_does_not_read() -> None:
         outcomes = await asyncio.gather(
             *(said(client, name, timeout_s=1.0) for _ in range(1000)), return_exceptions=True
         )
-        assert {type(outcome) for outcome in outcomes} == {TransportError}
-        assert any("could not be sent" in str(outcome) for outcome in outcomes)
+        # A request that was not sent may be retried whatever it is; one that was sent may have been processed.
+        assert {type(outcome) for outcome in outcomes} == {NotSent, TransportError}
+        assert all(("could not be sent" in str(error)) == (type(error) is NotSent) for error in outcomes)
+
+
+async def test_a_request_is_not_sent_without_a_connection() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        async with closing(TcpClient("127.0.0.1", bound.getsockname()[1])) as client:
+            with pytest.raises(NotSent, match="cannot connect"):
+                await client.call(DescribeRequest(), timeout_s=5)
+    with pytest.raises(NotSent, match="the client is closed"):
+        await client.call(DescribeRequest(), timeout_s=5)

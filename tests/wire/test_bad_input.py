@@ -32,6 +32,7 @@ from connectgroup.protocol.records.connect import (
 HEARTBEAT = wire.APIS[20480].requests[0]
 HEARTBEAT_RESPONSE = wire.APIS[20480].responses[0]
 DESCRIBE = wire.APIS[20483].requests[0]
+DELETE = wire.APIS[20485].requests[0]
 FIND_V1 = wire.APIS[10].requests[1]
 FIND_V1_RESPONSE = wire.APIS[10].responses[1]
 VERSIONS_V0_RESPONSE = wire.APIS[18].responses[0]
@@ -175,7 +176,7 @@ def test_tagged_fields_out_of_order_or_of_a_wrong_size_are_refused(tags: str, ma
     ],
 )
 def test_tagged_fields_are_checked_where_none_is_known_and_in_the_header(tags: str, match: str) -> None:
-    refused(DESCRIBE, "01" + tags, match)
+    refused(DELETE, "01" + tags, match)
     header = bytes.fromhex("5003 0000 00000001 ffff")
     with pytest.raises(wire.DecodeFailure, match=match) as caught:
         wire.decode_request(header + bytes.fromhex(tags))

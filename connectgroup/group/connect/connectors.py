@@ -15,17 +15,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...assign.placement import PREFIX
-from ...errors import GroupError, InvalidRequest, StaleMemberEpoch, UnknownMemberId
-from ...protocol.messages.common import ConfigEntry
+from ...errors import (
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    GroupError,
+    InvalidRequest,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    VersionConflict,
+)
+from ...protocol.messages.common import ConfigEntry, config_of, entries
 from ...protocol.messages.connectors import (
     ChangedConnector,
+    ConfigPatch,
     ConnectorChange,
+    RestartedUnit,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.connect import ConnectorRecord, TargetState, TaskEntry
-from ...protocol.units import NO_UNITS, Unit, Units, printable
+from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, printable
 from .. import sizes
 from ..kernel.outcome import Outcome
 from . import validate
@@ -139,15 +149,13 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     name = printable(wanted.connector)
     before = group.connectors.get(wanted.connector)
     version = before.version if before else 0
+    if before is None and (wanted.config is None or wanted.expected_version > 0):
+        known = printable(", ".join(sorted(group.connectors)), most=300)
+        raise ConnectorNotFound(f"connector {name} does not exist; connectors of this group: {known or 'none'}")
+    if before is not None and wanted.expected_version == 0:
+        raise ConnectorAlreadyExists(f"connector {name} already exists, with version {version}")
     if wanted.expected_version not in (-1, version):
-        raise InvalidRequest(
-            f"connector {name}: expected version {wanted.expected_version}, "
-            + (f"it has version {version}" if before else "it does not exist")
-        )
-    if before is None and wanted.config is None:
-        raise InvalidRequest(
-            f"connector {name}: it does not exist; allowed: {', '.join(sorted(group.connectors)) or 'none yet'}"
-        )
+        raise VersionConflict(f"connector {name}: got version {wanted.expected_version}; the connector has {version}")
     if wanted.task_configs is not None:
         _check_owner(group, member_id, wanted, before.since_epoch if before else epoch)
     if wanted.delete:
@@ -155,12 +163,13 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
 
     after = before or ConnectorRecord(group_id=group.group_id, connector=wanted.connector, version=0, since_epoch=epoch)
     causes = []
-    if wanted.config is not None and (before is None or wanted.config != before.config):
+    config = wanted.config if wanted.config_patch is None else _patched(after, wanted.config_patch)
+    if config is not None and (before is None or config != before.config):
         # A task belongs to the configuration that its task list was created for: it must not keep running under another
         # one, nor move to a worker that would run it under another one (KAFKA-9228). Settings that only limit the
         # number of tasks, or their placement, do not affect the single task.
-        tasks = after.tasks if _without_limit(wanted.config) == _without_limit(after.config) else ()
-        after = replace(after, config=wanted.config, since_epoch=epoch, tasks=tasks)
+        tasks = after.tasks if _without_limit(config) == _without_limit(after.config) else ()
+        after = replace(after, config=config, since_epoch=epoch, tasks=tasks)
         causes.append("added" if before is None else "reconfigured")
     if wanted.target_state and wanted.target_state != after.target_state:
         after = _switched(after, TargetState(wanted.target_state), epoch)
@@ -170,11 +179,51 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
         if tasks != after.tasks:
             causes.append(f"has {len(tasks)} tasks (had {len(after.tasks)})")
             after = replace(after, tasks=tasks)
+    if wanted.restart:
+        restarted = _restarted(group, after, wanted.restart, epoch)
+        if restarted != after:
+            causes.append("restarted")
+            after = restarted
     if after != before:
         # The version is the epoch, not a counter: a counter would restart if the connector is deleted and created
         # again, and a late copy of a request based on the former connector would match the new one.
         after = replace(after, version=epoch)
     return _Change(before, after, f"connector {name} {', '.join(causes)}")
+
+
+def _patched(connector: ConnectorRecord, patch: Iterable[ConfigPatch]) -> tuple[ConfigEntry, ...]:
+    """The configuration with the changed settings; a null value removes a setting (KIP-477).
+
+    Raises:
+        InvalidRequest: the result has an invalid ``tasks.max`` or placement constraint.
+    """
+    values: dict[str, str | None] = {**config_of(connector.config)}
+    values.update({setting.name: setting.value for setting in patch})
+    config = entries({name: value for name, value in values.items() if value is not None})
+    validate.connector_config(connector.connector, config)
+    return config
+
+
+def _restarted(group: Group, connector: ConnectorRecord, units: Iterable[RestartedUnit], epoch: int) -> ConnectorRecord:
+    """The connector with ``since_epoch`` raised for each of these units whose grant is still the named one.
+
+    The unit is then revoked where it runs and assigned again at a later owner epoch. A unit without an owner, and one
+    that has been granted again since the request was made, are not restarted.
+    """
+    grants = {unit.task: unit.owner_epoch for unit in units}
+
+    def since(task: int, since_epoch: int) -> int:
+        _, granted = group.holders.get(Unit(connector.connector, task), ("", -1))
+        # A grant before ``since_epoch`` ends anyway: its revocation is pending.
+        return epoch if since_epoch <= granted == grants.get(task, -1) else since_epoch
+
+    return replace(
+        connector,
+        since_epoch=since(CONNECTOR, connector.since_epoch),
+        tasks=tuple(
+            replace(task, since_epoch=since(number, task.since_epoch)) for number, task in enumerate(connector.tasks)
+        ),
+    )
 
 
 def _without_limit(config: Iterable[ConfigEntry]) -> set[ConfigEntry]:

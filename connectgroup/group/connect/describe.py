@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -27,8 +27,15 @@ def state_name(group: Group) -> str:
     return "Reconciling" if group.behind else "Stable"
 
 
-def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
-    """The full description of a group; units with a pending revocation are included (KAFKA-20431)."""
+def describe(
+    group: Group, now_ms: int = 0, *, only: Container[str] | None = None, task_configs: bool = False
+) -> DescribedGroup:
+    """The description of a group; units with a pending revocation are included (KAFKA-20431).
+
+    Args:
+        only: names of the connectors to describe; null for all.
+        task_configs: whether tasks are described with their configurations, credentials masked.
+    """
     if not group.exists:
         return DescribedGroup(
             group_id=group.group_id,
@@ -45,7 +52,7 @@ def describe(group: Group, now_ms: int = 0) -> DescribedGroup:
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
         members=tuple(_members(group)),
-        connectors=tuple(_connectors(group)),
+        connectors=tuple(_connectors(group, only, task_configs)),
         rebalances=tuple(group.rebalances.values()),
         delayed=shown(Overlay(group, now_ms)),
     )
@@ -86,13 +93,17 @@ MAX_MESSAGES: Final = 1 << 20
 100,000 tasks may fail for one reason."""
 
 
-def _connectors(group: Group) -> Iterable[DescribedConnector]:
+def _connectors(group: Group, only: Container[str] | None, task_configs: bool) -> Iterable[DescribedConnector]:
     left = MAX_MESSAGES
     for name, connector in sorted(group.connectors.items()):
+        if only is not None and name not in only:
+            continue
         runnable = dict(runnable_units(connector))
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):
             unit = _unit(group, Unit(name, task), Unit(name, task) in runnable)
+            if task_configs and task != CONNECTOR:
+                unit = replace(unit, config=masked(connector.tasks[task].config))
             left -= len(unit.message)
             units.append(unit if left >= 0 or not unit.message else replace(unit, message=""))
         yield DescribedConnector(

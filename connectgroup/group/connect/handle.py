@@ -75,7 +75,9 @@ def handle(
                 return update_connectors(group, request, now_ms, settings)
             case DescribeRequest():
                 validate.group_id(group.group_id)
-                return Outcome(response=DescribeResponse(groups=(describe(group, now_ms),)))
+                only, task_configs = request.connectors, request.include_task_configs
+                described = describe(group, now_ms, only=only, task_configs=task_configs)
+                return Outcome(response=DescribeResponse(groups=(described,)))
             case DeleteRequest():
                 return delete(group)
             case RestartRequest():

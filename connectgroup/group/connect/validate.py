@@ -16,6 +16,7 @@ from ...protocol.messages.assignment import InstallRequest, PrepareRequest
 from ...protocol.messages.common import (
     MAX_METADATA,
     AssignorInfo,
+    ConfigEntry,
     ConnectorTasks,
     RestartRequest,
     config_of,
@@ -190,6 +191,16 @@ def restart(request: RestartRequest) -> None:
     name("MemberId", request.member_id)
 
 
+def connector_config(connector: str, config: Sequence[ConfigEntry]) -> None:
+    """The settings of a connector that the coordinator and the assignors read: ``tasks.max`` and placement."""
+    try:
+        values = config_of(config)
+        placement_of(values)
+        max_tasks(values)
+    except ConfigError as error:
+        raise InvalidRequest(f"connector {printable(connector)}: {error}") from error
+
+
 def update_connectors(request: UpdateConnectorsRequest) -> None:
     """ConnectGroupUpdateConnectors: all rules that depend on the request alone."""
     name("GroupId", request.group_id)
@@ -208,15 +219,14 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
                 "Changes.TaskConfigs", "a task list from an operator", "task lists come from the connector's owner"
             )
         if change.config is not None:
-            try:
-                config = config_of(change.config)
-                placement_of(config)
-                max_tasks(config)
-            except ConfigError as error:
-                raise InvalidRequest(f"connector {printable(change.connector)}: {error}") from error
-        for field in ("config", "task_configs"):
+            connector_config(change.connector, change.config)
+        for field in ("config", "task_configs", "config_patch"):
             if change.delete and getattr(change, field) is not None:
                 raise _refuse("Changes.Delete", True, f"delete, or {field}, not both")
+        if change.delete and change.restart:
+            raise _refuse("Changes.Delete", True, "delete, or restart, not both")
+        if change.config is not None and change.config_patch is not None:
+            raise _refuse("Changes.ConfigPatch", "settings", "Config or ConfigPatch, not both")
     named = [change.connector for change in request.changes]
     if len(set(named)) != len(named):
         raise _refuse("Changes", ", ".join(named), "each connector once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...masking import masked_value
 from .common import ConfigEntry
 
 
@@ -12,6 +13,32 @@ class TaskConfig:
     """The configuration of one task."""
 
     config: tuple[ConfigEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigPatch:
+    """A change of one setting: its new value; null removes the setting. Its ``repr`` shows no credential."""
+
+    name: str
+    value: str | None = None
+
+    def __repr__(self) -> str:
+        value = None if self.value is None else masked_value(self.name, self.value)
+        return f"ConfigPatch(name={self.name!r}, value={value!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartedUnit:
+    """A grant to be ended: the unit is revoked and assigned again at a later owner epoch.
+
+    Attributes:
+        task: the task number, -1 for the connector itself.
+        owner_epoch: the owner epoch of the grant. A unit that has been granted again since is not restarted, so a
+            repeated request has no effect.
+    """
+
+    task: int
+    owner_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +53,9 @@ class ConnectorChange:
         target_state: RUNNING 1, PAUSED 2 (no task runs), STOPPED 3 (no unit runs); 0 unchanged.
         task_configs: the new task list, from the member that owns the connector.
         owner_epoch: that member's owner epoch of the connector; required with ``task_configs``.
+        config_patch: *(tagged)* settings to change or remove; the other settings are kept (KIP-477). Not together with
+            ``config``.
+        restart: *(tagged)* units to restart, each by the owner epoch of its grant.
     """
 
     connector: str
@@ -35,6 +65,8 @@ class ConnectorChange:
     target_state: int = 0
     task_configs: tuple[TaskConfig, ...] | None = None
     owner_epoch: int = -1
+    config_patch: tuple[ConfigPatch, ...] | None = None
+    restart: tuple[RestartedUnit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,17 @@ from .common import ConfigEntry, ConnectorTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeRequest:
-    """Request the descriptions of groups."""
+    """Request the descriptions of groups.
+
+    Attributes:
+        group_ids: the groups; empty for all groups.
+        connectors: *(tagged)* the connectors to describe; null for all. Unknown names are ignored.
+        include_task_configs: *(tagged)* whether tasks are described with their configurations.
+    """
 
     group_ids: tuple[str, ...] = ()
+    connectors: tuple[str, ...] | None = None
+    include_task_configs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +54,18 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedUnit:
-    """One unit of a connector: its owner and status. ``member_id`` is empty while no member owns it."""
+    """One unit of a connector: its owner and status. ``member_id`` is empty while no member owns it.
+
+    Attributes:
+        config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.
+    """
 
     task: int
     member_id: str = ""
     owner_epoch: int = -1
     state: str = ""
     message: str = ""
+    config: tuple[ConfigEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
