@@ -15,7 +15,7 @@ import pytest
 
 from connectgroup.errors import FencedMemberEpoch
 from connectgroup.group.kernel.current import Current
-from connectgroup.group.kernel.reconcile import reconcile
+from connectgroup.group.kernel.reconcile import Target, reconcile
 from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit, Units
 
@@ -63,20 +63,16 @@ def step(
     another.
     """
 
-    def holder(unit: Unit) -> str | None:
-        if unit in elsewhere:
-            return OTHER
-        return ME if unit in current.held else None
-
     runnable = {**dict.fromkeys(current.held, 0), **dict.fromkeys(target, 0), **(since or {})}
     return reconcile(
         current,
-        target=target - stopped,
-        target_epoch=epoch,
+        Target(
+            units=target - stopped,
+            epoch=epoch,
+            runnable={unit: since_epoch for unit, since_epoch in runnable.items() if unit not in stopped},
+        ),
         owned=owned,
-        holder=holder,
-        since_epoch={unit: since_epoch for unit, since_epoch in runnable.items() if unit not in stopped},
-        member_id=ME,
+        is_free=lambda unit: unit not in elsewhere,
     )
 
 

@@ -32,7 +32,7 @@ from ...protocol.records.connect import MemberRecord, MemberState, StatusRecord,
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
 from ..kernel.current import Current
 from ..kernel.outcome import Outcome
-from ..kernel.reconcile import reconcile
+from ..kernel.reconcile import Target, reconcile
 from ..kernel.timers import Timer
 from . import delay, static, timers as timing, validate
 from .computation import ensure_computation, under_way
@@ -154,12 +154,9 @@ def _step(
             if overlay.is_settled(member_id)
             else reconcile(
                 before,
-                target=overlay.eligible(member_id),
-                target_epoch=overlay.target_epoch,
+                Target(units=overlay.eligible(member_id), epoch=overlay.target_epoch, runnable=group.runnable),
                 owned=owned,
-                holder=overlay.holder,
-                since_epoch=group.runnable,
-                member_id=member_id,
+                is_free=lambda unit: overlay.holder(unit) in (None, member_id),
             )
         )
     if after is not before:

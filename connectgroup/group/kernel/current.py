@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...protocol.records.connect import (
-    MemberState,
-)
+from ...protocol.records.connect import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, Unit
 
 

@@ -16,7 +16,7 @@ conformance scenarios; "Connect on the new protocol", the three steps under "Rec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...errors import FencedMemberEpoch
 from ...protocol.records.connect import MemberState
@@ -24,28 +24,31 @@ from ...protocol.units import Unit, Units
 from .current import Current
 
 
-def reconcile(
-    current: Current,
-    *,
-    target: Units,
-    target_epoch: int,
-    owned: Units | None,
-    holder: Callable[[Unit], str | None],
-    since_epoch: Mapping[Unit, int],
-    member_id: str,
-) -> Current:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a member is reconciled with.
+
+    Attributes:
+        units: the member's target assignment, without the units that must not be assigned now.
+        epoch: the epoch of the target assignment.
+        runnable: the units that may run, each with the group epoch of its configuration. A unit with an older owner
+            epoch must be revoked even if it stays with the member: it runs an outdated configuration.
+    """
+
+    units: Units
+    epoch: int
+    runnable: Mapping[Unit, int]
+
+
+def reconcile(current: Current, target: Target, *, owned: Units | None, is_free: Callable[[Unit], bool]) -> Current:
     """Reconcile a member by one step.
 
     Args:
         current: the member's current assignment.
-        target: the member's target assignment, without the units that must not be assigned now.
-        target_epoch: the epoch of the target assignment.
+        target: the state to reach.
         owned: every unit that the member reports it may be running; ``None`` means "unchanged" and acknowledges
             nothing.
-        holder: returns the owner of a unit, pending revocations included.
-        since_epoch: the units that may run, each with the group epoch of its configuration. A unit with an older owner
-            epoch must be revoked even if it stays with the member: it runs an outdated configuration.
-        member_id: the member to reconcile.
+        is_free: whether no other member owns a unit; a pending revocation still owns it.
 
     Returns:
         The member's new current assignment; the same object if nothing changes.
@@ -55,45 +58,35 @@ def reconcile(
     """
     match current.state:
         case MemberState.STABLE | MemberState.UNRELEASED:
-            return _next(current, target, target_epoch, owned, holder, since_epoch, member_id)
+            return _next(current, target, owned, is_free)
         case MemberState.UNREVOKED:
             # "The group coordinator revokes ... until the worker acknowledges the revocation": a heartbeat without
             # owned units is no acknowledgement, nor is one that still reports one of the units.
             if owned is None or owned & current.pending.keys():
-                return _stop_too(current, since_epoch)
-            return _next(replace(current, pending={}), target, target_epoch, owned, holder, since_epoch, member_id)
+                return _stop_too(current, target.runnable)
+            return _next(replace(current, pending={}), target, owned, is_free)
         case _:
             if owned is None or owned:
-                raise FencedMemberEpoch(f"{member_id} is in a state written by a newer version; it must join again")
-            return _next(
-                replace(current, assigned={}, pending={}), target, target_epoch, owned, holder, since_epoch, member_id
-            )
+                raise FencedMemberEpoch("the member's state was written by a newer version; the member must join again")
+            return _next(replace(current, assigned={}, pending={}), target, owned, is_free)
 
 
-def _stop_too(current: Current, since_epoch: Mapping[Unit, int]) -> Current:
+def _stop_too(current: Current, runnable: Mapping[Unit, int]) -> Current:
     """Add to the pending revocation the units that must not run any more: stopped, paused, deleted, reconfigured
     (CA-19). The rest of the assignment is unchanged until the member acknowledges (CA-07).
     """
-    stop = {
-        unit: epoch for unit, epoch in current.assigned.items() if unit not in since_epoch or epoch < since_epoch[unit]
-    }
+    stop = {unit: epoch for unit, epoch in current.assigned.items() if unit not in runnable or epoch < runnable[unit]}
     if not stop:
         return current
     keep = {unit: epoch for unit, epoch in current.assigned.items() if unit not in stop}
     return replace(current, assigned=keep, pending={**current.pending, **stop})
 
 
-def _next(
-    current: Current,
-    target: Units,
-    target_epoch: int,
-    owned: Units | None,
-    holder: Callable[[Unit], str | None],
-    since_epoch: Mapping[Unit, int],
-    member_id: str,
-) -> Current:
+def _next(current: Current, target: Target, owned: Units | None, is_free: Callable[[Unit], bool]) -> Current:
     keep = {
-        unit: epoch for unit, epoch in current.assigned.items() if unit in target and epoch >= since_epoch.get(unit, 0)
+        unit: epoch
+        for unit, epoch in current.assigned.items()
+        if unit in target.units and epoch >= target.runnable.get(unit, 0)
     }
     revoke = {unit: epoch for unit, epoch in current.assigned.items() if unit not in keep}
 
@@ -101,10 +94,10 @@ def _next(
     if revoke and (owned is None or owned & revoke.keys()):
         return replace(current, state=MemberState.UNREVOKED, assigned=keep, pending=revoke)
 
-    gain = target - keep.keys()
-    free = {unit: target_epoch for unit in gain if holder(unit) in (None, member_id)}
+    gain = target.units - keep.keys()
+    free = {unit: target.epoch for unit in gain if is_free(unit)}
     state = MemberState.STABLE if len(free) == len(gain) else MemberState.UNRELEASED
-    if not free and not revoke and not current.pending and (state, target_epoch) == (current.state, current.epoch):
+    if not free and not revoke and not current.pending and (state, target.epoch) == (current.state, current.epoch):
         return current
     # Sorted only where the order leaves the core (records.held); insertion order does not matter here.
-    return replace(current, epoch=target_epoch, state=state, assigned={**keep, **free}, pending={})
+    return replace(current, epoch=target.epoch, state=state, assigned={**keep, **free}, pending={})
