@@ -34,11 +34,11 @@ from typing import ClassVar, Final
 from .masking import masked_value
 from .protocol.units import printable
 
-NO_VALUE: Final = "nothing"
-"""Shown instead of the value of a missing setting."""
+NO_VALUE: Final = "missing"
+"""Passed to ``ConfigError`` instead of the value of a missing setting."""
 
-UNKNOWN_SETTING: Final = "an unknown setting"
-"""Shown instead of the value of an unknown setting."""
+UNKNOWN_SETTING: Final = "unknown"
+"""Passed to ``ConfigError`` instead of the value of an unknown setting."""
 
 MAX_SHOWN: Final = 1_000
 """Characters of a value that are examined; fewer are shown."""
@@ -240,17 +240,21 @@ class Fenced(ConnectGroupError):
 class ConfigError(ConnectGroupError):
     """A setting that cannot be used.
 
-    The message is ``field: got value; allowed: what`` on one line. The value of a setting whose name looks like that of
-    a credential is neither shown nor kept. For an unknown setting pass ``UNKNOWN_SETTING`` as the value: the value in
-    the configuration may be anything.
+    The message is ``field: got value; allowed: what`` on one line; ``field: missing`` and ``field: unknown`` for
+    ``NO_VALUE`` and ``UNKNOWN_SETTING``. The value of a setting whose name looks like that of a credential is neither
+    shown nor kept, nor that of an unknown setting: it may be anything.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         key = field.rpartition(": ")[2]
-        if value not in (NO_VALUE, UNKNOWN_SETTING) and "/" not in key:
-            # Truncate first: a value of megabytes must not be searched.
-            value = masked_value(key, value[:MAX_SHOWN] if isinstance(value, str) else value)
-        super().__init__(f"{field}: got {printable(value)!r}; allowed: {allowed}")
+        if value is NO_VALUE or value is UNKNOWN_SETTING:
+            problem = str(value)
+        else:
+            if "/" not in key:
+                # Truncate first: a value of megabytes must not be searched.
+                value = masked_value(key, value[:MAX_SHOWN] if isinstance(value, str) else value)
+            problem = f"got {printable(value)!r}"
+        super().__init__(f"{field}: {problem}" + (f"; allowed: {allowed}" if allowed else ""))
         self.field, self.value, self.allowed = field, value, allowed
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
+from .config.base import checked
 from .config.connector_file import ConnectorFile
 from .config.coordinator import CoordinatorConfig
 from .config.worker import WorkerConfig
@@ -41,6 +42,9 @@ LONG_LIFE_S = 60.0
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
 """A worker ends within its rebalance timeout; its process gets a few seconds more."""
 HERE = "this process"
+REJECTED_EXIT_CODE = 2
+"""Exit code of a worker with a configuration error, or rejected by the coordinator (``cli.command``). A new process
+would end in the same way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +57,7 @@ class WorkerProcess:
         rows_before: rows made durable by earlier processes of this worker.
         wanted: whether the worker should run; false after a request to stop it.
         deaths: consecutive deaths, each after a short life.
+        rejected: whether the process ended with a configuration error, so that it is not started again.
     """
 
     name: str
@@ -64,6 +69,7 @@ class WorkerProcess:
     wanted: bool = True
     started_s: float = 0.0
     deaths: int = 0
+    rejected: bool = False
     watch: asyncio.Task[None] | None = None
     lines: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -107,8 +113,12 @@ class Supervisor:
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
 
         Raises:
-            ConfigError, PluginError: see ``CoordinatorServer``.
+            ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
         """
+        # The rules of a worker, before any process is started.
+        options: dict[str, object] = {"group": group, "scratch": scratch, "assignors": tuple(assignors)}
+        optional = {"server_assignor": server_assignor, "rebalance_timeout_ms": rebalance_timeout_ms}
+        checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
         self.group = group
         self.server = CoordinatorServer(coordinator)
         self.workers: dict[str, WorkerProcess] = {}
@@ -198,6 +208,11 @@ class Supervisor:
         return response.groups[0]
 
     @property
+    def all_rejected(self) -> bool:
+        """Whether every worker has ended with a configuration error: no worker will run any more."""
+        return bool(self.workers) and all(worker.rejected for worker in self.workers.values())
+
+    @property
     def rows(self) -> int:
         """Rows that workers have reported as durable; rows after the last report of a killed worker are missing."""
         return sum(worker.rows_before + worker.rows for worker in self.workers.values())
@@ -256,7 +271,12 @@ class Supervisor:
         if restarts:
             logger.info("%s restarts", worker.name)
         elif worker.wanted and not self._closing:
-            logger.error("%s %s", worker.name, ending(code))
+            if code == REJECTED_EXIT_CODE:
+                worker.rejected = True
+                logger.error("%s %s, a configuration error: it is not started again", worker.name, ending(code))
+                return
+            # Exit code 0: an operator stopped or drained the worker.
+            logger.log(logging.ERROR if code else logging.INFO, "%s %s", worker.name, ending(code))
         if self._restart or restarts:
             await self._start_again(worker, at_once=restarts)
 

@@ -101,6 +101,27 @@ def max_tasks(config: Mapping[str, str]) -> int:
     return int(text)
 
 
+RESERVED: Final = ("task", "tasks")
+"""Keys that a connector class adds to the configurations of its tasks."""
+
+_NOT_TASKS_MAX: Final = ("max.task", "max.tasks", "task.max")
+
+
+def check_settings(connector: str, config: Mapping[str, str]) -> None:
+    """Check the settings of a connector that the framework reads, whatever its class: name, ``tasks.max``, placement.
+
+    Raises:
+        ConfigError: a setting is reserved, misspelt or invalid.
+    """
+    for key in (*_NOT_TASKS_MAX, *RESERVED):
+        if key in config:
+            raise ConfigError(key, UNKNOWN_SETTING, "tasks.max (did you mean that?)")
+    if config.get("name", connector) != connector:
+        raise ConfigError("name", config["name"], f"{printable(connector)}, the name of the connector")
+    max_tasks(config)
+    placement_of(config)
+
+
 def own_settings(config: Mapping[str, str]) -> dict[str, str]:
     """The part of a configuration that the connector itself reads: all keys except the placement constraints."""
     return {key: value for key, value in config.items() if not key.startswith(PREFIX)}

@@ -31,18 +31,17 @@ async def list_connectors(options: argparse.Namespace) -> int:
 
 
 async def put_connectors(options: argparse.Namespace) -> int:
-    from ..assign.placement import max_tasks
+    from ..assign.placement import own_settings
     from ..config.connector_file import read_connector
     from ..masking import without_secrets
     from ..plugins import load_connector_class
     from ..worker.runner import one_line
 
     connector = read_connector(options.file)
-    max_tasks(connector.config)
     # Validate here, so that the operator sees the error, and not only in the log of the worker that would own it.
     cls = load_connector_class(connector.config["connector.class"])
     try:
-        cls(connector.name, connector.config)
+        cls(connector.name, own_settings(connector.config))
     except Exception as error:
         if isinstance(error, ConnectGroupError) and without_secrets(str(error), connector.config) == str(error):
             raise

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    pass
+from ..protocol.units import name_violation, printable
 from .connectors import delete_connectors, list_connectors, put_connectors, set_target_state
 from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
 from .processes import run_up, serve_coordinator, serve_worker
@@ -27,13 +26,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="a coordinator and workers on this machine, until Ctrl-C")
     up.add_argument("--workers", type=_count, default=3, help="worker processes to start (3)")
-    up.add_argument("--group", default="workers", help="the group's name (workers)")
+    up.add_argument("--group", type=_name, default="workers", help="the group's name (workers)")
     up.add_argument(
-        "--data", type=Path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
+        "--data", type=_path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
     up.add_argument(
         "--connector",
-        type=Path,
+        type=_path,
         action="append",
         default=[],
         metavar="FILE",
@@ -46,16 +45,18 @@ def build_parser() -> argparse.ArgumentParser:
 
     coordinator = commands.add_parser("coordinator", help="a coordinator alone")
     coordinator.add_argument(
-        "--data", type=Path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
+        "--data", type=_path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
     _add_server(coordinator)
     coordinator.set_defaults(run=serve_coordinator)
 
     worker = commands.add_parser("worker", help="one worker")
     _add_coordinator(worker)
-    worker.add_argument("--group", required=True, help="the group to join")
-    worker.add_argument("--name", help="this worker's name in the group; made up by default")
-    worker.add_argument("--instance", help="a name that outlives the process: stopped, its work waits for its return")
+    worker.add_argument("--group", type=_name, required=True, help="the group to join")
+    worker.add_argument("--name", type=_name, help="this worker's name in the group; made up by default")
+    worker.add_argument(
+        "--instance", type=_name, help="group.instance.id: after a stop, its tasks are kept until the session timeout"
+    )
     _add_assigning(worker, "an assignor to offer; may be repeated (balanced)")
     worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
     worker.add_argument("--capacity", help="weight of tasks it can carry at most (no limit)")
@@ -63,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     worker.add_argument("--rack", help="where it stands: a rack or a zone")
     worker.add_argument(
         "--scratch",
-        type=Path,
+        type=_path,
         help="where the worker creates its private directory for temporary files",
     )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
@@ -86,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")
     restart.add_argument("name")
-    restart.add_argument("--group", default="workers", help="the group's name (workers)")
+    restart.add_argument("--group", type=_name, default="workers", help="the group's name (workers)")
     restart.add_argument("--no-wait", action="store_true", help="do not wait until the worker runs its tasks again")
     restart.add_argument("--timeout", type=_count, default=60, metavar="SECONDS", help="how long to wait for it (60)")
     _add_coordinator(restart)
@@ -98,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing = connectors.add_parser("list", help="connectors with their configurations, as JSON")
     listing.set_defaults(run=list_connectors)
     put = connectors.add_parser("put", help="create a connector, or change it, from a JSON file")
-    put.add_argument("file", type=Path)
+    put.add_argument("file", type=_path)
     put.set_defaults(run=put_connectors)
     delete = connectors.add_parser("delete", help="remove a connector and its tasks")
     delete.set_defaults(run=delete_connectors)
@@ -115,7 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
     for command in (delete, *states.values()):
         command.add_argument("name")
     for command in (listing, put, delete, *states.values()):
-        command.add_argument("--group", default="workers", help="the group's name (workers)")
+        command.add_argument("--group", type=_name, default="workers", help="the group's name (workers)")
         _add_coordinator(command)
     return parser
 
@@ -175,9 +176,25 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--coordinator", default=default, metavar="HOST:PORT", help=f"where it listens ({default})")
 
 
+def _name(text: str) -> str:
+    """Check an identifier with the coordinator's rule, before anything starts."""
+    allowed = name_violation(text)
+    if allowed is not None:
+        raise argparse.ArgumentTypeError(f"got {printable(text)!r}; allowed: {allowed}")
+    return text
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"got {printable(text)!r}; allowed: a path")
+    return Path(text)
+
+
 def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number")
+    """Convert a number; the settings check its range. A number of more than 100 digits is not converted."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 100:
+        raise argparse.ArgumentTypeError(f"got {printable(text)!r}; allowed: a whole number")
     return int(text)
 
 

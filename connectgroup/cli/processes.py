@@ -42,8 +42,6 @@ async def run_up(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--server-assignor", options.server_assignor, f"{options.fallback_assignor} (--fallback-assignor)"
         )
-    if options.rebalance_timeout_ms is not None and not 1 <= options.rebalance_timeout_ms <= 3_600_000:
-        raise ConfigError("rebalance_timeout_ms", options.rebalance_timeout_ms, "1 to 3600000")
     for name in assignors:
         # Report an error once here, and not from every worker.
         load_assignor(name)
@@ -67,7 +65,7 @@ async def run_up(options: argparse.Namespace) -> int:
     async with supervisor:
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
         pause_s = 1.0
-        while not stopping.is_set():
+        while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
             group = await supervisor.describe()
             described_s = time.monotonic() - began
@@ -84,6 +82,8 @@ async def run_up(options: argparse.Namespace) -> int:
                 last = line
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause_s)
+        if supervisor.all_rejected:
+            raise ConfigError("up", "no worker that runs", "workers that start; each one reported its error above")
         print("stopping the workers ...", flush=True)
     return 0
 
@@ -149,17 +149,13 @@ async def serve_worker(options: argparse.Namespace) -> int:
     replace = None if supervised else ReplaceAtExit()
     scratch = options.scratch or default_parent()
     values: dict[str, Any] = {"coordinator": options.coordinator, "group": options.group, "scratch": scratch}
-    if options.name:
-        values["name"] = options.name
-    if options.instance:
-        values["instance"] = options.instance
     if options.assignor or options.no_assignor:
         values["assignors"] = tuple(options.assignor or ())
     if options.listener:
         values["listeners"] = tuple(options.listener)
     if options.label:
         values["labels"] = tuple(options.label)
-    optional = ("capacity", "rack", "server_assignor", "rebalance_timeout_ms")
+    optional = ("name", "instance", "capacity", "rack", "server_assignor", "rebalance_timeout_ms")
     values |= {name: said for name in optional if (said := getattr(options, name)) is not None}
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)

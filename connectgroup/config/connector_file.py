@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from ..errors import ConfigError
+from ..assign.placement import check_settings
+from ..errors import NO_VALUE, ConfigError
 from ..masking import HIDDEN
 from ..protocol.units import printable
 from .base import Name, Settings, checked
@@ -24,7 +25,7 @@ class ConnectorFile(Settings):
 
 
 def read_connector(path: Path) -> ConnectorFile:
-    """Read a connector from its JSON file.
+    """Read a connector from its JSON file, and check the settings that do not depend on its class.
 
     Raises:
         ConfigError: the file cannot be read, is not JSON, or contains an invalid setting. Names the file.
@@ -42,7 +43,11 @@ def read_connector(path: Path) -> ConnectorFile:
         if HIDDEN in value:
             raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, "the value that a listing has masked")
     if not connector.config.get("connector.class"):
-        raise ConfigError(f"{path}: config.connector.class", "nothing", "the name of a connector class")
+        raise ConfigError(f"{path}: config.connector.class", NO_VALUE, "the name of a connector class")
+    try:
+        check_settings(connector.name, connector.config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: config.{error.field}", error.value, error.allowed) from error
     return connector
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
 from ..errors import ConfigError
 from ..member.state_machine import MemberSettings
-from .base import DEFAULT_PORT, Milliseconds, Name, Settings, parse_address
+from .base import DEFAULT_PORT, Milliseconds, Name, Settings, ShortText, parse_address
 
 
 class WorkerConfig(Settings):
@@ -47,9 +47,9 @@ class WorkerConfig(Settings):
     server_assignor: Name | None = None
     listeners: tuple[Name, ...] = ()
     capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
-    labels: Annotated[tuple[Name, ...], Field(max_length=MAX_LABELS)] = ()
-    rack: Name | None = None
-    host: Name = Field(default_factory=socket.gethostname)
+    labels: Annotated[tuple[ShortText, ...], Field(max_length=MAX_LABELS)] = ()
+    rack: ShortText | None = None
+    host: ShortText = Field(default_factory=socket.gethostname)
     scratch: Path
     rebalance_timeout_ms: Milliseconds = 60_000
     refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0

@@ -8,13 +8,14 @@ that the source assigns to it (``Source.owns``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
+from ..assign.placement import RESERVED
 from ..connector import Config, Connector, Task, TaskContext
 from ..dataplane.settings import PluginSettings, parse_settings, setting_names, unknown_setting
-from ..errors import NO_VALUE, ConfigError
+from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError
 from ..plugins import available, load_sink_class, load_source_class
 from .transforms import PREDICATES, TRANSFORMS, parse_chain
 
@@ -85,7 +86,7 @@ def parse_config(config: Config) -> Pipeline:
     ]
     for key in config:
         if key not in known and not key.startswith((TRANSFORMS, PREDICATES)):
-            raise unknown_setting(key, known)
+            raise _unknown(key, known)
     settings = parse_settings(
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
     )
@@ -99,6 +100,30 @@ def parse_config(config: Config) -> Pipeline:
         tasks=settings.tasks,
         trigger_ms=settings.trigger_ms,
     )
+
+
+def _unknown(key: str, known: Sequence[str]) -> ConfigError:
+    """Return the error for an unknown setting; it names the other sources or sinks that have this setting."""
+    shown = [name for name in known if name not in ("name", *RESERVED)]
+    if key.startswith(SOURCE):
+        owners = [f"source {name}" for name in available("sources") if key in _settings_of("sources", name)]
+    else:
+        owners = [f"sink {name}" for name in available("sinks") if key in _settings_of("sinks", name)]
+    if not owners:
+        return unknown_setting(key, shown)
+    prefix = key.partition(".")[0] + "."
+    allowed = ", ".join(name for name in shown if name.startswith(prefix))
+    return ConfigError(key, UNKNOWN_SETTING, f"{allowed}; {key} is a setting of {' and '.join(owners)}")
+
+
+def _settings_of(kind: Literal["sources", "sinks"], name: str) -> list[str]:
+    """Return the settings of an installed source or sink; none if it cannot be loaded."""
+    try:
+        if kind == "sources":
+            return setting_names(load_source_class(name).Settings, SOURCE)
+        return setting_names(load_sink_class(name).Settings, SINK)
+    except ConnectGroupError:
+        return []
 
 
 def _below(config: Config, prefix: str) -> Config:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ..config.base import Milliseconds, Name, Settings
+from ..config.base import Milliseconds, Settings, ShortText
 from ..errors import ConfigError
 from .client import addresses
 
@@ -26,17 +26,17 @@ class ConsumerSettings(Settings):
     """The settings of one member; documented in ``GroupConsumer``."""
 
     bootstrap: Annotated[str, Field(min_length=1)]
-    group: Name
+    group: ShortText
     topics: Annotated[tuple[str, ...], Field(min_length=1)]
-    instance: Name | None = None
-    rack: Name | None = None
+    instance: ShortText | None = None
+    rack: ShortText | None = None
     session_timeout_ms: Milliseconds = 45_000
     heartbeat_interval_ms: Milliseconds = 3_000
     max_poll_interval_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 300_000
     auto_offset_reset: Literal["earliest", "latest", "error"] = "latest"
     auto_commit_interval_ms: Milliseconds | None = 5_000
     metadata_max_age_ms: Milliseconds = 300_000
-    client_id: Name = "connectgroup"
+    client_id: ShortText = "connectgroup"
     fetch: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
 
     of_others: ClassVar[frozenset[str]] = frozenset({"fetch"})

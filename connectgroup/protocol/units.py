@@ -67,6 +67,20 @@ def printable(value: object, *, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def name_violation(name: str) -> str | None:
+    """Return the rule that an identifier violates, or ``None``: the one rule of the coordinator and of all settings.
+
+    A name is 1 to 249 bytes of printable characters without blanks at its ends, and not ``.`` or ``..``.
+    """
+    if not name:
+        return "a non-empty name"
+    if len(name) > MAX_NAME_BYTES or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        return f"at most {MAX_NAME_BYTES} bytes (it has {len(name)} characters)"
+    if not name.isprintable() or name.strip() != name or name in (".", ".."):
+        return "printable characters, no blanks at the ends, not '.' or '..'"
+    return None
+
+
 class TopicPartition(NamedTuple):
     """One partition of a topic; ``topic`` is the name or the id that the group uses. Sorts by both."""
 

@@ -196,7 +196,7 @@ def test_an_assignor_is_shown_weights_and_what_a_connector_asks_for() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "line"),
     [
-        ("assignment.lables", "a=b", "assignment.lables: got 'an unknown setting'; allowed: assignment.labels (did"),
+        ("assignment.lables", "a=b", "assignment.lables: unknown; allowed: assignment.labels (did"),
         ("assignment.labels", "gpu", "assignment.labels: got 'gpu'; allowed: name=value, each name once"),
         ("assignment.labels", "a=1,a=2", "assignment.labels: got 'a=2'; allowed: name=value, each name once"),
         ("assignment.weight", "-1", "assignment.weight: got '-1'; allowed: a whole number from 0 to 1000000"),
@@ -247,5 +247,5 @@ def test_a_member_of_a_question_is_read_with_all_that_it_was_told() -> None:
     assert group.columns().member_assignor_state == (b"note",)
     assert group.connectors[0].placement.affinity == ("b",)
     unreadable = PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.new": "b"}))
-    with pytest.raises(PluginError, match=r"connector a: assignment\.new: got 'an unknown setting'"):
+    with pytest.raises(PluginError, match=r"connector a: assignment\.new: unknown"):
         group_from_prepare(PrepareResponse(connectors=(unreadable,)))

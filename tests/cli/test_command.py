@@ -248,7 +248,7 @@ LINES = {
     ),
     "a file of another shape": (
         ["up", "--connector", "{tmp}/shape.json", "--data", "{tmp}/up", "--port", "0"],
-        r"connectgroup: {tmp}/shape.json: conf: got 'an unknown setting'; allowed: config \(did you mean that\?\)",
+        r"connectgroup: {tmp}/shape.json: conf: unknown; allowed: config \(did you mean that\?\)",
     ),
     "a connector class that is not installed": (
         ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
@@ -256,7 +256,19 @@ LINES = {
     ),
     "a number of tasks that is none": (
         ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],
-        r"connectgroup: tasks.max: got 'many'; allowed: a whole number from 1 to 100000",
+        r"connectgroup: {tmp}/many.json: config.tasks.max: got 'many'; allowed: a whole number from 1 to 100000",
+    ),
+    "a misspelt tasks.max": (
+        ["connectors", "put", "{tmp}/task.max.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/task.max.json: config.task.max: unknown; allowed: tasks.max \(did you mean that\?\)",
+    ),
+    "a misspelt config": (
+        ["connectors", "put", "{tmp}/confg.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/confg.json: confg: unknown; allowed: config \(did you mean that\?\)",
+    ),
+    "a missing config": (
+        ["connectors", "put", "{tmp}/none-given.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/none-given.json: config: missing",
     ),
     "a connector's setting": (
         ["connectors", "put", "{tmp}/setting.json", "--coordinator", "{address}"],
@@ -284,15 +296,15 @@ LINES = {
     ),
     "an empty name of an assignor of the coordinator's": (
         ["worker", "--group", "g", "--server-assignor", ""],
-        r"connectgroup: server_assignor: got ''; allowed: string should have at least 1 character",
+        r"connectgroup: server_assignor: got ''; allowed: a non-empty name",
     ),
     "no time to stop": (
         ["worker", "--group", "g", "--rebalance-timeout-ms", "0"],
-        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: input should be greater than or equal to 1",
+        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
     ),
     "no time to stop, for all workers": (
         ["up", "--port", "0", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "0"],
-        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: 1 to 3600000",
+        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
     ),
     "a restart in an unknown group": (
         ["workers", "restart", "w1", "--group", "nosuch", "--coordinator", "{address}"],
@@ -334,6 +346,42 @@ LINES = {
         ["up", "--workers", "0", "--data", "{tmp}/unused"],
         r"connectgroup up: argument --workers: got '0'; allowed: a whole number from 1 to 10000; see .* --help",
     ),
+    "an empty group, for all workers": (
+        ["up", "--group", "", "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --group: got ''; allowed: a non-empty name; see connectgroup up --help",
+    ),
+    "a group name that is too long, for all workers": (
+        ["up", "--group", "g" * 300, "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --group: got 'g{77}\.\.\.'; allowed: at most 249 bytes \(it has 300 .*",
+    ),
+    "a group of two lines, for all workers": (
+        ["up", "--group", "a\nb", "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --group: got 'a\\\\nb'; allowed: printable characters, .*; see .* --help",
+    ),
+    "a worker's name of two lines": (
+        ["worker", "--group", "g", "--name", "a\nb"],
+        r"connectgroup worker: argument --name: got 'a\\\\nb'; allowed: printable characters, .*; see .* --help",
+    ),
+    "an empty name": (
+        ["worker", "--group", "g", "--name", ""],
+        r"connectgroup worker: argument --name: got ''; allowed: a non-empty name; see .* --help",
+    ),
+    "an empty instance id": (
+        ["worker", "--group", "g", "--instance", ""],
+        r"connectgroup worker: argument --instance: got ''; allowed: a non-empty name; see .* --help",
+    ),
+    "an empty data directory": (
+        ["up", "--data", ""],
+        r"connectgroup up: argument --data: got ''; allowed: a path; see .* --help",
+    ),
+    "a negative time": (
+        ["worker", "--group", "g", "--rebalance-timeout-ms", "-5"],
+        r"connectgroup: rebalance_timeout_ms: got '-5'; allowed: a whole number from 1 to 3600000",
+    ),
+    "a time beyond all bounds": (
+        ["up", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "9" * 20],
+        r"connectgroup: rebalance_timeout_ms: got '9{20}'; allowed: a whole number from 1 to 3600000",
+    ),
     "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),
     "an unknown command": (["flap"], r"connectgroup: argument COMMAND: invalid choice: 'flap' \(choose from .*\).*"),
     "no group": (["worker"], r"connectgroup worker: the following arguments are required: --group; see .*"),
@@ -350,6 +398,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     connector_file(root / "class.json", **{"connector.class": "os.system"})
     connector_file(root / "many.json", **{"connector.class": "idle", "tasks.max": "many"})
     connector_file(root / "setting.json", **{"connector.class": "idle", "stop.ms": "soon"})
+    connector_file(root / "task.max.json", **{"connector.class": "idle", "task.max": "2"})
+    (root / "confg.json").write_text('{"name": "a", "confg": {"connector.class": "idle"}}')
+    (root / "none-given.json").write_text('{"name": "a"}')
     (root / "text").mkdir()
     (root / "text" / "groups.sqlite").write_text("some text that is long enough to be looked at" * 100)
     (root / "other").mkdir()

@@ -96,7 +96,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
     text = "\n".join(shown)
     assert '"jdbc.password": "[hidden]"' in text
     assert '"connection.url": "jdbc:postgresql://[hidden]@db/orders"' in text
-    assert "got 'an unknown setting'" in text
+    assert ": unknown; allowed: " in text
     assert CANARY not in text
     assert "4711" not in text
 

@@ -61,7 +61,7 @@ def test_a_change_names_the_version_it_was_made_for(
 ) -> None:
     """PD-07: compare-and-set; 0 is "does not exist yet", -1 any."""
     fixed.shares = {"A": foo(-1, 0) | ({Unit("bar")} if connector == "bar" else set()), "B": foo(1, 2)}
-    change = ConnectorChange(connector=connector, expected_version=expected, config=entries({"name": "new"}))
+    change = ConnectorChange(connector=connector, expected_version=expected, config=entries({"v": "new"}))
     response = scene.update(change)
     assert (response.error_code == 0) is good
     assert response.group_epoch == scene.group.epoch == (21 if good else 20)
@@ -72,12 +72,12 @@ def test_a_change_names_the_version_it_was_made_for(
 
 def test_of_two_that_change_the_same_version_one_is_told(scene: Scene) -> None:
     """Two operators cannot overwrite each other unseen."""
-    first = ConnectorChange(connector="foo", expected_version=1, config=entries({"name": "one"}))
-    second = replace(first, config=entries({"name": "two"}))
+    first = ConnectorChange(connector="foo", expected_version=1, config=entries({"v": "one"}))
+    second = replace(first, config=entries({"v": "two"}))
     assert scene.update(first).results == (ChangedConnector(connector="foo", version=21),)
     refused = scene.update(second)
     assert (refused.error_code, refused.results[0].version) == (VersionConflict.code, 21)
-    assert config_of(scene.group.connectors["foo"].config) == {"name": "one"}
+    assert config_of(scene.group.connectors["foo"].config) == {"v": "one"}
 
 
 @pytest.mark.parametrize("bad_one", [0, 1, 2])
@@ -177,14 +177,14 @@ def test_an_owner_of_a_deleted_connector_cannot_make_it_anew_with_its_tasks(scen
 
 def test_a_config_never_interrupts_what_did_not_change(scene: Scene) -> None:
     """A new connector configuration stops the connector, and no task: those come from its owner's next list."""
-    scene.update(ConnectorChange(connector="foo", config=entries({"name": "new"})))
+    scene.update(ConnectorChange(connector="foo", config=entries({"tasks.max": "9"})))
     assert told(scene.heartbeat("B", 20)) == (21, ["foo-1", "foo-2"])
     assert told(scene.heartbeat("A", 20)) == (20, ["foo-0"])
     answer = scene.heartbeat("A", 20, foo(0))
     assert told(answer) == (21, ["foo", "foo-0"])
     assert answer.assignment is not None
     assert [(grant.task, grant.owner_epoch) for grant in answer.assignment.grants] == [(-1, 21)]
-    assert config_of(answer.assignment.configs[0].config) == {"name": "new"}
+    assert config_of(answer.assignment.configs[0].config) == {"tasks.max": "9"}
     assert answer.assignment.configs[0].version == 21
 
 

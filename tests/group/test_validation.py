@@ -284,6 +284,9 @@ BAD_UPDATES: dict[str, tuple[Callable[[], UpdateConnectorsRequest], str]] = {
         "Changes.Delete",
     ),
     **{f"connector {name!r}": (change(connector=name), "Changes.Connector") for name in BAD_NAMES},
+    "the number of a task": (change(config=entries({"task": "0"})), "connector foo: task: unknown"),
+    "the number of tasks": (change(config=entries({"tasks": "2"})), "connector foo: tasks: unknown"),
+    "another name": (change(config=entries({"name": "bar"})), "name: got 'bar'; allowed: foo, the name"),
     "too many units": (
         lambda: replace(UPDATE, changes=tuple(added_connector(number) for number in range(3))),
         "at most 4",

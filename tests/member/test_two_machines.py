@@ -64,7 +64,7 @@ class Theatre:
         """Set a connector's task count, as its owner would."""
         self.act(
             UpdateConnectorsRequest(
-                group_id=GROUP, changes=(ConnectorChange(connector=name, config=entries({"tasks": str(tasks)})),)
+                group_id=GROUP, changes=(ConnectorChange(connector=name, config=entries({"v": str(tasks)})),)
             )
         )
         holder = self.group.holders.get(Unit(name))

@@ -26,24 +26,27 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"source": None}, "source: got 'nothing'; allowed: files"),
+        ({"source": None}, "source: missing; allowed: files"),
         ({"source": "kafka"}, "source: got 'kafka'; allowed: files"),
         ({"source.path": ""}, "source.path: got ''; allowed: a directory"),
         ({"source.path": "in"}, "source.path: got 'in'; allowed: a directory, as an absolute path"),
         ({"sink.path": "../out.db"}, "sink.path: got '../out.db'; allowed: a database file"),
         ({"source.format": "xml"}, "source.format: got 'xml'; allowed: csv, jsonl"),
-        ({"source.format": "jsonl"}, "source.schema: got 'nothing'; allowed: columns as NAME TYPE"),
+        ({"source.format": "jsonl"}, "source.schema: missing; allowed: columns as NAME TYPE"),
         ({"source.schema": "a WORD"}, "source.schema: got 'a WORD'; allowed: types BOOLEAN"),
         ({"source.max.bytes.per.batch": "10"}, "source.max.bytes.per.batch: got '10'; allowed: 1024 to 268435456"),
         ({"source.max.bytes.per.batch": "1 MB"}, "source.max.bytes.per.batch: got '1 MB'; allowed: 1024 to"),
         ({"trigger.ms": "0"}, "trigger.ms: got '0'; allowed: 10 to 3600000"),
         ({"sink": "postgres"}, "sink: got 'postgres'; allowed: parquet, sqlite"),
-        ({"sink.table": None}, "sink.table: got 'nothing'; allowed: a name of letters"),
+        ({"sink.table": None}, "sink.table: missing; allowed: a name of letters"),
         ({"sink.table": "t; DROP TABLE x"}, "sink.table: got 't; DROP TABLE x'; allowed: a name of letters"),
         ({"sink.table": "connectgroup_offsets"}, "sink.table: got 'connectgroup_offsets'; allowed: a name of letters"),
-        ({"sink": "parquet"}, "sink.table: got 'an unknown setting'; allowed: sink.path"),
-        ({"source.pth": "x"}, "source.pth: got 'an unknown setting'; allowed: source.path (did you mean that?)"),
-        ({"source_path": "x"}, "source_path: got 'an unknown setting'; allowed: source.path (did you mean that?)"),
+        (
+            {"sink": "parquet"},
+            "sink.table: unknown; allowed: sink.busy.timeout.ms, sink.path; sink.table is a setting of sink sqlite",
+        ),
+        ({"source.pth": "x"}, "source.pth: unknown; allowed: source.path (did you mean that?)"),
+        ({"source_path": "x"}, "source_path: unknown; allowed: source.path (did you mean that?)"),
         ({"zzz\n": "x"}, "zzz"),
     ],
 )
@@ -53,6 +56,14 @@ def test_a_setting_that_cannot_be_used_is_one_clear_line(change: dict[str, str |
         PipelineConnector("c", config)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_error_for_an_unknown_setting_lists_no_key_that_the_framework_sets() -> None:
+    with pytest.raises(ConfigError) as caught:
+        PipelineConnector("c", GOOD | {"zzz": "x"})
+    allowed = caught.value.allowed.split(", ")
+    assert "trigger.ms" in allowed
+    assert not {"name", "task", "tasks"} & set(allowed)
 
 
 def test_the_cut_depends_on_nothing_but_settings_and_the_number_of_tasks() -> None:

@@ -304,7 +304,7 @@ def test_without_a_schema_csv_columns_are_strings(table: Bench) -> None:
     connector = PipelineConnector("flights", config)
     run = table.start(1)
     run.task.stop()
-    with pytest.raises(ConfigError, match=r"source\.schema: got 'nothing'; allowed: a schema, or a CSV file with a"):
+    with pytest.raises(ConfigError, match=r"source\.schema: missing; allowed: a schema, or a CSV file with a"):
         connector.task(connector.task_configs(1)[0], run.context).start()
     (table.input / "x.csv").write_text("a,b\n007,x\n")
     task = connector.task(connector.task_configs(1)[0], run.context)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...assign.placement import WorkerTraits, check_traits, max_tasks, placement_of
+from ...assign.placement import WorkerTraits, check_settings, check_traits
 from ...errors import ConfigError, InvalidGroupId, InvalidRequest
 from ...protocol.messages.assignment import InstallRequest, PrepareRequest
 from ...protocol.messages.common import (
@@ -25,7 +25,7 @@ from ...protocol.messages.common import (
 from ...protocol.messages.connectors import UpdateConnectorsRequest
 from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.records.connect import MemberRecord, TargetState
-from ...protocol.units import CONNECTOR, JOIN_EPOCH, MAX_NAME_BYTES, STATIC_LEAVE_EPOCH, Unit, printable
+from ...protocol.units import CONNECTOR, JOIN_EPOCH, STATIC_LEAVE_EPOCH, Unit, name_violation, printable
 from .settings import GroupSettings
 
 MAX_GROUP_METADATA: Final = 16 << 20
@@ -40,13 +40,10 @@ def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
 
 
 def name(field: str, value: str) -> None:
-    """A name is 1 to 249 bytes of printable characters without blanks at its ends, and not ``.`` or ``..``."""
-    if not value:
-        raise _refuse(field, value, "a non-empty name")
-    if len(value) > MAX_NAME_BYTES or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-        raise _refuse(field, value, f"at most {MAX_NAME_BYTES} bytes (it has {len(value)} characters)")
-    if not value.isprintable() or value.strip() != value or value in (".", ".."):
-        raise _refuse(field, value, "printable characters, no blanks at the ends, not '.' or '..'")
+    """Reject a value that is not a valid name (``name_violation``)."""
+    allowed = name_violation(value)
+    if allowed is not None:
+        raise _refuse(field, value, allowed)
 
 
 def group_id(value: str) -> None:
@@ -192,11 +189,9 @@ def restart(request: RestartRequest) -> None:
 
 
 def connector_config(connector: str, config: Sequence[ConfigEntry]) -> None:
-    """The settings of a connector that the coordinator and the assignors read: ``tasks.max`` and placement."""
+    """The settings of a connector that the coordinator and the assignors read: name, ``tasks.max`` and placement."""
     try:
-        values = config_of(config)
-        placement_of(values)
-        max_tasks(values)
+        check_settings(connector, config_of(config))
     except ConfigError as error:
         raise InvalidRequest(f"connector {printable(connector)}: {error}") from error
 

@@ -1,0 +1,80 @@
+"""How the supervisor of ``connectgroup up`` reacts to the end of a worker process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.config.connector_file import ConnectorFile
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.errors import ConfigError
+from connectgroup.supervisor import Supervisor
+
+
+def supervisor_of_one(scratch: Path, **options: Any) -> Supervisor:
+    """A supervisor of one worker with one idle task."""
+    return Supervisor(
+        options.pop("group", "sleepers"),
+        workers=1,
+        scratch=scratch,
+        coordinator=CoordinatorConfig(port=0),
+        connectors=[ConnectorFile(name="naps", config={"connector.class": "idle"})],
+        **options,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(900):
+        if condition():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("never")
+
+
+@pytest.mark.parametrize("group", ["", "g" * 300, "a\nb", " g", ".."])
+def test_a_group_name_that_the_coordinator_would_reject_starts_nothing(tmp_path: Path, group: str) -> None:
+    with pytest.raises(ConfigError, match=r"^group: got '.*'; allowed: "):
+        supervisor_of_one(tmp_path, group=group)
+
+
+async def test_a_worker_with_a_configuration_error_is_not_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exit code 2: a new process would end in the same way, for ever."""
+    caplog.set_level(logging.INFO)
+    lines: list[str] = []
+    supervisor = supervisor_of_one(tmp_path, assignors=["nosuch"], worker_log=lambda name, line: lines.append(line))
+    async with supervisor:
+        watch = supervisor.workers["worker-1"].watch
+        assert watch is not None
+        await asyncio.wait_for(watch, 90)
+        assert not supervisor.workers["worker-1"].alive
+        assert supervisor.all_rejected
+    assert len(lines) == 1
+    assert lines[0].startswith("connectgroup: assignor: got 'nosuch'; allowed: ")
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert line == "worker-1 ended with exit code 2, a configuration error: it is not started again"
+
+
+async def test_the_normal_stop_of_a_worker_is_not_logged_as_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    joined: list[str] = []
+
+    def log(name: str, line: str) -> None:
+        if "joining group" in line:
+            joined.append(name)
+
+    async with supervisor_of_one(tmp_path, restart=False, worker_log=log) as supervisor:
+        await until(lambda: bool(joined))
+        supervisor.signal_worker("worker-1", signal.SIGTERM)
+        await until(lambda: any("exit code 0" in record.getMessage() for record in caplog.records))
+    ends = [record.levelname for record in caplog.records if "ended with exit code 0" in record.getMessage()]
+    assert ends == ["INFO"]
