@@ -1,23 +1,4 @@
-"""The position of every slice of a source, and the fences that protect it. This module makes a task exactly-once.
-
-A *slice* is a piece of a source that is read in order (here a file). Its *position* is the part of it that has been
-written to the sink (here in bytes). Data and positions change in one transaction of one SQLite file, together with
-the check that the writer is still the owner, so neither is ever committed without the other:
-
-    claim   raise the fences to the owner's epoch, then read the positions; a higher epoch in a fence: ``Fenced``
-    commit  check the fences; every range must start exactly at the position of its slice; write; advance
-
-Each commit checks three kinds of fence:
-
-- one per *slice*, because slices move from task to task when ``tasks.max`` changes;
-- one per *task*, so that a zombie is rejected even if its batch contains only slices that no task has read before;
-- one per *layout* (the number of tasks): once any task of a layout of two has claimed, the third task of the previous
-  layout of three is rejected, although no later task with its number will ever fence it.
-
-Spark's own checkpoint is temporary: it does not fence (SPARK-26425), and a sink that relied on it would write a
-replayed batch twice (paimon#9667). Here a replay of a committed batch is a no-op, and a batch that overlaps committed
-data ends the query.
-"""
+"""The positions and fences of connectors in one SQLite file, by the rules of ``fences``."""
 
 from __future__ import annotations
 
@@ -28,27 +9,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from .errors import Fenced, OffsetConflict, SinkError
-from .ownership import EPOCH_BITS, Owner, Range
+from .errors import SinkError
+from .fences import TABLES, Transaction, advance, claim_task, is_committed
+from .ownership import Owner, Range
 
 BUSY_TIMEOUT_S: Final = 5.0
 """Seconds to wait for another writer of the same file before the batch fails."""
 
 
-class Transaction:
-    """The open transaction of one batch, for the sink's own statements. It cannot commit."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
+class _SqliteTransaction(Transaction):
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
+        self.where = str(path)
 
-    def execute(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        """Execute one statement and return its rows."""
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        """Execute one statement for each row of values."""
         self._connection.executemany(statement, rows)
 
 
@@ -94,17 +73,12 @@ class OffsetStore:
             SinkError: the file cannot be written. After an error during the commit itself, read the positions again
                 to find out whether the data became durable.
         """
-        with self._transaction() as connection:
-            self._check_fences(connection, owner)
-            if self._is_already_committed(connection, owner, ranges):
+        with self._transaction() as transaction:
+            if is_committed(transaction, owner, ranges):
                 return False
             if write is not None:
-                write(Transaction(connection))
-            connection.executemany(
-                "INSERT INTO connectgroup_offsets (connector, slice, position, epoch) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (connector, slice) DO UPDATE SET position = excluded.position, epoch = excluded.epoch",
-                [(owner.connector, r.slice, r.end, owner.fencing_token) for r in ranges],
-            )
+                write(transaction)
+            advance(transaction, owner, ranges)
         return True
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
@@ -117,34 +91,8 @@ class OffsetStore:
             Fenced: a task with a higher owner epoch has claimed the task, the layout or one of the slices.
             SinkError: the file cannot be written, or a connector of this name has read another source.
         """
-        with self._transaction() as connection:
-            self._claim_layout(connection, owner)
-            fence = connection.execute(
-                "SELECT epoch FROM connectgroup_fences WHERE connector = ? AND task = ?", (owner.connector, owner.task)
-            ).fetchone()
-            if fence is not None and fence[0] > owner.fencing_token:
-                raise _fenced(owner, f"task-{owner.task}", fence[0])
-            connection.execute(
-                "INSERT INTO connectgroup_fences (connector, task, epoch) VALUES (?, ?, ?)"
-                " ON CONFLICT (connector, task) DO UPDATE SET epoch = excluded.epoch",
-                (owner.connector, owner.task, owner.fencing_token),
-            )
-            positions: dict[str, int] = {}
-            rows = connection.execute(
-                "SELECT slice, position, epoch FROM connectgroup_offsets WHERE connector = ? ORDER BY slice",
-                (owner.connector,),
-            ).fetchall()
-            for slice_, position, epoch in rows:
-                if not is_mine(slice_):
-                    continue
-                if epoch > owner.fencing_token:
-                    raise _fenced(owner, slice_, epoch)
-                positions[slice_] = position
-            connection.executemany(
-                "UPDATE connectgroup_offsets SET epoch = ? WHERE connector = ? AND slice = ? AND epoch < ?",
-                [(owner.fencing_token, owner.connector, slice_, owner.fencing_token) for slice_ in positions],
-            )
-        return positions
+        with self._transaction() as transaction:
+            return claim_task(transaction, owner, is_mine)
 
     def superseded(self, owner: Owner) -> int:
         """Return the highest fencing token of earlier layouts; a task with this token or a lower one is rejected."""
@@ -163,7 +111,7 @@ class OffsetStore:
                 ).fetchall()
             )
 
-    def execute(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Execute a statement of the sink outside any batch (create a table, read a manifest)."""
         with self._lock, self._told():
             return self._connection.execute(statement, values).fetchall()
@@ -173,90 +121,14 @@ class OffsetStore:
         with self._lock:
             self._connection.close()
 
-    def _claim_layout(self, connection: sqlite3.Connection, owner: Owner) -> None:
-        row = connection.execute(
-            "SELECT tasks, floor, highest, source FROM connectgroup_layouts WHERE connector = ?", (owner.connector,)
-        ).fetchone()
-        if row is None:
-            tasks, floor, highest = owner.tasks, -1, owner.fencing_token
-        else:
-            tasks, floor, highest, source = row
-            if source != owner.source:
-                raise SinkError(
-                    f"{self.path}: connector {owner.connector} has read {source}, not {owner.source};"
-                    " allowed: the same source, or another connector name"
-                )
-            if tasks == owner.tasks:
-                if owner.fencing_token <= floor:
-                    raise _fenced(owner, f"layout of {tasks} tasks", floor + 1)
-            elif owner.fencing_token <= highest:
-                raise _fenced(owner, f"layout of {tasks} tasks", highest)
-            else:
-                tasks, floor = owner.tasks, highest
-            highest = max(highest, owner.fencing_token)
-        connection.execute(
-            "INSERT OR REPLACE INTO connectgroup_layouts (connector, tasks, floor, highest, source)"
-            " VALUES (?, ?, ?, ?, ?)",
-            (owner.connector, tasks, floor, highest, owner.source),
-        )
-
-    def _check_fences(self, connection: sqlite3.Connection, owner: Owner) -> None:
-        row = connection.execute(
-            "SELECT l.tasks, l.floor, l.highest, f.epoch FROM connectgroup_layouts l JOIN connectgroup_fences f"
-            " ON f.connector = l.connector AND f.task = ? WHERE l.connector = ?",
-            (owner.task, owner.connector),
-        ).fetchone()
-        if row is None:
-            raise OffsetConflict(f"{self.path}: {owner} writes before it has claimed; allowed: claim first")
-        tasks, floor, highest, fence = row
-        if fence > owner.fencing_token:
-            raise _fenced(owner, f"task-{owner.task}", fence)
-        # A later layout with another number of tasks has raised its floor to the highest token before it.
-        if owner.fencing_token <= floor:
-            raise _fenced(owner, f"layout of {tasks} tasks", highest)
-        if fence < owner.fencing_token:
-            raise OffsetConflict(f"{self.path}: {owner} writes before it has claimed; allowed: claim first")
-
-    def _is_already_committed(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
-        """Whether the batch is already committed: False if the position of every slice is the start of its range, True
-        if all positions are the ends.
-
-        Raises:
-            Fenced: a task with a higher owner epoch has claimed a slice.
-            OffsetConflict: neither is the case.
-        """
-        if len({r.slice for r in ranges}) != len(ranges) or any(not 0 <= r.start < r.end for r in ranges):
-            raise AssertionError(f"ranges of {owner} are not one forward range a slice: {ranges}")
-        at_start = at_end = 0
-        violation = ""
-        for r in ranges:
-            row = connection.execute(
-                "SELECT position, epoch FROM connectgroup_offsets WHERE connector = ? AND slice = ?",
-                (owner.connector, r.slice),
-            ).fetchone()
-            position, epoch = row if row is not None else (0, owner.fencing_token)
-            if epoch > owner.fencing_token:
-                raise _fenced(owner, r.slice, epoch)
-            at_start += position == r.start
-            at_end += position == r.end
-            if position != r.start and not violation:
-                violation = f"slice {r.slice} stands at {position}, the batch has [{r.start}, {r.end})"
-        if at_start == len(ranges):
-            return False
-        if at_end == len(ranges):
-            return True
-        raise OffsetConflict(
-            f"{self.path}: {owner}: {violation}; allowed: a batch that starts where every slice of it stands"
-        )
-
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[Transaction]:
         """One atomic write transaction. Waits for other writers up to the busy timeout."""
         with self._lock, self._told():
             # IMMEDIATE: SQLite takes the write lock before the first read, so no read in here is stale.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                yield self._connection
+                yield _SqliteTransaction(self._connection, self.path)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
@@ -273,9 +145,9 @@ class OffsetStore:
                 self._connection.execute("PRAGMA synchronous = FULL")
                 # Read first: CREATE takes the write lock even if the tables exist.
                 known = self._connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-                if not {name for (name,) in known} >= set(_TABLES):
-                    for statement in _TABLES.values():
-                        self._connection.execute(statement)
+                if not {name for (name,) in known} >= set(TABLES):
+                    for statement in TABLES.values():
+                        self._connection.execute(f"{statement} WITHOUT ROWID")
                 return
             except sqlite3.OperationalError as error:
                 # The busy timeout does not apply to a change of the journal mode, so wait here.
@@ -305,28 +177,3 @@ def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:
     if "readonly" in said:
         return "read-only; allowed: a file and directory that can be written"
     return f"SQLite says {said!r}; allowed: a database and disk in working order"
-
-
-def _fenced(owner: Owner, place: str, theirs: int) -> Fenced:
-    of_a_later_group = " of a group made later" if theirs > owner.fencing_token | EPOCH_BITS else ""
-    return Fenced(
-        f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {theirs & EPOCH_BITS}{of_a_later_group},"
-        f" ours is {owner.owner_epoch}; allowed: only the latest owner writes"
-    )
-
-
-_TABLES: Final = {
-    "connectgroup_offsets": (
-        "CREATE TABLE IF NOT EXISTS connectgroup_offsets (connector TEXT NOT NULL, slice TEXT NOT NULL,"
-        " position INTEGER NOT NULL, epoch INTEGER NOT NULL, PRIMARY KEY (connector, slice)) WITHOUT ROWID"
-    ),
-    "connectgroup_fences": (
-        "CREATE TABLE IF NOT EXISTS connectgroup_fences (connector TEXT NOT NULL, task INTEGER NOT NULL,"
-        " epoch INTEGER NOT NULL, PRIMARY KEY (connector, task)) WITHOUT ROWID"
-    ),
-    # floor: the highest fencing token of earlier layouts; highest: the highest token of any task so far.
-    "connectgroup_layouts": (
-        "CREATE TABLE IF NOT EXISTS connectgroup_layouts (connector TEXT PRIMARY KEY, tasks INTEGER NOT NULL,"
-        " floor INTEGER NOT NULL, highest INTEGER NOT NULL, source TEXT NOT NULL) WITHOUT ROWID"
-    ),
-}

@@ -6,15 +6,17 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectgroup.connector import TaskContext
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
-from connectgroup.dataplane.offset_store import OffsetStore, Transaction
+from connectgroup.dataplane.fences import Transaction
+from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.protocol.units import Unit
 from connectgroup.spark.sources.listing import is_slice_of
@@ -86,7 +88,7 @@ class LosesAnswers(OffsetStore):
     lost: str = ""
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[Transaction]:
         with super()._transaction() as connection:
             yield connection
             if self.lost == "before it was in":
@@ -279,10 +281,25 @@ class Interrupted(OffsetStore):
 
     between: Callable[[], None] | None = None
 
-    def _is_already_committed(self, connection: sqlite3.Connection, owner: Owner, ranges: Sequence[Range]) -> bool:
-        if self.between is not None:
-            self.between()
-        return super()._is_already_committed(connection, owner, ranges)
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        with super()._transaction() as transaction:
+            yield Watched(transaction, self.between) if self.between is not None else transaction
+
+
+class Watched(Transaction):
+    """A transaction that calls a function before it reads positions."""
+
+    def __init__(self, transaction: Transaction, before: Callable[[], None]) -> None:
+        self._transaction, self._before, self.where = transaction, before, transaction.where
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        if statement.startswith("SELECT position"):
+            self._before()
+        return self._transaction.execute(statement, *values)
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        self._transaction.execute_many(statement, rows)
 
 
 def test_fences_and_positions_are_read_at_one_moment(open_store: Callable[..., OffsetStore]) -> None:

@@ -1,4 +1,4 @@
-"""A source that grows and a sink that fences, as values in memory, with the rules of ``dataplane.offset_store``.
+"""A source that grows and a sink that fences, as values in memory, with the rules of ``dataplane.fences``.
 
 The *store* is what a real sink keeps: a fence a layout, a task and a slice, and positions that move in one step with
 the data. Beside it stands what really became visible, kept by other means, so that a store with a hole in its rules is

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -136,3 +139,31 @@ def table(tmp_path: Path, spark: None) -> Iterator[Bench]:
     yield made
     for run in made.runs:
         run.task.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The connection string of a PostgreSQL server; skipped where there is none, but not in continuous integration."""
+    from .postgres_server import Unavailable, running_server
+
+    with contextlib.ExitStack() as stack:
+        try:
+            import psycopg  # noqa: F401
+
+            url = stack.enter_context(running_server())
+        except (Unavailable, ImportError) as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"continuous integration has no PostgreSQL: {missing}")
+            pytest.skip(str(missing))
+        yield url
+
+
+@pytest.fixture
+def database(postgres: str) -> str:
+    """The connection string of a new database."""
+    import psycopg
+
+    name = f"d{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres.rpartition("/")[0] + f"/{name}"

@@ -12,7 +12,8 @@ import pytest
 
 from connectgroup.connector import TaskContext
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
-from connectgroup.dataplane.offset_store import OffsetStore, Transaction
+from connectgroup.dataplane.fences import Transaction
+from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.protocol.units import Unit
 from connectgroup.spark.sources.listing import is_slice_of

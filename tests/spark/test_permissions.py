@@ -18,6 +18,7 @@ from connectgroup.dataplane.sink import Sink
 from connectgroup.protocol.units import Unit
 from connectgroup.spark.sinks.parquet import ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSink
+from connectgroup.spark.sinks.tables import TableSettings
 
 OWNER = Owner(connector="c", task=0, tasks=1, fencing_token=1)
 RANGES = [Range(slice="f", start=0, end=1)]
@@ -44,7 +45,7 @@ def write(sink: Sink) -> None:
 
 
 def test_a_table_in_sqlite(tmp_path: Path, umask: int) -> None:
-    sink = SqliteSink(tmp_path / "out.db", "t", from_ddl("a INT"))
+    sink = SqliteSink(tmp_path / "out.db", TableSettings(table="t"), from_ddl("a INT"))
     write(sink)
     check(tmp_path, umask, 3)
     sink.close()

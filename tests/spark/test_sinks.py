@@ -21,6 +21,7 @@ from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
 from connectgroup.spark.sinks.parquet import MANIFEST, ParquetSink, read_committed
 from connectgroup.spark.sinks.sqlite import SqliteSink
+from connectgroup.spark.sinks.tables import TableSettings
 
 COLUMNS = from_ddl("a INT, b STRING")
 Open = Callable[[], Sink]
@@ -48,7 +49,7 @@ def sinks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
     def open_one() -> Sink:
         if request.param == "sqlite":
-            opened.append(SqliteSink(tmp_path / "out.db", "t", COLUMNS, busy_timeout_s=0.2))
+            opened.append(SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS, busy_timeout_s=0.2))
         else:
             opened.append(ParquetSink(tmp_path / "out", busy_timeout_s=0.2))
         return opened[-1]
@@ -131,7 +132,11 @@ def test_a_locked_sink_loses_nothing(sinks: Open, tmp_path: Path) -> None:
 def _fill(kind: str, root: str, answer: Any) -> None:
     """In a process whose files may not exceed 200 kB: write batches until it no longer goes, say how that looked."""
     path = Path(root)
-    sink: Sink = SqliteSink(path / "out.db", "t", COLUMNS) if kind == "sqlite" else ParquetSink(path / "out")
+    sink: Sink = (
+        SqliteSink(path / "out.db", TableSettings(table="t"), COLUMNS)
+        if kind == "sqlite"
+        else ParquetSink(path / "out")
+    )
     sink.claim(owner(1), every)
     sink.commit(owner(1), one(0, 1), rows(1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
@@ -157,7 +162,11 @@ def test_a_sink_without_space_is_one_clear_line_and_loses_nothing(tmp_path: Path
     assert "; allowed: " in said
     assert "\n" not in said
     assert seen(tmp_path) == [1]
-    sink: Sink = SqliteSink(tmp_path / "out.db", "t", COLUMNS) if kind == "sqlite" else ParquetSink(tmp_path / "out")
+    sink: Sink = (
+        SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS)
+        if kind == "sqlite"
+        else ParquetSink(tmp_path / "out")
+    )
     assert sink.claim(owner(1), every) == {"f": 1}
     assert sink.commit(owner(1), one(1, 2), rows(2))
     assert seen(tmp_path) == [1, 2]
@@ -169,7 +178,7 @@ def test_every_type_reaches_sqlite_as_something_it_can_compare(tmp_path: Path) -
     at = datetime.datetime(2020, 1, 2, 3, 4, 5, 600, datetime.UTC)
     values = [[True, None], [-5, None], [1 << 40, None], [0.5, None], ["\u00e9", None], [at.date(), None], [at, None]]
     table = pa.table([pa.array(v, f.type) for v, f in zip(values, to_arrow(columns), strict=True)], to_arrow(columns))
-    sink = SqliteSink(tmp_path / "out.db", "t", columns)
+    sink = SqliteSink(tmp_path / "out.db", TableSettings(table="t"), columns)
     sink.claim(owner(1), every)
     sink.commit(owner(1), one(0, 1), table)
     sink.close()
@@ -184,7 +193,7 @@ def test_a_table_that_lacks_a_column_is_one_clear_line(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "out.db") as connection:
         connection.execute("CREATE TABLE t (A INT, other TEXT)")
     with pytest.raises(SinkError, match=r"out\.db: table t has no column b; allowed: a table with all columns"):
-        SqliteSink(tmp_path / "out.db", "t", COLUMNS)
+        SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS)
 
 
 def test_a_parquet_sink_in_no_directory_is_one_clear_line(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from pydantic import Field
 
 from ...dataplane.columns import Columns
 from ...dataplane.errors import SinkError
-from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore, Transaction
+from ...dataplane.fences import Transaction
+from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink

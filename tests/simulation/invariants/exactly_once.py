@@ -1,6 +1,6 @@
 """What becomes visible in the sink: X1, X2, X3, X5, X8.
 
-The sink keeps fences and positions the way ``dataplane.offset_store`` does. These classes keep their own account
+The sink keeps fences and positions the way ``dataplane.fences`` does. These classes keep their own account
 by other means, so that a store with a hole in its rules is found out.
 """
 

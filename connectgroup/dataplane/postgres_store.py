@@ -1,0 +1,189 @@
+"""The positions and fences of connectors in one PostgreSQL schema, by the rules of ``fences``.
+
+Advisory locks order the transactions: a claim holds the connector's lock alone, commits of different tasks share it.
+So a claim waits for every commit in progress and reads the positions after it, and tasks do not wait for one another.
+A worker that is suspended inside a transaction would hold its locks for ever: the server ends its session after
+``idle_in_transaction_session_timeout``, which is set for every connection of the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import ConfigError
+from .errors import SinkError, SourceError
+from .fences import TABLES, Transaction, advance, claim_task, is_committed
+from .ownership import Owner, Range
+
+if TYPE_CHECKING:
+    import psycopg
+
+BUSY_TIMEOUT_S: Final = 10.0
+"""Seconds to wait for a lock, and for a client that is silent inside a transaction."""
+
+
+class PostgresTransaction(Transaction):
+    """The open transaction of one claim or batch.
+
+    Attributes:
+        connection: for statements that ``execute`` cannot express, such as COPY.
+    """
+
+    def __init__(self, connection: psycopg.Connection, where: str) -> None:
+        self.connection = connection
+        self.where = where
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return run(self.connection, statement, *values)
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.executemany(_translated(statement), rows)
+
+
+class PostgresStore:
+    """The offsets and fences of all connectors that write to one schema. One thread uses it at a time."""
+
+    def __init__(self, url: str, *, schema: str = "", password: str | None = None) -> None:
+        """Connect, and create the tables of the store if they are missing.
+
+        Args:
+            url: a connection string of libpq; without user, password or host, libpq's environment variables count.
+            schema: the schema of the tables; the first of the search path by default.
+            password: the password, if neither ``url`` nor libpq's files have it.
+
+        Raises:
+            ConfigError: the driver is not installed.
+            SinkError: the server cannot be reached, or the tables cannot be created.
+        """
+        self._lock = threading.Lock()
+        self._connection = connect(url, schema=schema, password=password)
+        self.where = where(self._connection)
+        try:
+            with self.transaction("connectgroup tables") as transaction:
+                for name, statement in TABLES.items():
+                    # CREATE needs more rights than a test, so an administrator may create them beforehand.
+                    if transaction.execute("SELECT to_regclass(?)", name) == [(None,)]:
+                        transaction.execute(statement)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        """Become the owner of a task and of its known slices; return their positions. See ``fences.claim_task``."""
+        with self.transaction(f"connector {owner.connector}") as transaction:
+            return claim_task(transaction, owner, is_mine)
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], write: Callable[[PostgresTransaction], None]) -> bool:
+        """Write one batch and advance its slices, or change nothing.
+
+        Returns:
+            True if the batch was written now; False if it was already committed.
+
+        Raises:
+            Fenced: a task with a higher owner epoch has claimed the slice, the task or the layout.
+            OffsetConflict: a slice's position is not the start of its range.
+            SinkError: the server did not commit, or its answer was lost. Claim again to find out.
+        """
+        task = f"connector {owner.connector} task {owner.task}"
+        with self.transaction(f"connector {owner.connector}", shared=True, also=task) as transaction:
+            if is_committed(transaction, owner, ranges):
+                return False
+            write(transaction)
+            advance(transaction, owner, ranges)
+        return True
+
+    @contextmanager
+    def transaction(self, lock: str, *, shared: bool = False, also: str = "") -> Iterator[PostgresTransaction]:
+        """One transaction under the advisory lock of a name, and with ``also`` under a second one, alone."""
+        with self._lock, told_as(SinkError, self.where), self._connection.transaction():
+            how = "_shared" if shared else ""
+            # Names, not numbers: the hash separates the locks of this product from those of others.
+            run(self._connection, f"SELECT pg_advisory_xact_lock{how}(hashtextextended(?, 848))", lock)
+            if also:
+                run(self._connection, "SELECT pg_advisory_xact_lock(hashtextextended(?, 848))", also)
+            yield PostgresTransaction(self._connection, self.where)
+
+    def close(self) -> None:
+        """Close the connection. A second call does nothing."""
+        with suppress(Exception):
+            self._connection.close()
+
+
+def connect(url: str, *, schema: str = "", password: str | None = None) -> psycopg.Connection:
+    """Open a connection in which each statement is a transaction unless one is begun; times are UTC.
+
+    Raises:
+        ConfigError: the driver is not installed, or the schema's name cannot be used.
+        SinkError: the server cannot be reached.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ConfigError("postgres", error.name, "a worker with connectgroup[postgres] installed") from error
+    milliseconds = round(BUSY_TIMEOUT_S * 1000)
+    options = {
+        "lock_timeout": milliseconds,
+        "idle_in_transaction_session_timeout": milliseconds,
+        # A server may be set to acknowledge commits before they are durable.
+        "synchronous_commit": "on",
+        "timezone": "UTC",
+        "datestyle": "ISO",
+        **({"search_path": schema} if schema else {}),
+    }
+    arguments: dict[str, Any] = {
+        "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        "connect_timeout": 10,
+        "tcp_user_timeout": milliseconds,
+        "fallback_application_name": "connectgroup",
+        **({"password": password} if password is not None else {}),
+    }
+    try:
+        return psycopg.connect(url, autocommit=True, **arguments)
+    except (psycopg.Error, OSError) as error:
+        raise SinkError(f"PostgreSQL: {_one_line(error)}; allowed: a server that accepts this connection") from error
+
+
+def where(connection: psycopg.Connection) -> str:
+    """Return the server and database of a connection, for errors; without the user and the password."""
+    info = connection.info
+    return f"PostgreSQL {info.host or 'local'}:{info.port}/{info.dbname}"
+
+
+def run(connection: psycopg.Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """Execute one statement, with ``?`` for values, and return its rows."""
+    # prepare=None: psycopg prepares a statement on the server once it has been executed five times.
+    cursor = connection.execute(_translated(statement), values if values else None)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+@contextmanager
+def told_as(error_class: type[SinkError | SourceError], place: str) -> Iterator[None]:
+    """Convert errors of the driver to an error of one line: what, where, what is allowed."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise error_class(
+            f"{place}: locked by another connection for more than {BUSY_TIMEOUT_S:g} s;"
+            " allowed: shorter write transactions"
+        ) from error
+    except psycopg.OperationalError as error:
+        raise error_class(f"{place}: {_one_line(error)}; allowed: a server that answers") from error
+    except psycopg.Error as error:
+        raise error_class(f"{place}: {_one_line(error)}; allowed: rows that fit the table") from error
+
+
+def _translated(statement: str) -> Any:
+    return statement.replace("%", "%%").replace("?", "%s") if "?" in statement else statement
+
+
+def _one_line(error: BaseException) -> str:
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    detail = getattr(getattr(error, "diag", None), "message_detail", None)
+    text = f"{primary} ({detail})" if primary and detail else primary or str(error)
+    return " ".join(text.split())[:300] or type(error).__name__

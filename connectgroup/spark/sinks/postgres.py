@@ -1,0 +1,194 @@
+"""The sink ``postgres``: writes rows to a table of a PostgreSQL database that also stores the offsets.
+
+Rows become visible with the transaction that checks the fencing tokens and advances the offsets
+(``dataplane.postgres_store``). They travel by COPY.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field, SecretStr
+
+from ...dataplane.columns import Column, Columns
+from ...dataplane.ownership import Owner, Range
+from ...dataplane.postgres_store import PostgresStore, PostgresTransaction
+from ...dataplane.sink import Sink
+from ...errors import ConfigError
+from .tables import TableSettings, missing_columns, no_table, plain_values, quoted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TYPES: Final = {
+    "BOOLEAN": "BOOLEAN",
+    "TINYINT": "SMALLINT",
+    "SMALLINT": "SMALLINT",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "FLOAT": "REAL",
+    "DOUBLE": "DOUBLE PRECISION",
+    "STRING": "TEXT",
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMPTZ",
+    "BINARY": "BYTEA",
+}
+_SCHEMA_NAMES: Final = "a name of letters, digits and _"
+_STAGE: Final = "connectgroup_stage"
+
+
+class PostgresSettings(TableSettings):
+    """Settings of the sink ``postgres``, each with the prefix ``sink.``."""
+
+    url: Annotated[
+        str, Field(description="a connection string of libpq, such as postgresql://user@host:5432/database")
+    ] = ""
+    password: Annotated[SecretStr | None, Field(description="the password, if not in libpq's password file")] = None
+    schema_: Annotated[
+        str, Field(alias="schema", description=f"{_SCHEMA_NAMES}; the first of the search path by default")
+    ] = ""
+
+    def model_post_init(self, context: Any) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: the name of the table or of the schema is not allowed.
+        """
+        super().model_post_init(context)
+        if self.schema_ and not re.fullmatch(r"[A-Za-z_]\w{0,62}", self.schema_, re.ASCII):
+            raise ConfigError("sink.schema", self.schema_, _SCHEMA_NAMES)
+
+
+class PostgresSink(Sink):
+    """Writes rows to a table of the database that stores the offsets: inserts, upserts or deletes."""
+
+    Settings = PostgresSettings
+
+    def __init__(self, settings: PostgresSettings, columns: Columns) -> None:
+        """Connect; create the table, or check its columns.
+
+        Raises:
+            ConfigError: the driver is not installed, or a setting names a column that does not exist.
+            SinkError: the server cannot be reached, or the table lacks a column of the source.
+        """
+        self._settings = settings
+        self._columns = settings.written(columns)
+        password = settings.password.get_secret_value() if settings.password else None
+        self._store = PostgresStore(settings.url, schema=settings.schema_, password=password)
+        try:
+            self._make_table()
+        except BaseException:
+            self._store.close()
+            raise
+
+    @classmethod
+    def create(cls, settings: PostgresSettings, columns: Columns) -> PostgresSink:
+        return cls(settings, columns)
+
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        return self._store.claim(owner, is_mine)
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        # Encode before the transaction: a claim waits for it.
+        names = [column.name for column in self._columns]
+        deleted = self._settings.delete_field
+        text = as_csv(rows.select([*names, deleted] if deleted else names)) if rows.num_rows else b""
+
+        def write(transaction: PostgresTransaction) -> None:
+            if not text:
+                return
+            if self._settings.insert_mode == "insert":
+                copy(transaction, self._settings.table, names, text)
+            else:
+                self._change(transaction, names, text)
+
+        return self._store.commit(owner, ranges, write)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _change(self, transaction: PostgresTransaction, names: Sequence[str], text: bytes) -> None:
+        """Upsert or delete by key. Of several rows with one key, the last one of the batch counts."""
+        table, keys, deleted = quoted(self._settings.table), self._settings.keys, self._settings.delete_field
+        key_list = ", ".join(map(quoted, keys))
+        flag = f", false AS {quoted(deleted)}" if deleted else ""
+        transaction.execute(
+            f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DROP AS"
+            f" SELECT {', '.join(map(quoted, names))}{flag} FROM {table} WITH NO DATA"
+        )
+        # The order of the rows of the batch.
+        transaction.execute(f"ALTER TABLE {_STAGE} ADD connectgroup_order BIGSERIAL")
+        copy(transaction, _STAGE, [*names, deleted] if deleted else names, text)
+        last = f"(SELECT DISTINCT ON ({key_list}) * FROM {_STAGE} ORDER BY {key_list}, connectgroup_order DESC) AS last"
+        same = " AND ".join(f"t.{quoted(key)} = last.{quoted(key)}" for key in keys)
+        if self._settings.insert_mode == "delete":
+            transaction.execute(f"DELETE FROM {table} AS t USING {last} WHERE {same}")
+            return
+        if deleted:
+            transaction.execute(f"DELETE FROM {table} AS t USING {last} WHERE {same} AND last.{quoted(deleted)}")
+        changed = [name for name in names if name not in keys]
+        update = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changed)
+        name_list = ", ".join(map(quoted, names))
+        transaction.execute(
+            f"INSERT INTO {table} ({name_list}) SELECT {name_list} FROM {last}"
+            + (f" WHERE {quoted(deleted)} IS NOT TRUE" if deleted else "")
+            + f" ON CONFLICT ({key_list}) DO "
+            + (f"UPDATE SET {update}" if update else "NOTHING")
+        )
+
+    def _make_table(self) -> None:
+        settings, table = self._settings, quoted(self._settings.table)
+        # One lock for all tasks: two that start at once must not both create the table.
+        with self._store.transaction(f"table {settings.schema_}.{settings.table}") as transaction:
+            found = transaction.execute(
+                "SELECT a.attname FROM pg_attribute a WHERE a.attrelid = to_regclass(?) AND a.attnum > 0"
+                " AND NOT a.attisdropped",
+                table,
+            )
+            if found:
+                for column in missing_columns(self._store.where, settings, [name for (name,) in found], self._columns):
+                    transaction.execute(f"ALTER TABLE {table} ADD COLUMN {_definition(column)}")
+                return
+            if not settings.auto_create:
+                raise no_table(self._store.where, settings)
+            parts = [_definition(column) for column in self._columns]
+            if settings.keys:
+                parts.append(f"PRIMARY KEY ({', '.join(map(quoted, settings.keys))})")
+            transaction.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
+
+
+def postgres_type(column: Column) -> str:
+    """Return the type of a column in PostgreSQL; structs, arrays and maps are JSONB."""
+    if column.type.startswith("DECIMAL("):
+        return column.type.replace("DECIMAL", "NUMERIC")
+    return _TYPES.get(column.type, "JSONB")
+
+
+def copy(transaction: PostgresTransaction, table: str, names: Sequence[str], text: bytes) -> None:
+    """Append rows of CSV to a table."""
+    columns = ", ".join(map(quoted, names))
+    statement: Any = f"COPY {quoted(table)} ({columns}) FROM STDIN WITH (FORMAT csv)"
+    with transaction.connection.cursor() as cursor, cursor.copy(statement) as stream:
+        stream.write(text)
+
+
+def as_csv(rows: pa.Table) -> bytes:
+    """Return rows as the CSV that COPY reads: null is an empty field, an empty text has quotes."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    rows = plain_values(rows)
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_binary(field.type):
+            texts = [None if value is None else "\\x" + value.hex() for value in rows.column(at).to_pylist()]
+            rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(rows, buffer, pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed"))
+    return buffer.getvalue()
+
+
+def _definition(column: Column) -> str:
+    return f"{quoted(column.name)} {postgres_type(column)}"

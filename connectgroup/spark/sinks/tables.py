@@ -1,0 +1,125 @@
+"""What the sinks into database tables share: settings with the names of Kafka Connect's JDBC sink, and row changes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from ...dataplane.columns import Column, Columns
+from ...dataplane.errors import SinkError
+from ...dataplane.settings import PluginSettings
+from ...dataplane.transform import listed
+from ...errors import NO_VALUE, ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE_NAMES: Final = "a name of letters, digits and _, not starting with connectgroup_ or sqlite_"
+_TABLE: Final = re.compile(r"(?!connectgroup_|sqlite_)[A-Za-z_]\w{0,62}", re.IGNORECASE | re.ASCII)
+InsertMode = Literal["insert", "upsert", "delete"]
+BOOLEANS: Final = "true, false"
+
+
+class TableSettings(PluginSettings):
+    """Settings of a sink that writes to a table, each with the prefix ``sink.``."""
+
+    table: Annotated[str, Field(description=TABLE_NAMES)]
+    insert_mode: Annotated[
+        InsertMode,
+        Field(description="insert, upsert, delete: what a row does to the row of the table that has its key"),
+    ] = "insert"
+    pk_fields: Annotated[str, Field(description="the columns of the key, separated by commas")] = ""
+    delete_field: Annotated[
+        str, Field(description="upsert: a boolean column; a row in which it is true deletes its key")
+    ] = ""
+    auto_create: Annotated[bool, Field(description=f"{BOOLEANS}: create the table if it is missing")] = True
+    auto_evolve: Annotated[bool, Field(description=f"{BOOLEANS}: add columns that the table lacks")] = False
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the table's name and the combination of mode, key and delete field.
+
+        Raises:
+            ConfigError: one of them is not allowed.
+        """
+        if not _TABLE.fullmatch(self.table):
+            raise ConfigError("sink.table", self.table, TABLE_NAMES)
+        if self.insert_mode == "insert":
+            for name, value in (("pk.fields", self.pk_fields), ("delete.field", self.delete_field)):
+                if value:
+                    raise ConfigError(f"sink.{name}", value, "nothing with sink.insert.mode insert")
+        elif not self.keys:
+            raise ConfigError("sink.pk.fields", NO_VALUE, f"columns, for sink.insert.mode {self.insert_mode}")
+        if self.insert_mode == "delete" and self.delete_field:
+            raise ConfigError("sink.delete.field", self.delete_field, "nothing with sink.insert.mode delete")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return listed(self.pk_fields)
+
+    def written(self, columns: Columns) -> Columns:
+        """Return the columns of the table among the columns of the rows.
+
+        Raises:
+            ConfigError: a column of the key or the delete field does not exist, or the latter is not boolean.
+        """
+        by_name = {column.name: column for column in columns}
+        for key in self.keys:
+            if key not in by_name:
+                raise ConfigError("sink.pk.fields", key, f"columns {', '.join(by_name)}")
+        if self.delete_field and getattr(by_name.get(self.delete_field), "type", None) != "BOOLEAN":
+            booleans = [column.name for column in columns if column.type == "BOOLEAN"]
+            raise ConfigError("sink.delete.field", self.delete_field, f"a boolean column: {', '.join(booleans)}")
+        if self.insert_mode == "delete":
+            return tuple(by_name[key] for key in self.keys)
+        return tuple(column for column in columns if column.name != self.delete_field)
+
+
+def missing_columns(where: str, settings: TableSettings, found: Sequence[str], columns: Columns) -> list[Column]:
+    """Return the columns to add to an existing table.
+
+    Args:
+        where: the database, for the error.
+        settings: the sink's settings.
+        found: the names of the table's columns.
+        columns: the columns that are written.
+
+    Raises:
+        SinkError: a column is missing, and ``auto.evolve`` is off.
+    """
+    known = {name.lower() for name in found}
+    missing = [column for column in columns if column.name.lower() not in known]
+    if missing and not settings.auto_evolve:
+        raise SinkError(
+            f"{where}: table {settings.table} has no column {missing[0].name}; allowed: a table with all columns of"
+            " the source, a name that is not taken, or sink.auto.evolve true"
+        )
+    return missing
+
+
+def no_table(where: str, settings: TableSettings) -> SinkError:
+    """Return the error for a missing table that must not be created."""
+    return SinkError(f"{where}: table {settings.table} does not exist; allowed: a table, or sink.auto.create true")
+
+
+def plain_values(rows: pa.Table) -> pa.Table:
+    """Return the rows with structs, arrays and maps as JSON text, and decimals as text."""
+    import pyarrow as pa
+
+    for at, field in enumerate(rows.schema):
+        values = rows.column(at)
+        if pa.types.is_nested(field.type):
+            texts = [None if value is None else json.dumps(value, default=str) for value in values.to_pylist()]
+            rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
+        elif pa.types.is_decimal(field.type):
+            rows = rows.set_column(at, field.name, values.cast(pa.string()))
+    return rows
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL expects it."""
+    return '"' + name.replace('"', '""') + '"'

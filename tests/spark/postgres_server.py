@@ -1,0 +1,108 @@
+"""A PostgreSQL server for tests: Debian's package, one process tree, its data in a temporary directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.consumer.broker import WITH_ITS_STARTER, free_ports
+
+from .conftest import wait
+
+
+class Unavailable(Exception):
+    """What this machine lacks; the reason for which tests are skipped."""
+
+
+def programs() -> Path:
+    """Return the directory of ``initdb`` and ``postgres``.
+
+    Raises:
+        Unavailable: PostgreSQL is not installed.
+    """
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = shutil.which("initdb") or (str(packaged[-1]) if packaged else None)
+    if found is None:
+        raise Unavailable("PostgreSQL is not installed; Debian's package is called postgresql")
+    return Path(found).resolve().parent
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[str]:
+    """A server for as long as the block lasts; yields its connection string.
+
+    Raises:
+        Unavailable: PostgreSQL is not installed, or cannot make its data directory.
+    """
+    binaries = programs()
+    # The server refuses to run as root.
+    user = None
+    if os.geteuid() == 0:
+        names = {entry.pw_name for entry in pwd.getpwall()}
+        user = "postgres" if "postgres" in names else "nobody"
+    with tempfile.TemporaryDirectory(prefix="connectgroup-postgres-") as scratch:
+        data = Path(scratch, "data")
+        data.mkdir(mode=0o700)
+        os.chmod(scratch, 0o755)
+        if user is not None:
+            entry = pwd.getpwnam(user)
+            os.chown(data, entry.pw_uid, entry.pw_gid)
+        made = subprocess.run(
+            [
+                binaries / "initdb",
+                "-D",
+                data,
+                "-U",
+                "test",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--no-sync",
+                "--no-locale",
+            ],
+            user=user,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        if made.returncode:
+            raise Unavailable(f"initdb failed: {made.stderr.strip()[-300:]}")
+        (port,) = free_ports(1)
+        server = [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
+        with (
+            Path(scratch, "log").open("wb") as log,
+            subprocess.Popen(
+                [*WITH_ITS_STARTER, *map(str, server)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                user=user,
+                cwd="/",
+                start_new_session=True,
+            ) as process,
+        ):
+            url = f"postgresql://test@127.0.0.1:{port}/postgres"
+            try:
+                wait(lambda: _answers(url) or process.poll() is not None)
+                if process.poll() is not None:
+                    raise Unavailable(f"postgres ended: {Path(scratch, 'log').read_text(errors='replace')[-500:]}")
+                yield url
+            finally:
+                assert process.stdin is not None
+                process.stdin.close()
+                process.wait()
+
+
+def _answers(url: str) -> bool:
+    import psycopg
+
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, connect_timeout=2):
+        return True
+    return False

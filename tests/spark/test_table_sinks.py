@@ -1,0 +1,206 @@
+"""The sinks into tables, SQLite and PostgreSQL: types, insert modes, tables created and evolved, errors."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.dataplane.columns import Column, Columns, from_ddl
+from connectgroup.dataplane.errors import SinkError
+from connectgroup.dataplane.sink import Sink
+from connectgroup.errors import ConfigError
+from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
+from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
+from connectgroup.testing.contracts.sink import every, owner, span
+
+COLUMNS = from_ddl("id INT, name STRING, gone BOOLEAN")
+AT = datetime.datetime(2024, 2, 29, 12, 30, 1, 500, datetime.UTC)
+
+
+class Database:
+    """One of the two databases: opens sinks on it, and reads it."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def sink(self, columns: Columns = COLUMNS, **settings: Any) -> Sink:
+        settings = {"table": "t"} | {key.replace("_", "."): value for key, value in settings.items()}
+        if self.place.startswith("postgresql"):
+            return PostgresSink.create(PostgresSettings.model_validate(settings | {"url": self.place}), columns)
+        return SqliteSink.create(SqliteSettings.model_validate(settings | {"path": self.place}), columns)
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        if self.place.startswith("postgresql"):
+            import psycopg
+
+            with psycopg.connect(self.place) as connection:
+                cursor = connection.execute(statement)
+                return list(cursor.fetchall()) if cursor.description else []
+        with sqlite3.connect(self.place) as connection:
+            return connection.execute(statement).fetchall()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Database]:
+    if request.param == "sqlite":
+        return lambda: Database(str(tmp_path / "out.db"))
+    url = request.getfixturevalue("database")
+    return lambda: Database(url)
+
+
+@pytest.fixture
+def base(database_of: Callable[[], Database]) -> Database:
+    return database_of()
+
+
+def write(sink: Sink, *batches: list[tuple[int, str | None, bool | None]]) -> None:
+    sink.claim(owner(1), every)
+    for at, batch in enumerate(batches):
+        ids, names, gone = zip(*batch, strict=True)
+        rows = pa.table(
+            {"id": pa.array(ids, pa.int32()), "name": pa.array(names, pa.string()), "gone": pa.array(gone, pa.bool_())}
+        )
+        assert sink.commit(owner(1), span(at, at + 1), rows) is True
+    sink.close()
+
+
+def test_upsert_keeps_the_last_row_of_each_key(base: Database) -> None:
+    sink = base.sink(insert_mode="upsert", pk_fields="id")
+    write(sink, [(1, "a", None), (2, "b", None), (1, "c", None)], [(2, None, True), (3, "d", None)])
+    assert base.query("SELECT id, name FROM t ORDER BY id") == [(1, "c"), (2, None), (3, "d")]
+
+
+def test_rows_with_the_delete_field_delete_their_key(base: Database) -> None:
+    sink = base.sink(insert_mode="upsert", pk_fields="id", delete_field="gone")
+    write(
+        sink,
+        [(1, "a", None), (2, "b", False), (3, "c", False)],
+        [(1, None, True), (2, None, True), (2, "again", False), (9, None, True), (4, "d", False), (4, None, True)],
+    )
+    assert base.query("SELECT * FROM t ORDER BY id") == [(2, "again"), (3, "c")]
+
+
+def test_delete_mode_deletes_by_key(base: Database) -> None:
+    write(base.sink(insert_mode="upsert", pk_fields="id,name"), [(1, "a", None), (2, "b", None)])
+    sink = base.sink(insert_mode="delete", pk_fields="id,name")
+    sink.claim(owner(2), every)
+    rows = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "x"], "gone": pa.nulls(2, pa.bool_())})
+    assert sink.commit(owner(2), span(1, 2), rows) is True
+    sink.close()
+    assert base.query("SELECT id, name FROM t") == [(2, "b")]
+
+
+def test_table_is_created_and_evolved_on_request(base: Database) -> None:
+    with pytest.raises(SinkError, match=r"table t does not exist; allowed: .* sink\.auto\.create true"):
+        base.sink(auto_create=False)
+    base.sink(from_ddl("id INT")).close()
+    with pytest.raises(SinkError, match=r"table t has no column name; allowed: .*sink\.auto\.evolve true"):
+        base.sink()
+    write(base.sink(auto_evolve=True), [(1, "a", True)])
+    assert base.query("SELECT id, name FROM t") == [(1, "a")]
+
+
+def test_every_type_reaches_the_database(base: Database) -> None:
+    columns = (
+        *from_ddl("b BOOLEAN, h SMALLINT, l BIGINT, d DOUBLE, f FLOAT, s STRING, day DATE, at TIMESTAMP"),
+        Column("raw", "BINARY"),
+        Column("n", "DECIMAL(10,2)"),
+        Column("nested", "STRUCT<X:INT>"),
+    )
+    rows = pa.table(
+        {
+            "b": [True, None, False],
+            "h": pa.array([-5, None, 1], pa.int16()),
+            "l": [1 << 40, None, 0],
+            "d": [0.5, None, 1.0],
+            "f": pa.array([0.25, None, 1.0], pa.float32()),
+            "s": ['a"b,\n\\', None, ""],
+            "day": [AT.date(), None, AT.date()],
+            "at": pa.array([AT, None, AT], pa.timestamp("us", "UTC")),
+            "raw": [b"\0\xff", None, b""],
+            "n": [decimal.Decimal("1.20"), None, decimal.Decimal("0.00")],
+            "nested": [{"x": 1}, None, {"x": None}],
+        }
+    )
+    sink = base.sink(columns)
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), span(0, 3), rows) is True
+    sink.close()
+    first, empty, last = base.query("SELECT * FROM t")
+    assert empty == (None,) * len(columns)
+    assert (last[5], bytes(last[8])) == ("", b"")
+    if base.place.startswith("postgresql"):
+        assert first == (
+            True,
+            -5,
+            1 << 40,
+            0.5,
+            0.25,
+            'a"b,\n\\',
+            AT.date(),
+            AT,
+            b"\0\xff",
+            decimal.Decimal("1.20"),
+            {"x": 1},
+        )
+    else:
+        assert first[5:] == ('a"b,\n\\', "2024-02-29", "2024-02-29 12:30:01.000500Z", b"\0\xff", "1.20", '{"x": 1}')
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"insert_mode": "upsert"}, r"sink\.pk\.fields: .*columns, for sink\.insert\.mode upsert"),
+        ({"insert_mode": "replace"}, r"sink\.insert\.mode: got 'replace'; allowed: insert, upsert, delete"),
+        ({"pk_fields": "id"}, r"sink\.pk\.fields: got 'id'; allowed: nothing with sink\.insert\.mode insert"),
+        ({"table": "connectgroup_x"}, r"sink\.table: got 'connectgroup_x'"),
+        ({"auto_evolve": "perhaps"}, r"sink\.auto\.evolve: got 'perhaps'; allowed: true, false"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_wrong_settings_are_refused_when_the_connector_is_put(
+    kind: str, settings: dict[str, str], message: str
+) -> None:
+    config = {"source": "files", "source.path": "/in", "source.format": "csv", "sink": kind, "sink.table": "t"}
+    place = {"sink.path": "/out"} if kind == "sqlite" else {"sink.url": "postgresql://x"}
+    with pytest.raises(ConfigError, match=message):
+        PipelineConnector("c", config | place | {f"sink.{k.replace('_', '.')}": v for k, v in settings.items()})
+
+
+def test_keys_that_are_no_columns_are_refused(base: Database) -> None:
+    with pytest.raises(ConfigError, match=r"sink\.pk\.fields: got 'nope'; allowed: columns id, name, gone"):
+        base.sink(insert_mode="upsert", pk_fields="nope")
+    with pytest.raises(ConfigError, match=r"sink\.delete\.field: got 'name'; allowed: a boolean column: gone"):
+        base.sink(insert_mode="upsert", pk_fields="id", delete_field="name")
+
+
+def test_row_that_violates_a_constraint_is_one_clear_line_and_changes_nothing(database: str) -> None:
+    base = Database(database)
+    base.query("CREATE TABLE t (id INT CHECK (id < 10), name TEXT, gone BOOLEAN)")
+    sink = base.sink()
+    sink.claim(owner(1), every)
+    rows = pa.table({"id": pa.array([1, 10], pa.int32()), "name": ["a", "b"], "gone": pa.nulls(2, pa.bool_())})
+    with pytest.raises(SinkError, match=r"^PostgreSQL .*violates check constraint.*; allowed: rows that fit") as error:
+        sink.commit(owner(1), span(0, 2), rows)
+    assert "\n" not in str(error.value)
+    assert base.query("SELECT count(*) FROM t") == [(0,)]
+    assert sink.commit(owner(1), span(0, 2), rows.slice(0, 1)) is True
+    sink.close()
+
+
+def test_server_that_cannot_be_reached_is_one_clear_line() -> None:
+    with pytest.raises(SinkError, match=r"^PostgreSQL: .*; allowed: a server that accepts this connection$"):
+        Database("postgresql://nobody:hunter2@127.0.0.1:1/none").sink()
+
+
+def test_password_is_in_no_text_of_the_settings() -> None:
+    settings = PostgresSettings.model_validate({"table": "t", "password": "hunter2"})
+    assert "hunter2" not in f"{settings!r} {settings}"
