@@ -121,6 +121,12 @@ class GroupMaxSizeReached(GroupError):
     code = 81
 
 
+class InconsistentGroupProtocol(GroupError):
+    """The group is of another type than the request, or of a type that the coordinator does not serve."""
+
+    code = 23
+
+
 class FencedMemberEpoch(GroupError):
     """The member epoch in the request does not match the epoch that the group has for the member.
 

@@ -161,13 +161,18 @@ async def tick(turns: int = 30) -> None:
         await asyncio.sleep(0)
 
 
+def served(coordinator: Coordinator, group_id: str = GROUP) -> Any:
+    """The group as the coordinator has it in memory; ``None`` if there is none."""
+    loaded = coordinator.shard.groups.loaded.get(group_id)
+    return None if loaded is None else loaded.state
+
+
 async def memory_is_log(coordinator: Coordinator, log: Log, group_id: str = GROUP) -> None:
     """D2, D8: what is served is what a restart would serve."""
     loaded = (await log.load(group_id))[group_id]
     assert not isinstance(loaded, LogError)
-    served = coordinator._groups.get(group_id)
-    stored = replay(group_id, loaded)
-    if served is None:
+    group, stored = served(coordinator, group_id), replay(group_id, loaded)
+    if group is None:
         assert not stored.exists
     else:
-        assert invariants.picture(served) == invariants.picture(stored)
+        assert invariants.picture(group) == invariants.picture(stored)

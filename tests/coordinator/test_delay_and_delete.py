@@ -14,7 +14,7 @@ from connectgroup.protocol.messages.describe import DeleteRequest, DeleteRespons
 from connectgroup.protocol.units import Unit
 from tests.worker.builders import settings
 
-from .builders import GROUP, Fault, FaultyLog, add, ask, beat, change, look, memory_is_log, send, serving
+from .builders import GROUP, Fault, FaultyLog, add, ask, beat, change, look, memory_is_log, send, served, serving
 
 
 async def delete(coordinator: Coordinator, *group_ids: str) -> dict[str, int]:
@@ -40,13 +40,13 @@ async def test_a_deleted_group_stays_deleted_and_a_new_one_is_a_later_one() -> N
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as coordinator:
         await change(coordinator, add(group_id="g"))
-        created_ms = coordinator._groups["g"].created_ms
+        created_ms = served(coordinator, "g").created_ms
         assert await delete(coordinator, "g") == {"g": 0}
     async with serving(MemoryLog(storage)) as coordinator:
         assert (await look(coordinator, "g")).error_code == GroupIdNotFound.code
-        coordinator._wall_clock_ms = lambda: created_ms - 1_000
+        coordinator.shard.groups.clock_ms = lambda: created_ms - 1_000
         await change(coordinator, add(group_id="g"))
-        assert coordinator._groups["g"].created_ms == created_ms + 1_000
+        assert served(coordinator, "g").created_ms == created_ms + 1_000
 
 
 async def test_there_is_a_limit_on_groups() -> None:
@@ -82,14 +82,14 @@ async def lose_b(coordinator: Coordinator) -> None:
     await ask(coordinator, beat("b"))
     for _ in range(3):
         for member_id in ("a", "b"):
-            current = coordinator._groups[GROUP].current(member_id)
+            current = served(coordinator, GROUP).current(member_id)
             await ask(coordinator, beat(member_id, current.epoch, frozenset(current.assigned)))
-    holder = next(iter(coordinator._groups[GROUP].holders.values()))[0]
+    holder = next(iter(served(coordinator, GROUP).holders.values()))[0]
     other = "b" if holder == "a" else "a"
     for _ in range(12):
         await asyncio.sleep(1)
-        await ask(coordinator, beat(other, coordinator._groups[GROUP].current(other).epoch))
-    assert coordinator._groups[GROUP].members.keys() == {other}
+        await ask(coordinator, beat(other, served(coordinator, GROUP).current(other).epoch))
+    assert served(coordinator, GROUP).members.keys() == {other}
 
 
 async def test_a_delay_ends_on_time_and_across_restarts(storage: MemoryStorage) -> None:
@@ -135,11 +135,11 @@ async def fence_one(coordinator: Coordinator) -> str:
     await ask(coordinator, beat("b"))
     for _ in range(4):
         for member_id in ("a", "b"):
-            current = coordinator._groups[GROUP].current(member_id)
+            current = served(coordinator, GROUP).current(member_id)
             await ask(coordinator, beat(member_id, current.epoch, frozenset(current.assigned)))
-    holder = coordinator._groups[GROUP].holders[Unit("c")][0]
+    holder = served(coordinator, GROUP).holders[Unit("c")][0]
     await ask(coordinator, beat(holder, 999))
-    assert coordinator._groups[GROUP].delays
+    assert served(coordinator, GROUP).delays
     return "b" if holder == "a" else "a"
 
 
@@ -153,7 +153,7 @@ async def test_a_delay_whose_end_cannot_be_stored_is_tried_again_with_patience(f
         log.faults.extend([fault] * 200)
         for _ in range(12):
             await asyncio.sleep(1)
-            group = coordinator._groups.get(GROUP)
+            group = served(coordinator, GROUP)
             if group is not None and group.exists:
                 await ask(coordinator, beat(other, group.current(other).epoch))
         assert log.appends - before < 30
@@ -166,11 +166,11 @@ async def test_a_delay_that_ends_while_the_coordinator_stands_still_waits_for_wh
     """F14: its deadline is in the log; to begin it anew would hold the work back for as long again."""
     async with serving(MemoryLog(), settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)) as coordinator:
         await lose_b(coordinator)
-        [key] = [key for key in coordinator._timers if key.kind is TimerKind.DELAY]
-        armed = coordinator._timers[key]
-        armed.look.cancel()
+        [key] = [key for key in coordinator.shard.timers.armed if key.kind is TimerKind.DELAY]
+        armed = coordinator.shard.timers.armed[key]
+        armed.check.cancel()
         await asyncio.sleep(armed.due_s - asyncio.get_running_loop().time() + 20)
-        coordinator._look(key)
+        coordinator.shard.timers.due(key)
         assert await waiting_ms(coordinator) != []
         await asyncio.sleep(1.1)
         assert await waiting_ms(coordinator) == []

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from connectgroup.coordinator import runtime
 from connectgroup.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidRequest,
     NotCoordinator,
 )
+from connectgroup.group.connect import group_type
 from connectgroup.group.connect.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.api import Response
@@ -268,7 +268,7 @@ def fault_in_the_rules(monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bo
             raise ZeroDivisionError("a bug in the rules")
         return outcome
 
-    monkeypatch.setattr(runtime, "step", broken)
+    monkeypatch.setattr(group_type, "step", broken)
 
 
 async def test_a_fault_in_the_rules_costs_one_answer_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +388,7 @@ async def test_response_without_a_record_waits_for_the_records_of_its_turn() -> 
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.gate = asyncio.Event()
-        turns = coordinator.turns
+        turns = coordinator.shard.turns
         writing = send(coordinator, beat("a"))
         reading = send(coordinator, DescribeRequest(group_ids=(GROUP,)))
         await asyncio.sleep(5)
@@ -396,4 +396,4 @@ async def test_response_without_a_record_waits_for_the_records_of_its_turn() -> 
         assert not reading.done()
         log.gate.set()
         await asyncio.gather(writing, reading)
-        assert coordinator.turns == turns + 1, "one turn, or this shows nothing"
+        assert coordinator.shard.turns == turns + 1, "one turn, or this shows nothing"

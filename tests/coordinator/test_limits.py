@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from connectgroup.coordinator import runtime
+from connectgroup.coordinator import dedup
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 
@@ -31,7 +31,7 @@ async def test_member_ids_that_are_refused_are_not_kept() -> None:
 
 async def test_member_ids_that_no_group_has_are_kept_up_to_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their last sequence is kept for twice the session timeout, in which any number of them may come."""
-    monkeypatch.setattr(runtime, "MAX_HEARD_OTHERS", 100, raising=False)
+    monkeypatch.setattr(dedup, "MAX_FORMER_SENDERS", 100)
     async with serving() as coordinator:
         await change(coordinator, add())
         await ask(coordinator, beat("a", sequence=10))
@@ -63,4 +63,4 @@ async def test_requests_for_unknown_groups_allocate_no_group() -> None:
         for number in range(3):
             await send(coordinator, DescribeRequest(group_ids=(f"nobody-{number}",)))
             await ask(coordinator, beat("a", 7, group_id=f"nobody-{number}"))
-        assert not coordinator._groups
+        assert not coordinator.shard.groups.loaded

@@ -37,9 +37,9 @@ async def test_a_member_that_speaks_again_in_the_very_turn_of_a_change_is_not_fe
             coordinator,
             beat("a", joined.member_epoch, NO_UNITS, sequence=sequences[2], rebalance_timeout_ms=60_000),
         )
-        turns = coordinator.turns
+        turns = coordinator.shard.turns
         answers = await asyncio.gather(changing, later, parked)
-        assert coordinator.turns == turns + 1, "one turn, or this shows nothing"
+        assert coordinator.shard.turns == turns + 1, "one turn, or this shows nothing"
         for answer in answers[1:]:
             assert isinstance(answer, HeartbeatResponse)
             assert answer.error_code == 0, answer.error_message

@@ -23,7 +23,21 @@ from connectgroup.protocol.records.base import Key, Kind
 from connectgroup.protocol.units import Unit
 from tests.worker.builders import settings
 
-from .builders import FaultyLog, add, ask, beat, change, look, memory_is_log, running, send, serving, task_list, tick
+from .builders import (
+    FaultyLog,
+    add,
+    ask,
+    beat,
+    change,
+    look,
+    memory_is_log,
+    running,
+    send,
+    served,
+    serving,
+    task_list,
+    tick,
+)
 
 C = frozenset({Unit("c")})
 
@@ -117,7 +131,7 @@ async def test_a_heartbeat_looked_at_again_and_parked_again_keeps_its_time() -> 
         parked = send(coordinator, beat("a", a.member_epoch, max_wait_ms=3000))
         for _ in range(2):
             await asyncio.sleep(1)
-            coordinator._groups["workers"].members_to_wake.add("a")
+            served(coordinator, "workers").members_to_wake.add("a")
             await ask(coordinator, beat("nobody", 7))
         assert not parked.done()
         await parked
@@ -202,7 +216,7 @@ async def test_a_member_id_with_a_lower_sequence_is_taken_again_after_a_while() 
         assert (await ask(coordinator, beat("a", sequence=1))).error_code == 0
         for number in range(1_500):
             await ask(coordinator, beat(f"other{number}", 7, sequence=1))
-        assert len(coordinator._heard) <= 3_000
+        assert len(coordinator.shard.dedup) <= 3_000
 
 
 # --------------------------------------------------------------------------------------------------
@@ -300,7 +314,7 @@ async def test_close_answers_everybody_and_cancels_every_timer() -> None:
     assert isinstance(described, DescribeResponse)
     assert described.groups[0].error_code == CoordinatorNotAvailable.code
     assert (await ask(coordinator, beat("a", epoch))).error_code == CoordinatorNotAvailable.code
-    assert not coordinator._timers
+    assert not coordinator.shard.timers.armed
     batches = len(log.storage.batches)
     await asyncio.sleep(60)
     assert len(log.storage.batches) == batches, "no timer fired"

@@ -52,11 +52,11 @@ async def test_a_coordinator_that_stood_still_expels_nobody_for_it() -> None:
     """F14, F15, D5: all its timers are due at once when it wakes, and what the members said is still unread."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
-        key = next(key for key in coordinator._timers if key.member_id == "a")
-        armed = coordinator._timers[key]
-        armed.look.cancel()
+        key = next(key for key in coordinator.shard.timers.armed if key.member_id == "a")
+        armed = coordinator.shard.timers.armed[key]
+        armed.check.cancel()
         armed.due_s -= 30
-        coordinator._look(key)
+        coordinator.shard.timers.due(key)
         await asyncio.sleep(5)
         assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
         await asyncio.sleep(6)

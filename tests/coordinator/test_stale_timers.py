@@ -38,6 +38,7 @@ from .builders import (
     look,
     memory_is_log,
     send,
+    served,
     serving,
     task_list,
     tick,
@@ -277,10 +278,10 @@ async def test_each_computing_member_has_its_own_rebalance_timeout() -> None:
             group_id=GROUP, member_id="a", member_epoch=0, group_epoch=prepared.group_epoch, error=1, message="no"
         )
         assert isinstance(await send(coordinator, failed), InstallResponse)
-        computation = coordinator._groups[GROUP].computation
+        computation = served(coordinator, GROUP).computation
         assert computation is not None
         assert (computation.member_id, computation.failures) == ("b", 1)
         await asyncio.sleep(3)
-        computation = coordinator._groups[GROUP].computation
+        computation = served(coordinator, GROUP).computation
         assert computation is not None
         assert (computation.member_id, computation.failures) == ("a", 2)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, NotCoordinator, UnsupportedAssignor
-from connectgroup.group.connect.handle import GroupRequest, handle, refusal
+from connectgroup.group.connect.handle import GroupRequest, error_response, handle
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, RestartRequest, entries, grouped
@@ -363,7 +363,7 @@ def test_describe_and_delete_answer_a_bad_group_id_with_invalid_group_id(group_i
 )
 def test_refusal_carries_the_error_where_the_response_type_has_it(request_: GroupRequest) -> None:
     """Two responses have one error for each group and none of their own."""
-    answer: Any = refusal(request_, NotCoordinator("another has taken over"))
+    answer: Any = error_response(request_, NotCoordinator("another has taken over"))
     unit_indices: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}
     inside = unit_indices.get(type(answer))
     for told in getattr(answer, inside) if inside else (answer,):

@@ -34,6 +34,7 @@ from tests.coordinator.builders import (
     look,
     memory_is_log,
     send,
+    served,
     serving,
     task_list,
     tick,
@@ -241,7 +242,7 @@ async def test_a_group_is_not_deleted_under_somebody_who_is_just_coming_in(first
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
-        made_ms = coordinator._groups[GROUP].created_ms
+        made_ms = served(coordinator, GROUP).created_ms
         await asyncio.sleep(1)
         log.gate = asyncio.Event()
         if fault:
@@ -271,7 +272,7 @@ async def test_a_group_is_not_deleted_under_somebody_who_is_just_coming_in(first
         else:
             assert (joined.error_code, deleted) == (0, 0)
             assert group.connectors == ()
-            assert coordinator._groups[GROUP].created_ms > made_ms
+            assert served(coordinator, GROUP).created_ms > made_ms
 
 
 async def test_a_group_with_work_that_waits_for_a_lost_worker_goes_with_all_its_timers() -> None:
@@ -282,15 +283,15 @@ async def test_a_group_with_work_that_waits_for_a_lost_worker_goes_with_all_its_
         for name in "ab":
             await ask(coordinator, beat(name))
         assert await delete(coordinator) == NonEmptyGroup.code
-        a = coordinator._groups[GROUP].holders[Unit("c")][0]
+        a = served(coordinator, GROUP).holders[Unit("c")][0]
         other = "ab".replace(a, "")
         for _ in range(4):
             await asyncio.sleep(3)
-            await ask(coordinator, beat(other, coordinator._groups[GROUP].current(other).epoch))
-        assert coordinator._groups[GROUP].delays.keys() == {a}
+            await ask(coordinator, beat(other, served(coordinator, GROUP).current(other).epoch))
+        assert served(coordinator, GROUP).delays.keys() == {a}
         await ask(coordinator, beat(other, -1))
         assert await delete(coordinator) == 0
-        assert not coordinator._timers
+        assert not coordinator.shard.timers.armed
         batches = len(log.storage.batches)
         await asyncio.sleep(120)
         assert len(log.storage.batches) == batches

@@ -35,6 +35,7 @@ from tests.coordinator.builders import (
     change,
     look,
     send,
+    served,
     serving,
     task_list,
     tick,
@@ -70,7 +71,7 @@ async def test_a_coordinator_whose_log_fails_to_close_still_answers_everybody() 
     with pytest.raises(LogError, match="went away"):
         await coordinator.close()
     assert (await answered(parked, 0.1)).error_code == CoordinatorNotAvailable.code
-    assert not coordinator._timers
+    assert not coordinator.shard.timers.armed
     await coordinator.close()
 
 
@@ -153,7 +154,11 @@ async def test_a_coordinator_that_steps_down_cancels_every_kind_of_timer() -> No
         log.faults.append("before")
         log.unreadable = True
         await ask(coordinator, beat("r", group_id="reading"))
-        assert {key.kind for key in coordinator._timers} >= {TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.COMPUTE}
+        assert {key.kind for key in coordinator.shard.timers.armed} >= {
+            TimerKind.SESSION,
+            TimerKind.REBALANCE,
+            TimerKind.COMPUTE,
+        }
         parked = send(coordinator, beat("t", group_id="thinking", client_assignors=offered, max_wait_ms=3000))
         await tick()
 
@@ -161,12 +166,12 @@ async def test_a_coordinator_that_steps_down_cancels_every_kind_of_timer() -> No
         assert (await ask(coordinator, beat("d"))).error_code == NotCoordinator.code
         log.unreadable = False
         await tick()
-        assert not coordinator._timers
+        assert not coordinator.shard.timers.armed
         assert (await answered(parked, 0.1)).error_code in {0, 20480, NotCoordinator.code}
         batches = len(log.storage.batches)
         await asyncio.sleep(600)
         assert len(log.storage.batches) == batches
-        assert not coordinator._timers
+        assert not coordinator.shard.timers.armed
 
 
 # --------------------------------------------------------------------------------------------------
@@ -202,8 +207,9 @@ async def test_after_whatever_came_and_went_the_timers_are_those_a_new_coordinat
     and after any run of joins, leaves, revocations and silence there is a timer for each thing that waits.
     """
     random = Random(seed)
-    async with serving(SqliteLog(tmp_path / "groups.sqlite"), settings(scheduled_delay_ms=3_000)) as coordinator:
-        timers = coordinator._timers = OfOneThread(coordinator._timers)
+    group_settings = settings(scheduled_delay_ms=3_000)
+    async with serving(SqliteLog(tmp_path / "groups.sqlite"), group_settings) as coordinator:
+        timers = coordinator.shard.timers.armed = OfOneThread(coordinator.shard.timers.armed)
         await change(coordinator, add())
         for _ in range(40):
             names = [f"m{number}" for number in range(5)]
@@ -229,13 +235,13 @@ async def test_after_whatever_came_and_went_the_timers_are_those_a_new_coordinat
                 await task
             await asyncio.sleep(random.choice([0, 0.5, 4, 11]) * random.random())
             await look(coordinator)
-            served = coordinator._groups["workers"]
-            now_ms = coordinator._wall_clock_ms()
-            wanted = {timer.key for timer in on_load(served, now_ms, coordinator._settings)}
+            group_served = served(coordinator)
+            now_ms = coordinator.shard.groups.clock_ms()
+            wanted = {timer.key for timer in on_load(group_served, now_ms, group_settings)}
             running = {armed.timer.key for armed in timers.values()}
             assert wanted <= running
             for key in running - wanted:
-                assert expire(served, key, now_ms, coordinator._settings).records == (), (
+                assert expire(group_served, key, now_ms, group_settings).records == (), (
                     f"{key} is left and would do harm"
                 )
         assert timers.changes > 100

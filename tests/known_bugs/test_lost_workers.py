@@ -15,6 +15,7 @@ from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.connect import Record
+from tests.coordinator.builders import served
 from tests.worker.builders import Actor, World, settings
 
 DELAY_MS = 30_000
@@ -54,7 +55,7 @@ def alive(world: World, number: int) -> int:
 
 async def removed(world: World, member_id: str) -> None:
     """Until the group has removed a member: not longer than a session."""
-    group = world.coordinator._groups["workers"]
+    group = served(world.coordinator, "workers")
     await world.until(lambda: member_id not in group.members, within=11, step=0.01)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from connectgroup.coordinator import runtime
+from connectgroup.group.connect import group_type
 from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.outcome import Outcome
@@ -75,7 +75,7 @@ def instead(place: Any, name: str, other: Any) -> Iterator[None]:
 @contextmanager
 def beside() -> Iterator[None]:
     """Meanwhile every simulated cluster has the model beside its coordinators."""
-    kind, playing, serving = DecidedAsTheModelDecides, cast(Any, cluster), cast(Any, runtime)
+    kind, playing, serving = DecidedAsTheModelDecides, cast(Any, cluster), cast(Any, group_type)
 
     def step(*given: Any, **named: Any) -> Any:
         return kind.newest.replay.step(*given, **named)

@@ -11,6 +11,7 @@ from typing import Any
 
 from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.coordinator.shard import Shard
 from connectgroup.errors import GroupError, LogError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
@@ -128,22 +129,35 @@ class WorkerNode(Node):
         return random.uniform(0, 0.02), random.uniform(0, 0.05)
 
 
-class WatchedCoordinator(Coordinator):
-    """The shipped one; after each turn somebody looks at it."""
+class WatchedShard(Shard):
+    """The shipped shard; the invariants are checked after each of its turns."""
 
     node: CoordinatorNode
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._decided: list[Any] = []
+        self._decide: Any = self.decisions.decide
+        self.decisions.decide = self._see_decision  # type: ignore[assignment,method-assign]
+
     async def _turn(self, commands: Any) -> None:
-        expired = [command for command in commands if command in self._expired.values()]
-        self._stepped: list[Any] = []
+        expired = [command for command in commands if command in self.timers.expired.values()]
+        self._decided = []
         await super()._turn(commands)
-        if any(command not in self._stepped for command in expired):
+        if any(command not in self._decided for command in expired):
             self.node.cluster.sometimes.reach("a message ended an expired timer of its own turn")
         self.node.cluster.watch.after_turn(self.node)
 
-    def _decide(self, command: Any, *rest: Any) -> Any:
-        self._stepped.append(command)
-        return super()._decide(command, *rest)
+    def _see_decision(self, command: Any, *rest: Any) -> None:
+        self._decided.append(command)
+        self._decide(command, *rest)
+
+
+class WatchedCoordinator(Coordinator):
+    """The shipped coordinator with a watched shard."""
+
+    shard_class = WatchedShard
+    shard: WatchedShard
 
 
 class CoordinatorNode(Node):
@@ -158,7 +172,7 @@ class CoordinatorNode(Node):
 
     async def _start(self) -> None:
         coordinator = WatchedCoordinator(self.log, self.cluster.settings, wall_clock_ms=self.cluster.wall_clock_ms)
-        coordinator.node = self
+        coordinator.shard.node = self
         while True:
             try:
                 await coordinator.start()

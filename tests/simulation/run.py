@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectgroup import fault_points as fault_point
-from connectgroup.coordinator import runtime
+from connectgroup.coordinator import intake
 
 from .cluster import Cluster
 from .invariants import Violation
@@ -87,7 +87,7 @@ def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: Storm) -> Resul
     with (
         cluster.watch.watching_the_rules(),
         _set(fault_point, "hook", rarely),
-        _set(runtime, "MAX_INPUTS_PER_TURN", cluster.setting.most_a_turn),
+        _set(intake, "MAX_INPUTS_PER_TURN", cluster.setting.most_a_turn),
     ):
         try:
             loop.run_until_complete(storm.play())

@@ -99,7 +99,7 @@ def _timer(storm: Storm, kind: TimerKind, victim: WorkerNode) -> tuple[float, fl
     rate = node.rate if storm.cluster.loop.drifts else 1.0
     armed = [
         (armed.due_s / rate, armed.timer.after_ms / 1000)
-        for key, armed in node.coordinator._timers.items()
+        for key, armed in node.coordinator.shard.timers.armed.items()
         if key.kind is kind and (kind is not TimerKind.SESSION or key.member_id == victim.member_id)
     ]
     # The newest: an earlier one is not of this fault's making.

@@ -7,6 +7,7 @@ belong in one batch of the log, and no response may be sent before that batch is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...errors import GroupError
@@ -23,11 +24,12 @@ from ...protocol.messages.describe import (
     Rebalance,
 )
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ...protocol.records.connect import MAX_MOVES, RebalanceRecord, Record
+from ...protocol.records.connect import MAX_MOVES, ComputationRecord, RebalanceRecord, Record
+from ..kernel.effects import Effect, Warn
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
 from . import validate
-from .computation import compute_timed_out, next_round, request_computation
+from .computation import compute_timed_out, next_round, request_computation, under_way
 from .connectors import update_connectors
 from .delete import delete
 from .describe import describe
@@ -83,10 +85,10 @@ def handle(
             case RestartRequest():
                 return restart_member(group, request, now_ms)
     except GroupError as error:
-        return Outcome(response=refusal(request, error))
+        return Outcome(response=error_response(request, error))
 
 
-def refusal(request: GroupRequest, error: GroupError) -> Response:
+def error_response(request: GroupRequest, error: GroupError) -> Response:
     """The response of the request's own type that carries the error."""
     code, message = error.code, str(error)
     match request:
@@ -165,7 +167,18 @@ def step(
         finish = finished(group, now_ms)
         _apply(group, finish)
         records += finish
-    return replace(outcome, records=tuple(records), timers=tuple(timers))
+    return replace(outcome, records=tuple(records), timers=tuple(timers), effects=_effects(group, records))
+
+
+def _effects(group: Group, records: Sequence[Record]) -> tuple[Effect, ...]:
+    """The effects of the records of a step, derived from the group after the step."""
+    if not any(isinstance(record, ComputationRecord) for record in records):
+        return ()
+    computation = under_way(group)
+    if computation is None or computation.member_id or not group.members:
+        return ()
+    message = f"no assignment for epoch {group.epoch}: {computation.error}"
+    return (Warn(group_id=group.group_id, epoch=group.epoch, message=message),)
 
 
 def _apply(group: Group, records: tuple[Record, ...]) -> None:

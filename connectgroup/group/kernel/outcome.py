@@ -1,12 +1,14 @@
-"""The result of a step: a response, the records that make it valid, and timers as values."""
+"""The result of a step as values: responses, the records that make them valid, timers and effects."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ...protocol.messages.api import Response
 from ...protocol.records.connect import Record
+from .effects import Effect
 from .timers import Timer
 
 R = TypeVar("R", bound=Response | None, covariant=True)
@@ -17,13 +19,19 @@ class Outcome(Generic[R]):
     """The result of one pure step.
 
     Attributes:
-        response: sent once ``records`` are durable; ``None`` for a timer.
+        response: the response to the request of this step, sent once ``records`` are durable. ``None`` for an input
+            that has no sender, and for a request that is parked until a later step responds to it.
         records: appended and applied in order, atomically.
-        timers: set or cancelled once the records are applied.
-        parks: the request may be parked, since the response contains nothing new to the member.
+        timers: set or cancelled once the records are durable.
+        parks: the request may be parked: ``response`` contains nothing new to its sender, or is ``None``.
+        parked_responses: responses to parked requests, by the sender of each (``registry.RequestTraits.sender``); sent
+            once ``records`` are durable. A sender without a parked request is ignored.
+        effects: performed once the records are durable.
     """
 
     response: R
     records: tuple[Record, ...] = ()
     timers: tuple[Timer, ...] = ()
     parks: bool = False
+    parked_responses: Mapping[str, Response] = field(default_factory=dict)
+    effects: tuple[Effect, ...] = ()

@@ -15,6 +15,11 @@ class TimerKind(StrEnum):
     COMPUTE = "compute"
     DELAY = "delay"
 
+    @property
+    def deadline_is_logged(self) -> bool:
+        """Whether the deadline is in the log: the timer never restarts with its full duration."""
+        return self is TimerKind.DELAY
+
 
 class TimerKey(NamedTuple):
     """One timer; setting a timer again replaces it.

@@ -133,6 +133,7 @@ class DescribedGroup:
     Attributes:
         rebalances: the last 100, oldest first.
         delayed: *(tagged)* delayed units that are assigned to no member, with the time left.
+        group_type: *(tagged)* the type of the group; empty if there is no such group.
     """
 
     error_code: int = 0
@@ -148,6 +149,7 @@ class DescribedGroup:
     connectors: tuple[DescribedConnector, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
     delayed: tuple[DelayedUnits, ...] = ()
+    group_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connectgroup.group.connect.state import Group
+from tests.coordinator.builders import served
 
 if TYPE_CHECKING:
     from ..cluster import Cluster, CoordinatorNode
@@ -72,7 +73,7 @@ class Calm:
             or cluster.disk.stalled is not None
             or cluster.disk.faults
             or cluster.disk.doubtful is not None
-            or node.coordinator._loading
+            or node.coordinator.shard.groups.loading
         ):
             return None
-        return node, node.coordinator._groups.get(cluster.durable.group_id)
+        return node, served(node.coordinator, cluster.durable.group_id)

@@ -11,6 +11,7 @@ from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import RebalanceRecord, Record
 from connectgroup.protocol.units import Unit
 from connectgroup.wire.record_codec import decode_record
+from tests.coordinator.builders import served
 from tests.group import invariants as whole
 
 from .base import Batch, Invariant
@@ -51,8 +52,8 @@ class ServedIsDurable(Invariant):
         coordinator = peer.coordinator
         if coordinator is None or peer.dead or peer.log.epoch != cluster.disk.storage.epoch or cluster.disk.doubtful:
             return
-        group = coordinator._groups.get(durable.group_id)
-        if group is None or coordinator._loading or coordinator._not_serving is not None:
+        group: Group = served(coordinator, durable.group_id)
+        if group is None or coordinator.shard.groups.loading or coordinator.shard.intake.not_serving is not None:
             return
         self._turns += 1
         if group.epoch != durable.epoch or group.target_epoch != durable.target_epoch:
@@ -74,7 +75,7 @@ class ServedIsDurable(Invariant):
         assert coordinator is not None
         if peer.log.epoch != self.cluster.disk.storage.epoch or not durable.exists:
             return
-        group = coordinator._groups.get(durable.group_id)
+        group = served(coordinator, durable.group_id)
         if group is None:
             self.broken("a group that is on the disk was not loaded")
         else:
@@ -224,6 +225,6 @@ class AllOrNothing(Invariant):
         assert coordinator is not None
         if peer.log.epoch != self.cluster.disk.storage.epoch or not durable.exists:
             return
-        group = coordinator._groups.get(durable.group_id)
+        group = served(coordinator, durable.group_id)
         if group is None or (group.epoch, group.members.keys()) != (durable.epoch, durable.members.keys()):
             self.broken("what was loaded is not what was acknowledged")

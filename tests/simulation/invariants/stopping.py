@@ -14,6 +14,7 @@ from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.connect import CurrentRecord
 from connectgroup.protocol.units import Unit, show
+from tests.coordinator.builders import served
 
 from .base import Invariant
 
@@ -53,8 +54,8 @@ class RevokedAtOnce(Invariant):
             return
         for group in changed:
             # Not a group that was dropped because its append failed.
-            if peer.coordinator._groups.get(group.group_id) is group:
-                for group_id, member_id in peer.coordinator._parked:
+            if served(peer.coordinator, group.group_id) is group:
+                for group_id, member_id in peer.coordinator.shard.parking.parked:
                     if group_id == group.group_id:
                         self._check(group, member_id, "while its heartbeat is parked")
 

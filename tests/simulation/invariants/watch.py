@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
-from connectgroup.coordinator import runtime
+from connectgroup.group.connect import group_type
 from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.current import Current
@@ -201,7 +201,7 @@ class Watch:
     @contextmanager
     def watching_the_rules(self) -> Iterator[None]:
         """Meanwhile each decision of a coordinator is an event."""
-        rules: Any = runtime
+        rules: Any = group_type
         right = rules.step
 
         @functools.wraps(right)

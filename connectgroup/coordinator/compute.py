@@ -1,0 +1,144 @@
+"""Server-side assignors: run off the event loop, with a time limit; each result re-enters the shard's queue.
+
+A computation runs in a thread of its own, so a plug-in that blocks delays neither the other groups nor the heartbeats
+of its own group. After the time limit the thread is abandoned and the computation counts as failed. An abandoned thread
+does not block the computation of the next group epoch, but the same epoch is not computed again while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from ..errors import ConnectGroupError
+from ..group.kernel.effects import Compute, Computed, Effect
+from ..group.registry import Registry
+from ..protocol.units import printable
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S: Final = 5.0
+"""Time limit of one call, in seconds: half a session timeout. Built-in assignors take milliseconds."""
+
+MAX_ABANDONED: Final = 8
+"""Maximum number of abandoned threads of one assignor; above it the assignor is not called until one returns."""
+
+Key = tuple[str, int, str]
+"""A computation: group id, group epoch, assignor."""
+
+
+class Effects:
+    """Performs the effects of a shard: computations, of which some are in progress or abandoned, and warnings."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        deliver: Callable[[Computed], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        *,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        """``deliver`` queues a result; ``spawn`` starts a background task of the shard; ``limit_s``: as ``LIMIT_S``."""
+        self.limit_s = limit_s
+        self._registry, self._deliver, self._spawn = registry, deliver, spawn
+        self._running: dict[Key, asyncio.Future[Any]] = {}
+        self._abandoned: set[Key] = set()
+        self._warned: dict[str, int] = {}
+
+    def perform(self, effect: Effect) -> None:
+        """Perform an effect. A computation that is in progress is not started twice."""
+        if isinstance(effect, Compute):
+            self._start(effect)
+        elif self._warned.get(effect.group_id) != effect.epoch:
+            self._warned[effect.group_id] = effect.epoch
+            logger.warning("group %s: %s", printable(effect.group_id), effect.message)
+
+    def _start(self, effect: Compute) -> None:
+        key = (effect.group_id, effect.epoch, effect.assignor)
+        if key in self._abandoned:
+            self._fail(effect, f"assignor {effect.assignor!r} has not returned from its call for epoch {effect.epoch}")
+        elif Counter(assignor for _, _, assignor in self._abandoned)[effect.assignor] >= MAX_ABANDONED:
+            self._fail(effect, f"assignor {effect.assignor!r} has not returned from {MAX_ABANDONED} earlier calls")
+        elif key not in self._running:
+            self._spawn(self._compute(key, effect))
+
+    def close(self) -> None:
+        """Abandon all computations."""
+        for call in self._running.values():
+            call.cancel()
+
+    async def _compute(self, key: Key, effect: Compute) -> None:
+        group_type = self._registry.get(effect.group_type)
+        assert group_type is not None, "the group is served"
+        call = asyncio.ensure_future(off_loop(f"assignor {effect.assignor}", partial(group_type.run_assignor, effect)))
+        self._running[key] = call
+        call.add_done_callback(partial(self._returned, key))
+        await asyncio.wait({call}, timeout=self.limit_s)
+        if not call.done():
+            self._abandoned.add(key)
+            late = f"assignor {effect.assignor!r} did not return within {self.limit_s:g} s"
+            logger.error(
+                "group %s: epoch %d: %s; its thread is abandoned", printable(effect.group_id), effect.epoch, late
+            )
+            self._fail(effect, late)
+        elif (error := call.exception()) is not None:
+            self._fail(effect, str(error) if isinstance(error, ConnectGroupError) else repr(error))
+        else:
+            self._deliver(_computed(effect, result=call.result()))
+
+    def _fail(self, effect: Compute, error: str) -> None:
+        self._deliver(_computed(effect, error=printable(error, most=500)))
+
+    def _returned(self, key: Key, call: asyncio.Future[Any]) -> None:
+        self._running.pop(key, None)
+        self._abandoned.discard(key)
+        if not call.cancelled():
+            call.exception()  # the result of an abandoned call is dropped, its exception as well
+
+
+def _computed(effect: Compute, *, result: Any = None, error: str = "") -> Computed:
+    return Computed(group_id=effect.group_id, epoch=effect.epoch, assignor=effect.assignor, result=result, error=error)
+
+
+async def off_loop(name: str, function: Callable[[], Any]) -> Any:
+    """Call a function in a daemon thread of that name and wait for its result.
+
+    A daemon thread: a plug-in that never returns must not prevent the coordinator from exiting.
+
+    Raises:
+        RuntimeError: the operating system cannot start a thread, so the function was not called (F36); or the function
+            raised ``SystemExit`` or the like.
+        Exception: the exception of the function.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def complete(value: Any, error: Exception | None) -> None:
+        if not result.done():
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+
+    def run() -> None:
+        value: Any = None
+        failure: Exception | None = None
+        try:
+            value = function()
+        except BaseException as error:
+            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            failure = error if plain else RuntimeError(f"{type(error).__name__}: {error}")  # type: ignore[assignment]
+        with contextlib.suppress(RuntimeError):  # the loop has closed: no caller waits
+            loop.call_soon_threadsafe(complete, value, failure)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise RuntimeError(f"{name} was not called: {error}") from error
+    return await result

@@ -1,0 +1,146 @@
+"""One command of a turn: whether it is decided now and for which group, and what its group's type decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation, StaleMemberEpoch
+from ..fault_points import fault_point
+from ..group.kernel.outcome import Outcome
+from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
+from ..group.registry import GroupType, Registry
+from ..protocol.messages.describe import DescribeRequest
+from ..protocol.units import printable
+from .command import Command, Describe, loading_error
+from .dedup import Dedup
+from .loading import Groups, Loaded
+from .parking import Parking
+from .timers import Timers
+from .turn import Turn
+
+
+class Decisions:
+    """Admits commands and has them decided."""
+
+    def __init__(
+        self, groups: Groups, registry: Registry, timers: Timers, parking: Parking, dedup: Dedup, max_groups: int
+    ) -> None:
+        """``max_groups``: maximum number of groups; the other arguments are the parts of the shard."""
+        self._groups, self._registry, self._timers = groups, registry, timers
+        self._parking, self._dedup, self._max_groups = parking, dedup, max_groups
+
+    def admit(self, command: Command, turn: Turn) -> Loaded | None:
+        """Return the group of the command, or ``None`` if the command was completed or is obsolete."""
+        if command.done:
+            return None
+        if isinstance(command.what, TimerKey) and not self._timers.take_expired(command):
+            return None
+        group = self._group_of(command)
+        if isinstance(group, GroupError):
+            command.refuse(group)
+            return None
+        if group is None or not command.traits.sender:
+            return group
+        if not command.arrived:
+            command.arrived = True
+            if self._dedup.is_late_copy(command.traits) and command.error_response is not None:
+                command.late = True
+                sequence = command.traits.sequence
+                error = StaleMemberEpoch(f"heartbeat {sequence} came after a later one; it changes nothing")
+                turn.responses.append((command, command.error_response(error)))
+                return None
+        replaced = self._parking.replaced_by(command)
+        if replaced is not None:
+            turn.responses.append(replaced)
+        return group
+
+    def _group_of(self, command: Command) -> Loaded | GroupError | None:
+        """The group of a command, new if the log has no such group; the error of the request; or ``None``: obsolete."""
+        group_id = command.group_id
+        error = self._groups.error(group_id)
+        if error is not None:
+            return error
+        if command.response is not None and fault_point("the coordinator is loading"):
+            return loading_error(group_id)
+        group = self._groups.loaded.get(group_id)
+        if command.response is None or (group is not None and isinstance(command.what, Describe)):
+            return group
+        if group is None or not group.state.exists:
+            if command.traits.creates_group and self._is_full():
+                return PolicyViolation(f"this coordinator has all of its {self._max_groups} groups")
+            # A deleted group keeps its state for its own type only.
+            return group if group is not None and _handles(group.group_type, command) else self._new(command)
+        if _handles(group.group_type, command):
+            return group
+        return InconsistentGroupProtocol(
+            f"group {printable(group_id)} is of type {group.group_type.name!r}, which does not handle this request"
+        )
+
+    def _new(self, command: Command) -> Loaded:
+        group_type = self._registry.owner(command.what) or self._registry.default
+        return Loaded(group_type, group_type.new(command.group_id))
+
+    def _is_full(self) -> bool:
+        loaded = self._groups.loaded
+        most = self._max_groups
+        return len(loaded) >= most and sum(group.state.exists for group in loaded.values()) >= most
+
+    # ---- the decision
+
+    def decide(self, command: Command, group: Loaded, turn: Turn) -> None:
+        """Have the group's type decide one input; add the outcome to the turn."""
+        request, repeated = command.traits, command.parked
+        if isinstance(command.what, Describe):
+            turn.responses.append((command, _described(command, command.what.request, group, self._groups.clock_ms())))
+            return
+        outcome = group.group_type.step(group.state, command.what, self._groups.clock_ms(), command.client)
+        if group.state.exists:
+            self._groups.loaded[request.group_id] = group
+        if outcome.records:
+            turn.records += outcome.records
+            turn.written.add(request.group_id)
+        turn.effects += outcome.effects
+        self._add_timers(outcome, repeated, turn)
+        for sender, reply in outcome.parked_responses.items():
+            turn.responses += [(parked, reply) for parked in self._parking.take(request.group_id, (sender,))]
+        if command.response is None:
+            return
+        response = outcome.response
+        if not repeated and getattr(response, "error_code", 0) != InvalidRequest.code:
+            self._dedup.record(request)
+        # A request that is parked without a response has none that could be sent at once.
+        at_once = outcome.parks and fault_point("a parked heartbeat is answered at once") and response is not None
+        if outcome.parks and request.sender and not at_once and (response is None or request.max_wait_ms > 0):
+            self._parking.park(command, response)
+            turn.parked.append(command)
+        else:
+            turn.responses.append((command, response))
+
+    def _add_timers(self, outcome: Outcome[Any], repeated: bool, turn: Turn) -> None:
+        # A parked request re-arms the session timer on arrival, not each time it is decided again.
+        timers = [
+            timer
+            for timer in outcome.timers
+            if not (repeated and isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION)
+        ]
+        turn.timers += timers
+        # A timer that expired while this input was queued is already a command of this turn. It must not fire after
+        # the input that cancelled or re-armed it, so it is removed now; it is re-armed only after the append. If the
+        # append fails, the group is reloaded, and ``on_load`` arms its timers.
+        for timer in timers:
+            self._timers.expired.pop(timer.key.identity, None)
+
+
+def _handles(group_type: GroupType, command: Command) -> bool:
+    return type(command.what) in group_type.request_types
+
+
+def _described(command: Command, request: DescribeRequest, group: Loaded, now_ms: int) -> Any:
+    """The description of a group, with the name of its type."""
+    try:
+        described = group.group_type.describe(group.state, request, now_ms)
+        return replace(described, group_type=group.group_type.name) if group.state.exists else described
+    except GroupError as error:
+        assert command.error_response is not None
+        return command.error_response(error)

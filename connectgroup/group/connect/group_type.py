@@ -1,0 +1,92 @@
+"""The group type ``connect``, as the coordinator's shard knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import GroupError
+from ...protocol.messages.api import Response
+from ...protocol.messages.assignment import InstallRequest, PrepareRequest
+from ...protocol.messages.common import RestartRequest
+from ...protocol.messages.connectors import UpdateConnectorsRequest
+from ...protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest
+from ...protocol.messages.heartbeat import HeartbeatRequest
+from ...protocol.records.connect import GROUP_TYPE, Record
+from ...protocol.units import JOIN_EPOCH
+from ..kernel.effects import Compute
+from ..kernel.outcome import Outcome
+from ..registry import Client, Input, RequestTraits
+from . import validate
+from .describe import describe
+from .handle import error_response, step
+from .settings import GroupSettings
+from .state import Group
+from .timers import on_load, session
+
+
+class ConnectGroupType:
+    """Worker groups of connectors and tasks: the ``registry.GroupType`` of type ``connect``."""
+
+    name = GROUP_TYPE
+    request_types: tuple[type, ...] = (
+        HeartbeatRequest,
+        PrepareRequest,
+        InstallRequest,
+        UpdateConnectorsRequest,
+        DeleteRequest,
+        RestartRequest,
+    )
+
+    def __init__(self, settings: GroupSettings) -> None:
+        """``settings``: for all groups of this type."""
+        self.settings = settings
+
+    def new(self, group_id: str) -> Group:
+        return Group(group_id)
+
+    def traits(self, request: Any) -> RequestTraits:
+        """A heartbeat re-arms the session timer of its sender when it arrives.
+
+        A join does not: it proves that the previous incarnation of its sender is dead. Otherwise a join that is
+        rejected and retried would keep the dead member in the group forever, with all units it owns.
+        """
+        match request:
+            case HeartbeatRequest(group_id=group_id, member_id=member_id, member_epoch=epoch):
+                return RequestTraits(
+                    group_id=group_id,
+                    sender=member_id,
+                    sequence=request.sequence,
+                    max_wait_ms=min(request.max_wait_ms, self.settings.max_park_ms),
+                    renews=session(group_id, member_id, self.settings) if epoch > JOIN_EPOCH else None,
+                    creates_group=epoch == JOIN_EPOCH,
+                )
+            case DeleteRequest(group_ids=(group_id,)):
+                return RequestTraits(group_id=group_id)
+            case _:
+                return RequestTraits(
+                    group_id=request.group_id, creates_group=isinstance(request, UpdateConnectorsRequest)
+                )
+
+    def step(self, group: Group, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+        return step(group, what, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
+
+    def apply(self, group: Group, record: Record) -> None:
+        group.apply(record)
+
+    def on_load(self, group: Group, now_ms: int) -> Outcome[None]:
+        return Outcome(response=None, timers=on_load(group, now_ms, self.settings))
+
+    def describe(self, group: Group, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+        """Describe a group.
+
+        Raises:
+            InvalidGroupId: the group id is invalid.
+        """
+        validate.group_id(group.group_id)
+        return describe(group, now_ms, only=request.connectors, task_configs=request.include_task_configs)
+
+    def error_response(self, request: Any, error: GroupError) -> Response:
+        return error_response(request, error)
+
+    def run_assignor(self, effect: Compute) -> Any:
+        return self.settings.server_assignors[effect.assignor](effect.input)

@@ -1,0 +1,59 @@
+"""Effects as values: work that a step requests and that must not run inside it.
+
+A step is pure. Plug-in code may block, raise, or never return, so a step only describes the call. The shard performs
+the effects of a step after its records are durable. The result of a computation re-enters the shard's queue as an
+input of the same group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Compute a target assignment with a server-side assignor.
+
+    Attributes:
+        group_id: the group.
+        group_type: the name of its type, which runs the assignor (``registry.GroupType.run_assignor``).
+        epoch: the group epoch of ``input``.
+        assignor: the name of the assignor.
+        input: the input of the assignor; the group type defines its class.
+    """
+
+    group_id: str
+    group_type: str
+    epoch: int
+    assignor: str
+    input: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """The result of a ``Compute``, an input of the group.
+
+    Attributes:
+        group_id, epoch, assignor: as in the effect.
+        result: the assignment, of a class that the group type defines; ``None`` if the computation failed.
+        error: why it failed, on one line; empty if it succeeded.
+    """
+
+    group_id: str
+    epoch: int
+    assignor: str
+    result: Any = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """Log a warning to the operator, once per group and epoch."""
+
+    group_id: str
+    epoch: int
+    message: str
+
+
+Effect = Compute | Warn

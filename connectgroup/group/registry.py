@@ -1,0 +1,155 @@
+"""Group types: what the coordinator's shard knows about a group.
+
+A shard queues, appends, parks and arms timers for groups of any type. Everything else is the group type's: its state,
+its requests, its rules. Each type is one object that implements ``GroupType``; ``Registry`` finds it by the name in
+``GroupRecord.group_type``, or by the class of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import GroupError
+from ..protocol.messages.api import Response
+from ..protocol.messages.describe import DescribedGroup, DescribeRequest
+from ..protocol.records.connect import Record
+from .kernel.effects import Compute
+from .kernel.outcome import Outcome
+from .kernel.timers import SetTimer
+
+
+class Client(NamedTuple):
+    """The client that sent a request; informational.
+
+    Attributes:
+        host: its network address.
+        client_id: the client id in the request header; empty if null.
+    """
+
+    host: str = ""
+    client_id: str = ""
+
+
+NO_CLIENT = Client()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTraits:
+    """What a shard must know about a request.
+
+    Attributes:
+        group_id: the group that the request is about.
+        sender: identifies the sender for parking and deduplication; usually the member id. At most one request of a
+            sender is parked in a group; a later request of the sender completes it. Empty: the request is not parked.
+            A request with a sender that fails because of the coordinator gets a retriable error.
+        sequence: the sender's monotonic request number; -1: the request is not deduplicated.
+        max_wait_ms: how long the request may be parked with a response.
+        renews: the timer that the arrival of the request re-arms if it is armed; ``None``: no timer.
+        creates_group: the request may create the group.
+    """
+
+    group_id: str
+    sender: str = ""
+    sequence: int = -1
+    max_wait_ms: int = 0
+    renews: SetTimer | None = None
+    creates_group: bool = False
+
+
+class GroupState(Protocol):
+    """The state of one group of any type."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def exists(self) -> bool:
+        """Whether records created this group. A group that was only looked up does not exist."""
+
+    @property
+    def members(self) -> Container[str]:
+        """The senders of requests that are members."""
+
+    @property
+    def members_to_wake(self) -> set[str]:
+        """Senders whose parked requests must be decided again; ``GroupType.apply`` adds, the shard clears."""
+
+
+Input = Any
+"""An input of a step: a request of ``request_types``, an expired ``TimerKey``, or a ``kernel.effects.Computed``."""
+
+
+class GroupType(Protocol):
+    """The rules of one type of group. Pure, except for ``run_assignor``."""
+
+    @property
+    def name(self) -> str:
+        """The value of ``GroupRecord.group_type``."""
+
+    @property
+    def request_types(self) -> tuple[type, ...]:
+        """The classes of the requests that this type handles."""
+
+    def new(self, group_id: str) -> Any:
+        """A group without records, a ``GroupState``; it does not exist."""
+
+    def traits(self, request: Any) -> RequestTraits:
+        """What the shard must know about a request of ``request_types``."""
+
+    def step(self, group: Any, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+        """Decide one input and apply the records of the outcome to the group.
+
+        A rejected request is a response, not an exception. An exception is a bug: the shard drops the group and loads
+        it again.
+        """
+
+    def apply(self, group: Any, record: Record) -> None:
+        """Apply one record of the log. Live requests and loading use the same function."""
+
+    def on_load(self, group: Any, now_ms: int) -> Outcome[None]:
+        """The timers to arm and the effects to perform after a group has been loaded; no records."""
+
+    def describe(self, group: Any, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+        """The description of a group, also of one that does not exist.
+
+        Raises:
+            GroupError: the group cannot be described.
+        """
+
+    def error_response(self, request: Any, error: GroupError) -> Response:
+        """The response of the request's own type that carries the error."""
+
+    def run_assignor(self, effect: Compute) -> Any:
+        """Run the assignor of an effect; return ``Computed.result``. Runs in a thread; may block and may raise."""
+
+
+class Registry:
+    """The group types that a coordinator serves."""
+
+    def __init__(self, group_types: Iterable[GroupType]) -> None:
+        """``group_types``: the first one describes groups that do not exist."""
+        self._types = {group_type.name: group_type for group_type in group_types}
+        self._owners: dict[type, GroupType] = {}
+        for group_type in self._types.values():
+            for request_type in group_type.request_types:
+                self._owners.setdefault(request_type, group_type)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the types, sorted."""
+        return tuple(sorted(self._types))
+
+    @property
+    def default(self) -> GroupType:
+        """The first type."""
+        return next(iter(self._types.values()))
+
+    def get(self, name: str) -> GroupType | None:
+        """The type of that name, or ``None``."""
+        return self._types.get(name)
+
+    def owner(self, request: object) -> GroupType | None:
+        """The first type that handles the request; a group that the request creates is of this type."""
+        return self._owners.get(type(request))
