@@ -41,7 +41,7 @@ class Intake:
         """Queue one request and return its response.
 
         Args:
-            what: a request of a registered type, or ``Describe()``.
+            what: a request of a registered type, or a ``Describe``.
             traits: what its type says about it.
             error_response: builds the response that carries an error.
             client: the client that sent it.

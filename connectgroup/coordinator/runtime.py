@@ -84,7 +84,7 @@ class Coordinator:
         client = Client(client_host, client_id)
         if isinstance(request, DescribeRequest):
             response: Any = DescribeResponse(
-                groups=tuple([await self._describe(each) for each in self._named(request)])
+                groups=tuple([await self._describe(request, each) for each in self._named(request)])
             )
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
@@ -105,12 +105,12 @@ class Coordinator:
         """The groups to describe: each once, however often it is named, since a description may take megabytes."""
         return tuple(dict.fromkeys(request.group_ids)) or self.shard.groups.group_ids()
 
-    async def _describe(self, group_id: str) -> DescribedGroup:
+    async def _describe(self, request: DescribeRequest, group_id: str) -> DescribedGroup:
         def refused(error: GroupError) -> DescribedGroup:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
 
         described: DescribedGroup = await self.shard.intake.submit(
-            Describe(), RequestTraits(group_id=group_id), refused
+            Describe(request), RequestTraits(group_id=group_id), refused
         )
         return described
 

@@ -9,7 +9,7 @@ all queued commands, so a thousand members that join together cost a few commits
 
 The shard knows no group type: ``group.registry`` says what it needs to know.
 
-Source: Kafka's ``CoordinatorRuntime``; design, "life of a heartbeat" and 3.9.
+Source: Kafka's ``CoordinatorRuntime``; PD-09.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ async def test_a_member_that_joins_before_there_is_a_target_hears_of_it_at_once(
     async with serving() as coordinator:
         asked = await ask(coordinator, beat("a", client_assignors=offered))
         assert asked.error_code == ComputeAssignment.code
+        await send(coordinator, PrepareRequest(group_id=GROUP, member_id="a", member_epoch=0))  # else b replaces a
         joined = await ask(coordinator, beat("b", client_assignors=offered))
         assert (joined.error_code, joined.member_epoch) == (0, 0)
         waiting = send(coordinator, beat("b", client_assignors=offered, max_wait_ms=3_000))
