@@ -26,8 +26,8 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"source": None}, "source: missing; allowed: files"),
-        ({"source": "kafka"}, "source: got 'kafka'; allowed: files"),
+        ({"source": None}, "source: missing; allowed: "),
+        ({"source": "nope"}, "source: got 'nope'; allowed: "),
         ({"source.path": ""}, "source.path: got ''; allowed: a directory"),
         ({"source.path": "in"}, "source.path: got 'in'; allowed: a directory, as an absolute path"),
         ({"sink.path": "../out.db"}, "sink.path: got '../out.db'; allowed: a database file"),
@@ -37,13 +37,13 @@ GOOD = {
         ({"source.max.bytes.per.batch": "10"}, "source.max.bytes.per.batch: got '10'; allowed: 1024 to 268435456"),
         ({"source.max.bytes.per.batch": "1 MB"}, "source.max.bytes.per.batch: got '1 MB'; allowed: 1024 to"),
         ({"trigger.ms": "0"}, "trigger.ms: got '0'; allowed: 10 to 3600000"),
-        ({"sink": "postgres"}, "sink: got 'postgres'; allowed: parquet, sqlite"),
+        ({"sink": "nope"}, "sink: got 'nope'; allowed: "),
         ({"sink.table": None}, "sink.table: missing; allowed: a name of letters"),
         ({"sink.table": "t; DROP TABLE x"}, "sink.table: got 't; DROP TABLE x'; allowed: a name of letters"),
         ({"sink.table": "connectgroup_offsets"}, "sink.table: got 'connectgroup_offsets'; allowed: a name of letters"),
         (
             {"sink": "parquet"},
-            "sink.table: unknown; allowed: sink.busy.timeout.ms, sink.path; sink.table is a setting of sink sqlite",
+            "sink.table is a setting of sink postgres and sink sqlite",
         ),
         ({"source.pth": "x"}, "source.pth: unknown; allowed: source.path (did you mean that?)"),
         ({"source_path": "x"}, "source_path: unknown; allowed: source.path (did you mean that?)"),

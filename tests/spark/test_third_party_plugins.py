@@ -104,9 +104,9 @@ def test_pipeline_runs_a_source_and_a_sink_of_another_distribution(table: Bench)
 def test_sources_and_sinks_are_listed_and_refused_by_name() -> None:
     assert {"files", "upper"} <= set(available("sources"))
     assert {"parquet", "sqlite", "sums"} <= set(available("sinks"))
-    with pytest.raises(ConfigError, match=r"source: got 'nope'; allowed: files, upper"):
+    with pytest.raises(ConfigError, match=r"source: got 'nope'; allowed: .*files.*upper"):
         load_source_class("nope")
-    with pytest.raises(ConfigError, match=r"sink: got 'nope'; allowed: .*sqlite, sums"):
+    with pytest.raises(ConfigError, match=r"sink: got 'nope'; allowed: .*sums"):
         load_sink_class("nope")
 
 

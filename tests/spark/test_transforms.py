@@ -149,7 +149,7 @@ def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"transforms": "a"}, r"transforms\.a\.type: got .*allowed: Cast, ExtractField, Filter, .*, sql"),
+        ({"transforms": "a"}, r"transforms\.a\.type: missing; allowed: Cast, ExtractField, Filter, .*, sql"),
         ({"transforms": "a,a"}, r"transforms: got 'a,a'; allowed: names"),
         ({"transforms.a.type": "Cast"}, r"transforms\.a\.type"),
         ({"transforms": "a", "transforms.a.type": "Nope"}, r"transforms\.a\.type: got 'Nope'; allowed: Cast, "),
@@ -160,7 +160,7 @@ def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:
         ),
         (
             {"transforms": "a", "transforms.a.type": "MaskField"},
-            r"transforms\.a\.fields: got .*allowed: fields, separated by commas",
+            r"transforms\.a\.fields: missing; allowed: fields, separated by commas",
         ),
         (
             {"transforms": "a", "transforms.a.type": "Cast", "transforms.a.spec": "x:int"},
