@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
 from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
-from .assign.sandbox import declaration_violation, describe
+from .assign.sandbox import declaration_violation, describe, location_in, location_of
 from .connector import Connector
 from .dataplane.sink import Sink
 from .dataplane.source import Source
@@ -130,7 +130,8 @@ def _load(found: EntryPoint, base: type[T]) -> type[T]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit: a module may run any code on import
-        raise PluginError(f"{_describe_entry_point(found)}: cannot be imported: {describe(error)}") from error
+        message = f"{_describe_entry_point(found)}: cannot be imported: {describe(error)}"
+        raise PluginError(message, location=location_in(error, found.module)) from error
     if not inspect.isclass(loaded) or not issubclass(loaded, base):
         raise PluginError(f"{_describe_entry_point(found)}: is not a subclass of {base.__name__}")
     missing = sorted(getattr(loaded, "__abstractmethods__", ()))
@@ -145,7 +146,8 @@ def _make(found: EntryPoint, cls: type[T]) -> T:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(f"{_describe_entry_point(found)}: cannot be made: {describe(error)}") from error
+        message = f"{_describe_entry_point(found)}: cannot be made: {describe(error)}"
+        raise PluginError(message, location=location_of(error, cls)) from error
 
 
 def _describe_entry_point(found: EntryPoint) -> str:

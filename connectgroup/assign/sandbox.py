@@ -45,6 +45,10 @@ AssignmentT = TypeVar("AssignmentT", bound=Assignment)
 ResultT = TypeVar("ResultT")
 
 
+_CALLERS = (__name__, "connectgroup.plugins")
+"""Modules that call plug-ins; a built-in plug-in has the same top-level package."""
+
+
 def run_assignor(assignor: Assignor[GroupT, AssignmentT, Any], group: GroupT) -> AssignmentT:
     """Run the assignor and validate its result.
 
@@ -128,12 +132,19 @@ def location_of(error: BaseException, plugin: object) -> str:
     fault.
     """
     kind = plugin if isinstance(plugin, type) else type(plugin)
-    package = kind.__module__.partition(".")[0]
+    return location_in(error, kind.__module__)
+
+
+def location_in(error: BaseException, plugin_module: str) -> str:
+    """Like ``location_of``, for the module of a plug-in that has no class because its import failed."""
+    package = plugin_module.partition(".")[0]
     found = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] == package and module != __name__:
+        if module.partition(".")[0] == package and module not in _CALLERS:
             found = f"{frame.f_code.co_filename}:{line}"
+    if not found and isinstance(error, SyntaxError) and error.filename:
+        found = f"{error.filename}:{error.lineno}"  # no line of the module has run
     return printable(found, most=300)
 
 

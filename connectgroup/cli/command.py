@@ -11,7 +11,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectGroupError
+from ..errors import ConnectGroupError, PluginError
 
 if TYPE_CHECKING:
     pass
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for a process ended by SIGPIPE
     except ConnectGroupError as error:
-        print(f"connectgroup: {error}", file=sys.stderr)
+        text = error.with_location() if isinstance(error, PluginError) else str(error)
+        print(f"connectgroup: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -39,7 +39,7 @@ def with_own_assignor(settings: GroupSettings) -> GroupSettings:
     try:
         own = server_assignor(name, limit_s=LIMIT_S)
     except (ConfigError, PluginError) as error:
-        logger.warning("group.remote.assignor: %s", error)
+        logger.warning("group.remote.assignor: %s", error.with_location() if isinstance(error, PluginError) else error)
         return settings
     return replace(settings, server_assignors={**settings.server_assignors, name: own})
 

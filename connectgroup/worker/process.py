@@ -23,7 +23,7 @@ from typing import Any
 from ..assign.sandbox import configure_assignor
 from ..config.worker import WorkerConfig
 from ..connector import Connector
-from ..errors import ConnectGroupError, TransportError
+from ..errors import ConnectGroupError, PluginError, TransportError
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -135,7 +135,8 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
         except Exception as error:
             # Not fatal: the tasks of this class will report the error; other tasks run.
             kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
-            logger.error("connector.class %s cannot be warmed up: %s%s", name, kind, error)
+            text = error.with_location() if isinstance(error, PluginError) else f"{kind}{error}"
+            logger.error("connector.class %s cannot be warmed up: %s", name, text)
 
 
 def _stop_with_supervisor(worker: Worker) -> None:

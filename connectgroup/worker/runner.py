@@ -12,9 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-import shutil
-import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +30,7 @@ from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, printable
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, deliver, off_loop, slices
+from .scratch import new_directory, remove_directory
 from .waiting import WakeUp, backoff_s
 
 logger = logging.getLogger(__name__)
@@ -84,7 +82,8 @@ class RunnerSettings:
     """Settings of a runner; times in seconds.
 
     Attributes:
-        scratch: parent of the tasks' directories, on local disk; used by this worker only.
+        scratch: parent of the tasks' directories, on local disk. It may be shared: each task gets a new directory,
+            and nothing else in it is removed.
         refresh_s: interval at which the owner of a connector polls its task configurations.
         retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
         retry_max_s: maximum back-off.
@@ -315,6 +314,7 @@ class TaskRunner:
         loop = asyncio.get_running_loop()
         grant, unit, epoch = run.grant, run.grant.unit, run.grant.owner_epoch
         failure: BaseException | None = None
+        scratch: Path | None = None
 
         def keep(error: BaseException) -> None:
             nonlocal failure
@@ -330,24 +330,24 @@ class TaskRunner:
             run.rows += rows
             self.rows += rows
 
-        scratch = self._settings.scratch / file_name(f"{unit}-{epoch}")
-        context = TaskContext(
-            unit=unit,
-            owner_epoch=epoch,
-            incarnation=grant.incarnation,
-            member_id=self._member_id,
-            scratch=scratch,
-            progress=on_progress,
-            failed=on_failed,
-        )
-
         # Each start and each stop is one thread call: a call costs a fraction of a millisecond, and where a hundred
         # tasks move together these calls add up to their downtime.
         def begin() -> Task:
+            nonlocal scratch
             connector = cls(unit.connector, own_settings(grant.connector_config))
-            scratch.mkdir(parents=True, exist_ok=True)
-            task = connector.task(grant.config, context)
+            scratch = new_directory(self._settings.scratch, f"{unit}-{epoch}")
+            context = TaskContext(
+                unit=unit,
+                owner_epoch=epoch,
+                incarnation=grant.incarnation,
+                member_id=self._member_id,
+                scratch=scratch,
+                progress=on_progress,
+                failed=on_failed,
+            )
+            task: Task | None = None
             try:
+                task = connector.task(grant.config, context)
                 task.start()
             except BaseException:
                 # The remains of a start that failed half-way must not continue to write. The error of the start
@@ -357,14 +357,13 @@ class TaskRunner:
                 raise
             return task
 
-        def end(task: Task) -> None:
+        def end(task: Task | None) -> None:
             try:
-                task.stop()
+                if task is not None:
+                    task.stop()
             finally:
-                try:
-                    scratch.rmdir()  # ten times as fast as rmtree, and most directories are empty
-                except OSError:
-                    shutil.rmtree(scratch, ignore_errors=True)
+                if scratch is not None:
+                    remove_directory(scratch)
 
         run.stop_error = None
         if run.stopping:
@@ -394,7 +393,8 @@ class TaskRunner:
         message = _line_of(run.grant, error) if error is not None else ""
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
-            failed = PluginError(message, location=location_of(error, cls) if cls is not None else "")
+            location = error.location if isinstance(error, PluginError) else ""
+            failed = PluginError(message, location=location or (location_of(error, cls) if cls is not None else ""))
             logger.error("%s failed: %s", run.grant.unit, failed.with_location())
         self._report(
             TaskStatus(
@@ -405,12 +405,6 @@ class TaskRunner:
                 message=message,
             )
         )
-
-
-def file_name(name: str) -> str:
-    """Convert a name to the name of one file: the result has no path separators, and distinct names stay distinct."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
-    return plain if name and plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
 
 
 def _check_tasks(connector: Connector, configs: list[dict[str, str]], most: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.errors import GroupIdNotFound, InvalidRequest, UnknownMemberId
+from connectgroup.errors import FencedMemberEpoch, GroupIdNotFound, InvalidRequest, UnknownMemberId
 from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.overlay import MAX_RESTART_REQUESTS
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.common import RestartRequest, RestartResponse, units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -170,6 +171,42 @@ def test_a_member_that_rejoins_without_having_left_is_requested_to_restart_again
     scene = three()
     request_restart(scene, "m2")
     assert scene.join("m2").restart
+
+
+@pytest.mark.parametrize("delay_ms", [0, DELAY_MS])
+@pytest.mark.parametrize("lost", ["fenced", "expired"])
+def test_restart_request_of_a_lost_member_is_repeated_when_it_joins_again(lost: str, delay_ms: int) -> None:
+    """It was lost before it received the request; the request survives a coordinator failover meanwhile."""
+    scene = three(delay_ms=delay_ms)
+    request_restart(scene, "m2")
+    if lost == "fenced":
+        assert scene.heartbeat("m2", 7).error_code == FencedMemberEpoch.code
+    else:
+        scene.expire(TimerKind.SESSION, "m2")
+    scene.reload()
+    ensure_computation(scene)
+    assert scene.join("m2").restart
+    assert {member.member_id: member.state for member in describe(scene.group).members}["m2"] == "RESTARTING"
+    leave_to_restart(scene, "m2")
+    assert not scene.join("m2").restart
+    assert scene.group.restart_requests == ()
+
+
+def test_restart_request_ends_with_a_leave() -> None:
+    """A member that leaves without an announced return has ended its process anyway."""
+    scene = three()
+    request_restart(scene, "m2")
+    scene.leave("m2")
+    assert not scene.join("m2").restart
+
+
+def test_restart_requests_of_members_that_never_join_again_are_bounded() -> None:
+    scene = three()
+    for number in range(MAX_RESTART_REQUESTS + 1):
+        scene.join(f"n{number}")
+        request_restart(scene, f"n{number}")
+        scene.expire(TimerKind.SESSION, f"n{number}")
+    assert scene.group.restart_requests == tuple(f"n{number}" for number in range(1, MAX_RESTART_REQUESTS + 1))
 
 
 def test_a_request_ends_when_the_worker_is_told_to_drain() -> None:

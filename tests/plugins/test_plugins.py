@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.cli.command import main
 from connectgroup.errors import ConfigError, PluginError
 from connectgroup.plugins import available, load_assignor, load_connector_class, load_listener
 from tests.distribution import make_distribution
@@ -154,7 +155,53 @@ def test_a_module_that_cannot_be_imported_is_one_line(install: Install, code: st
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("code", "value", "line"),
+    [
+        ("import os\n\n1 / 0\n", ":Any", 3),
+        ("import json\njson.loads('no')\n", ":Any", 2),
+        ("import os\ndef\n", ":Any", 2),
+        ("class Fails:\n    pass\n", ":Missing", None),
+    ],
+)
+def test_failed_import_is_located_in_the_plug_ins_own_code(
+    install: Install, tmp_path: Path, code: str, value: str, line: int | None
+) -> None:
+    """File and line are for the log; the message may be sent to other machines."""
+    install("bad", "connectgroup.listeners", code=code, ears=value)
+    with pytest.raises(PluginError, match="cannot be imported") as caught:
+        load_listener("ears")
+    file = Path(caught.value.location.rpartition(":")[0]).name
+    assert (file, caught.value.location.rpartition(":")[2]) == (("bad_code.py", str(line)) if line else ("", ""))
+    assert "bad_code.py:" not in str(caught.value)
+
+
+def test_failed_constructor_is_located_in_the_plug_ins_own_code(install: Install) -> None:
+    code = """
+from connectgroup.listener import WorkerRebalanceListener
+
+class Ears(WorkerRebalanceListener):
+    def __init__(self):
+        self.heard = {}["nothing"]
+"""
+    install("bad", "connectgroup.listeners", code=code, ears=":Ears")
+    with pytest.raises(PluginError, match="cannot be made: KeyError") as caught:
+        load_listener("ears")
+    assert caught.value.location.endswith("bad_code.py:6")
+
+
 def test_an_abstract_connector_names_what_it_lacks(install: Install) -> None:
     install("work", "connectgroup.connectors", half=":Half")
     with pytest.raises(PluginError, match=r"connector 'half' .*: is abstract; missing: task$"):
         load_connector_class("half")
+
+
+def test_command_prints_the_location_of_a_plug_in_that_cannot_be_imported(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("bad", "connectgroup.listeners", code="import os\n1 / 0\n", ears=":Any")
+    assert main(["worker", "--group", "g", "--coordinator", "127.0.0.1:1", "--listener", "ears"]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be imported: ZeroDivisionError" in error
+    assert error.endswith("bad_code.py:2)\n")
+    assert error.count("\n") == 1

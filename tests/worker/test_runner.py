@@ -10,9 +10,12 @@ from typing import ClassVar
 import pytest
 
 from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.errors import PluginError
 from connectgroup.member.actions import Grant
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.runner import RunnerSettings, TaskRunner, file_name
+from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.scratch import file_name
 
 from .virtual_time import Gate
 
@@ -67,6 +70,80 @@ async def test_hung_stop_of_an_earlier_grant_does_not_delay_a_later_one(tmp_path
         assert Stuck.stops == 2
     finally:
         Stuck.gate.open()
+
+
+class WritingTask(Task):
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+
+    def start(self) -> None:
+        Writing.directories.append(self.scratch)
+        (self.scratch / "kept").write_text("by the task")
+
+    def stop(self) -> None:
+        pass
+
+
+class Writing(Connector):
+    """Its tasks write a file to their scratch directory."""
+
+    directories: ClassVar[list[Path]] = []
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        return [{}]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return WritingTask(context.scratch)
+
+
+async def test_files_of_others_in_a_shared_scratch_directory_are_kept(tmp_path: Path) -> None:
+    """An embedder may share the directory, and may have used any name in it."""
+
+    async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
+        raise AssertionError("no connector runs here")
+
+    foreign = tmp_path / "c-0-5" / "kept"
+    foreign.parent.mkdir()
+    foreign.write_text("by the embedder")
+    status: asyncio.Queue[TaskStatus] = asyncio.Queue()
+    Writing.directories.clear()
+    runner = TaskRunner(
+        "a",
+        RunnerSettings(scratch=tmp_path),
+        load_class=lambda name: Writing,
+        publish=publish,
+        report=status.put_nowait,
+    )
+    await runner.start([Grant(unit=UNIT, owner_epoch=5)])
+    await status.get()
+    [directory] = Writing.directories
+    assert (directory / "kept").read_text() == "by the task"
+    await runner.stop(frozenset({UNIT}))
+    assert foreign.read_text() == "by the embedder"
+    assert not directory.exists()
+
+
+async def test_failed_import_of_a_connector_class_is_logged_with_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The status, which is sent to the group, has the message only."""
+
+    async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
+        raise AssertionError("no connector runs here")
+
+    def load(name: str) -> type[Connector]:
+        raise PluginError("connector 'c': cannot be imported: KeyError: 'x'", location="/plugins/c.py:7")
+
+    statuses: asyncio.Queue[TaskStatus] = asyncio.Queue()
+    runner = TaskRunner(
+        "a", RunnerSettings(scratch=tmp_path), load_class=load, publish=publish, report=statuses.put_nowait
+    )
+    await runner.start([Grant(unit=UNIT, owner_epoch=5)])
+    status = await statuses.get()
+    await runner.stop(frozenset({UNIT}))
+    [line] = [record.getMessage() for record in caplog.records if "cannot be imported" in record.getMessage()]
+    assert line.endswith("(at /plugins/c.py:7)")
+    assert "/plugins" not in status.message
 
 
 def test_file_names_are_unique_and_stay_in_their_directory() -> None:

@@ -297,9 +297,9 @@ def _join(
         host=request.host,
         client_id=printable(client_id, most=MAX_NAME_BYTES),
         joined_epoch=known.joined_epoch if known is not None else 0,
-        restart_requested=known is not None
-        and known.restart_requested
-        and not group.current(member_id).temporarily_left,
+        restart_requested=member_id in group.restart_requests
+        if known is None
+        else known.restart_requested and not group.current(member_id).temporarily_left,
     )
     waiting = delay.delays_for(overlay, member)
     temporarily = f"{member_id} came back" if waiting else ""

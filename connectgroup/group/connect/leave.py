@@ -72,7 +72,10 @@ def remove_member(
         lost: the member did not announce its leave, so its units may be delayed for it (``delay``).
         returns: the member left and announced that it joins again: its units are delayed for it.
     """
-    overlay.bump(cause)
+    member = overlay.member(member_id)
+    # A lost member may not have received the request; a member that leaves ends its process anyway.
+    unserved = lost and member is not None and member.restart_requested and not member.draining
+    overlay.bump(cause, restart_request=member_id if unserved else "")
     kept = delay.delay_units(overlay, member_id, settings, returns=returns) if lost or returns else ()
     overlay.forget_member(member_id)
     return (*timing.cancel_member(overlay.group.group_id, member_id), *kept, *ensure_computation(overlay, settings))

@@ -29,6 +29,9 @@ from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import NOTHING, Current
 from .state import NO_TARGET, Group, Target
 
+MAX_RESTART_REQUESTS = 100
+"""Restart requests of lost members that a group keeps; the oldest is dropped. Some members never join again."""
+
 
 class Overlay:
     """A group overlaid with the records of the current step.
@@ -248,11 +251,14 @@ class Overlay:
         """The group epoch after ``bump`` is called in this step."""
         return self.epoch if self._bumped else self.epoch + 1
 
-    def bump(self, cause: str) -> None:
+    def bump(self, cause: str, *, restart_request: str = "") -> None:
         """Advance the group epoch: a new assignment is needed (KIP-848, the causes listed under "Group Epoch").
 
         Several causes in one step share one epoch. Causes that arrive before a target assignment has been installed for
         the last epoch are added to that rebalance, since one computation covers them all.
+
+        Args:
+            restart_request: a lost member whose restart an operator has requested; kept until the member joins again.
         """
         last = self._rebalance
         unanswered = last is not None and last.epoch > self.target_epoch
@@ -263,7 +269,17 @@ class Overlay:
             # A group created again under the id of a deleted group must have a later creation time, even if the clock
             # was set back: its tokens must be higher, and they count seconds (``TaskContext.token``).
             created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1_000)
-            self.write(GroupRecord(group_id=self.group.group_id, epoch=self.epoch + 1, created_ms=created_ms))
+            requests = [each for each in self.group.restart_requests if self.member(each) is None]
+            if restart_request:
+                requests = [*requests, restart_request][-MAX_RESTART_REQUESTS:]
+            self.write(
+                GroupRecord(
+                    group_id=self.group.group_id,
+                    epoch=self.epoch + 1,
+                    created_ms=created_ms,
+                    restart_requests=tuple(requests),
+                )
+            )
             if self.epoch - HISTORY in self.group.rebalances:
                 self.forget(Kind.REBALANCE, str(self.epoch - HISTORY))
         causes = (*last.causes, cause) if last is not None and unanswered else (cause,)

@@ -1,8 +1,10 @@
 """Restart of a worker by an operator: the member stops its units, leaves, and joins again under the same member id.
 
 The request is part of the member's record, so that it survives a coordinator failover, and is repeated in every
-heartbeat response until the member leaves. The leave announces that the member returns, so its units are delayed for it
-(``leave``, ``delay``): each stops once and starts once, on the same worker.
+heartbeat response until the member leaves. If the member is lost instead (fenced, or its session expired), it may not
+have received the request: the group's record keeps the request until a member of that id joins again. The leave
+announces that the member returns, so its units are delayed for it (``leave``, ``delay``): each stops once and starts
+once, on the same worker.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ class Group:
         self.group_id = group_id
         self.epoch = 0
         self.created_ms = 0
+        self.restart_requests: tuple[str, ...] = ()
         self.members: dict[str, MemberRecord] = {}
         self.target_epoch = 0
         self.target_assignor = ""
@@ -124,6 +125,7 @@ class Group:
             case GroupRecord():
                 self.epoch = record.epoch
                 self.created_ms = record.created_ms
+                self.restart_requests = record.restart_requests
             case MemberRecord():
                 self._forget_instance(record.member_id)
                 self.members[record.member_id] = record

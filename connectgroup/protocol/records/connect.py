@@ -65,12 +65,17 @@ class GroupRecord:
 
     ``created_ms`` is the coordinator's wall clock at that time, the same in all later records: a group whose log was
     lost starts again at epoch 1, and this field distinguishes it from the one before.
+
+    Attributes:
+        restart_requests: *(tagged)* ids of lost members that an operator has asked to restart; each request is repeated
+            when the member joins again.
     """
 
     group_id: str
     epoch: int
     group_type: str = GROUP_TYPE
     created_ms: int = 0
+    restart_requests: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
