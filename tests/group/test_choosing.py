@@ -53,21 +53,6 @@ def test_an_assignor_whose_versions_do_not_overlap_is_passed_over() -> None:
     assert select_assignor(members) == "y"
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        pytest.param(ranges(A=(1, 2), B=(3, 4)), id="apart"),
-        pytest.param(ranges(A=(1, 5), B=(1, 2), C=(3, 5)), id="B and C apart, both within A"),
-        pytest.param([member("A", info("x")), member("B", info("y"))], id="nothing in common"),
-        pytest.param([member("A", info("x", 1, 1)), member("B", info("x", 2, 2), info("y"))], id="versions or names"),
-    ],
-)
-def test_cn_02_no_version_in_common(members: list[MemberRecord]) -> None:
-    """CN-02: "ClientAssignors' version range must overlap with the other members in the group." """
-    with pytest.raises(UnsupportedAssignor):
-        select_assignor(members)
-
-
 # ---- which member
 
 
@@ -129,17 +114,6 @@ def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each()
     assert scene.group.target("B").version == 4
 
 
-def test_cn_02_a_joiner_that_nobody_could_work_with_is_refused() -> None:
-    """CN-02: the joiner gets UNSUPPORTED_ASSIGNOR; the group is as before."""
-    scene = Scene(settings=settings())
-    scene.join("A", info("a", 1, 2))
-    assert scene.join("B", info("a", 3, 4)).error_code == UnsupportedAssignor.code
-    assert scene.join("B", info("b", 1, 2)).error_code == UnsupportedAssignor.code
-    assert list(scene.group.members) == ["A"]
-    assert scene.join("B", info("a", 2, 4)).error_code in (0, ComputeAssignment.code)
-    assert list(scene.group.members) == ["A", "B"]
-
-
 def test_cn_02_a_member_that_lists_none_does_not_let_two_in_that_cannot_work_together() -> None:
     """They would be left alone with each other when it goes, and its leaving, or its death, could not be handled."""
     scene = Scene(settings=settings())
@@ -149,17 +123,6 @@ def test_cn_02_a_member_that_lists_none_does_not_let_two_in_that_cannot_work_tog
     assert refused.error_code == UnsupportedAssignor.code
     scene.expire(TimerKind.SESSION, "C")
     assert list(scene.group.members) == ["A"]
-
-
-def test_cn_02_an_update_that_nobody_could_work_with_is_refused() -> None:
-    """The same for a member that is in already."""
-    scene = Scene(settings=settings())
-    scene.join("A", info("a", 1, 2))
-    scene.join("B", info("a", 2, 4))
-    before = scene.group.members["B"]
-    epoch = scene.current("B").epoch
-    assert scene.heartbeat("B", epoch, assignors=(info("a", 3, 4),)).error_code in (UnsupportedAssignor.code, 42)
-    assert scene.group.members["B"] == before
 
 
 def test_somebody_lists_none_so_the_coordinator_computes() -> None:
@@ -186,36 +149,6 @@ def test_whoever_computed_last_is_asked_again() -> None:
 
 
 # ---- what makes a new target necessary
-
-
-def test_cn_10_a_reason_or_metadata_asks_for_a_rebalance() -> None:
-    """CN-10, causes 2 and 3 of the source; what is null, or the same again, is no change."""
-    scene = Scene.at_rest(settings(), epoch=1, connectors={}, members={})
-    scene.join("A", info("a", 0, 2))
-    scene.prepare("A", 0)
-    scene.install_members("A", 0, 2, InstalledMember(member_id="A"))
-    assert scene.heartbeat("A", 0, UNASSIGNED, full=True, assignors=(info("a", 0, 2),)).member_epoch == 2
-    said: list[tuple[AssignorInfo, ...] | None] = [
-        None,
-        (info("a", 0, 2),),
-        (info("a", 0, 2, reason=1),),
-        (info("a", 0, 2, reason=1),),
-        None,
-        (info("a", 0, 2, reason=1, metadata=b"load 3"),),
-        (info("a", 0, 2, 1, reason=1, metadata=b"load 3"),),
-        (info("a", 0, 3, 1, reason=1, metadata=b"load 3"),),
-        (info("b"), info("a", 0, 3, 1, reason=1, metadata=b"load 3")),
-        (info("a", 0, 3, 1, reason=1, metadata=b"load 3"), info("b")),
-    ]
-    epochs = []
-    for assignors in said:
-        scene.heartbeat("A", 2, assignors=assignors)
-        epochs.append(scene.group.epoch)
-    assert epochs == [2, 2, 3, 3, 3, 4, 5, 6, 7, 8]
-    last = scene.group.latest_rebalance
-    assert last is not None
-    assert last.causes[:2] == ("A: a asks for a rebalance (reason 1)", "A changed its assignors' metadata")
-    assert "A changed its assignors" in last.causes
 
 
 def test_a_timeout_or_an_address_is_no_reason_to_rebalance() -> None:

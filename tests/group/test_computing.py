@@ -11,16 +11,13 @@ import pytest
 
 from connectgroup.errors import (
     ComputeAssignment,
-    FencedMemberEpoch,
-    GroupIdNotFound,
     InvalidAssignment,
     PluginError,
-    StaleGroupEpoch,
     UnknownMemberId,
 )
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.timers import compute, on_load
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
     InstalledMember,
@@ -31,13 +28,12 @@ from connectgroup.protocol.messages.common import ConnectorTasks, grouped
 from connectgroup.protocol.records.connect import ComputationRecord, MemberState
 from connectgroup.protocol.units import Unit, Units
 
-from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, names, settings, tasks, told
+from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, settings, tasks, told
 
 FOO = tasks(foo=[-1, 0, 1])
 
 
 A = info("a", 0, 3)
-COMPUTE = TimerKey(TimerKind.COMPUTE, GROUP)
 
 
 @pytest.fixture
@@ -63,21 +59,6 @@ def computing(scene: Scene) -> str:
 
 
 # ---- asking
-
-
-def test_cn_03_only_the_chosen_member_is_asked(pair: Scene) -> None:
-    """CN-03: COMPUTE_ASSIGNMENT for A until it comes; the others get ordinary answers all along."""
-    pair.update(added("bar"))
-    assert computing(pair) == "A"
-    for _ in range(2):
-        asked = pair.heartbeat("A", 3)
-        assert (asked.error_code, asked.member_epoch) == (ComputeAssignment.code, 3)
-        assert pair.records == ()
-        assert told(pair.heartbeat("B", 3)) == (3, None)
-    pair.prepare("A", 3)
-    assert told(pair.heartbeat("A", 3)) == (3, None)
-    assert pair.last is not None
-    assert any(isinstance(timer, SetTimer) and timer.key.kind is TimerKind.SESSION for timer in pair.last.timers)
 
 
 def test_a_member_that_joins_again_is_told_to_compute_again(pair: Scene) -> None:
@@ -122,24 +103,6 @@ def test_the_places_of_a_share_are_ascending(fixed: FixedAssignor) -> None:
     assert [member.unit_indices for member in fixed.asked[-1].members] == [tuple(range(1, 42)), ()]
 
 
-def test_cn_04_prepare_and_install_by_the_wrong_one(pair: Scene) -> None:
-    """CN-04, the source's request handling in its order, and that nobody is removed for it."""
-    pair.update(added("bar"))
-    nowhere = Scene(settings=pair.settings)
-    assert nowhere.prepare("A", 3).error_code == GroupIdNotFound.code
-    assert nowhere.install("A", 3, 4, {}).error_code == GroupIdNotFound.code
-    for member_id, epoch, code in (
-        ("stranger", 3, UnknownMemberId.code),
-        ("B", 3, UnknownMemberId.code),
-    ):
-        assert pair.prepare(member_id, epoch).error_code == code
-        assert pair.install(member_id, epoch, 4, {}).error_code == code
-        assert pair.records == ()
-    assert pair.prepare("A", 4).error_code == FencedMemberEpoch.code
-    assert pair.records == ()
-    assert list(pair.group.members) == ["A", "B"]
-
-
 def test_nobody_is_chosen_while_the_target_is_current(pair: Scene) -> None:
     """CN-04: "not chosen" where there is nothing to compute, the last computer included."""
     assert pair.prepare("A", 3).error_code == UnknownMemberId.code
@@ -147,23 +110,6 @@ def test_nobody_is_chosen_while_the_target_is_current(pair: Scene) -> None:
 
 
 # ---- installing
-
-
-def test_cn_05_an_install_for_another_epoch_than_the_one_prepared_is_refused(pair: Scene) -> None:
-    """CN-05, S13: only the epoch that was prepared last counts, and a refused install leaves no trace."""
-    pair.update(added("bar"))
-    share = {"A": foo(-1, 0), "B": foo(1) | {Unit("bar")}}
-    assert pair.prepare("A", 3).group_epoch == 4
-    pair.join("C", A)
-    for epoch in (3, 5, 6):
-        assert pair.install("A", 3, epoch, share).error_code == StaleGroupEpoch.code
-        assert pair.records == ()
-    assert pair.install("B", 3, 4, share).error_code == StaleGroupEpoch.code
-    assert pair.install("B", 3, 5, share).error_code == UnknownMemberId.code
-    assert pair.records == ()
-    assert pair.prepare("A", 3).group_epoch == 5
-    assert pair.install("A", 3, 5, share).error_code == 0
-    assert pair.group.target_epoch == 5
 
 
 @pytest.mark.parametrize(
@@ -217,19 +163,6 @@ def test_cn_07_a_version_a_member_cannot_read(pair: Scene, version: int) -> None
     assert pair.install_members("A", 3, 4, *members).error_code == InvalidAssignment.code
 
 
-def test_cn_08_the_same_install_again_is_a_success_that_does_nothing(pair: Scene) -> None:
-    """CN-08: after a lost answer."""
-    pair.join("C", A)
-    pair.prepare("A", 3)
-    shares = {"A": foo(-1), "B": foo(1), "C": foo(0)}
-    assert pair.install("A", 3, 4, shares).error_code == 0
-    for _ in range(2):
-        assert pair.install("A", 3, 4, shares).error_code == 0
-        assert pair.records == ()
-    pair.heartbeat("A", 3)  # its epoch may move before the answer is found lost
-    assert pair.install("A", 3, 4, shares).error_code == 0
-
-
 @pytest.mark.parametrize(
     "members",
     [
@@ -268,39 +201,7 @@ def test_metadata_of_the_assignor_reaches_its_member(pair: Scene) -> None:
     assert pair.last is not None
 
 
-def test_cn_09_an_assignor_that_reports_an_error_leaves_the_old_target(pair: Scene) -> None:
-    """CN-09: the reason is visible in Describe; the members keep what they have."""
-    pair.join("C", A)
-    pair.prepare("A", 3)
-    assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}, error=5, message="out of ideas").error_code == 0
-    assert pair.group.target_epoch == 3
-    shown = describe(pair.group)
-    assert "out of ideas" in shown.assignor_error
-    assert shown.state == "Assigning"
-    assert shown.computing_member == "B"
-    assert told(pair.heartbeat("A", 3, foo(-1, 0), full=True)) == (3, ["foo", "foo-0"])
-
-
 # ---- silence and failure
-
-
-def test_cn_06_a_silent_member_is_replaced_and_not_fenced(pair: Scene) -> None:
-    """CN-06: another is chosen after the rebalance timeout; A goes on as a member, and is too late to install."""
-    pair.join("C", A)
-    assert pair.last is not None
-    assert compute(GROUP, pair.group, 10_000) in pair.last.timers
-    pair.prepare("A", 3)
-    pair.expire(TimerKind.COMPUTE)
-    assert computing(pair) == "B"
-    assert pair.last is not None
-    assert compute(GROUP, pair.group, 10_000) in pair.last.timers
-    assert told(pair.heartbeat("A", 3)) == (3, None)
-    assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
-    assert pair.heartbeat("B", 3).error_code == ComputeAssignment.code
-    pair.prepare("B", 3)
-    assert pair.install("B", 3, 4, {"B": foo(-1, 0, 1)}).error_code == 0
-    assert CancelTimer(COMPUTE) in pair.last.timers or pair.last.timers == (CancelTimer(COMPUTE),)
-    assert pair.expire(TimerKind.COMPUTE).records == ()
 
 
 def test_after_three_failures_the_coordinator_helps_itself(pair: Scene, fixed: FixedAssignor) -> None:
@@ -478,30 +379,6 @@ def test_s14_a_member_asked_to_compute_is_not_fenced_for_a_revocation_it_has_don
     assert "B" in pair.group.members
     assert pair.heartbeat("B", 4).error_code == ComputeAssignment.code
     assert told(pair.heartbeat("C", pair.current("C").epoch, full=True, owned=UNASSIGNED)) == (4, ["foo-1"])
-
-
-def test_cn_13_to_revoke_and_to_be_given_are_two_answers(pair: Scene) -> None:
-    """CN-13: a connector and its tasks go in one answer, what comes instead in the next."""
-    pair.update(added("bar"))
-    pair.prepare("A", 3)
-    pair.install("A", 3, 4, {"A": tasks(bar=[-1]), "B": foo(-1, 0, 1)})
-    assert told(pair.heartbeat("A", 3)) == (3, [])
-    assert told(pair.heartbeat("A", 3, UNASSIGNED)) == (4, ["bar"])
-    assert told(pair.heartbeat("B", 3)) == (4, ["foo", "foo-0", "foo-1"])
-
-
-def test_cn_15_a_lost_answer_with_a_new_epoch(pair: Scene) -> None:
-    """CN-15: the retry speaks from the previous epoch and names a part of what it has been given: accepted."""
-    pair.join("C", A)
-    pair.prepare("A", 3)
-    pair.install("A", 3, 4, {"A": foo(-1), "B": foo(1, 0)})
-    pair.heartbeat("A", 3)
-    pair.heartbeat("A", 3, foo(-1))
-    pair.heartbeat("B", 3, lost=True)
-    retry = pair.heartbeat("B", 3, foo(1), full=True)
-    assert told(retry) == (4, ["foo-0", "foo-1"])
-    assert retry.assignment is not None
-    assert names(Unit(grant.connector, grant.task) for grant in retry.assignment.grants) == ["foo-0"]
 
 
 def test_a_heartbeat_between_prepare_and_install_does_not_spoil_the_install(pair: Scene) -> None:

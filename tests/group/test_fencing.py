@@ -10,8 +10,6 @@ import pytest
 
 from connectgroup.errors import (
     FencedMemberEpoch,
-    GroupIdNotFound,
-    GroupMaxSizeReached,
     UnknownMemberId,
 )
 from connectgroup.group.connect.describe import describe
@@ -21,7 +19,7 @@ from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, Timer
 from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
-from connectgroup.protocol.records.connect import CurrentRecord, GroupRecord, MemberState, TargetRecord, held
+from connectgroup.protocol.records.connect import CurrentRecord, MemberState, held
 from connectgroup.protocol.units import Unit, Units
 
 from .builders import GROUP, FixedAssignor, Scene, foo, given, numbered, settings, task_list, tasks, told
@@ -89,75 +87,6 @@ def test_hb_05_epoch_zero_is_always_a_rejoin(fixed: FixedAssignor, state: Member
     assert told(scene.join("m1")) == (101, ["foo", "foo-0", "foo-1"])
     assert scene.current("m1").assigned == dict.fromkeys(foo(-1, 0, 1), 101)
     assert scene.current("m1").pending == {}
-
-
-def test_hb_06_the_same_request_again_gets_the_same_answer_and_costs_no_record(
-    rest: Scene, fixed: FixedAssignor
-) -> None:
-    """HB-06: the acknowledgement that freed foo-3, sent again with the epoch it was first sent with."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
-    rest.join("m9")
-    assert told(rest.heartbeat("m1", 100)) == (100, ["foo-1", "foo-2"])
-    first = rest.heartbeat("m1", 100, foo(1, 2), full=True)
-    assert told(first) == (101, ["foo-1", "foo-2"])
-    assert rest.heartbeat("m1", 100, foo(1, 2), full=True) == first
-    assert rest.records == ()
-
-
-def test_hb_07_hb_08_who_is_not_there_cannot_stay(rest: Scene) -> None:
-    """HB-07 unknown member; HB-08 no such group, and only epoch 0 makes one."""
-    assert rest.heartbeat("stranger", 100).error_code == UnknownMemberId.code
-    assert rest.leave("stranger").error_code == UnknownMemberId.code
-    empty = Scene(settings=rest.settings)
-    assert empty.heartbeat("m1", 3).error_code == GroupIdNotFound.code
-    assert empty.leave("m1").error_code == GroupIdNotFound.code
-    assert not empty.group.exists
-    empty.join("m1")
-    assert empty.group.exists
-
-
-def test_hb_10_hb_11_an_assignment_is_sent_when_it_is_asked_for(rest: Scene) -> None:
-    """HB-10 a partial heartbeat gets none; HB-11 (S17) a full one always does."""
-    assert told(rest.heartbeat("m1", 100)) == (100, None)
-    assert rest.last is not None
-    assert rest.last.parks
-    assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (100, ["foo-1", "foo-2", "foo-3"])
-    assert rest.last is not None
-    assert not rest.last.parks
-    assert rest.records == ()
-
-
-def test_hb_12_a_full_group_turns_newcomers_away(fixed: FixedAssignor) -> None:
-    """HB-12: the third is refused; those that are in may join again."""
-    scene = Scene(settings=settings(fixed, max_members=2))
-    scene.join("m1")
-    scene.join("m2")
-    assert scene.join("m3").error_code == GroupMaxSizeReached.code
-    assert scene.join("m1").error_code == 0
-    scene.leave("m2")
-    assert scene.join("m3").error_code == 0
-
-
-def test_hb_13_hb_19_the_last_one_to_leave_turns_off_the_light(fixed: FixedAssignor) -> None:
-    """HB-19: tombstones current, target, member in this order; HB-13 (KAFKA-20442): both epochs go up together."""
-    scene = Scene.at_rest(settings(fixed), epoch=7, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
-    assert scene.leave("m1").member_epoch == -1
-    keys = [(record.key.kind, record.key.name) for record in scene.records if isinstance(record, Tombstone)]
-    assert keys == [(Kind.CURRENT, "m1"), (Kind.TARGET_MEMBER, "m1"), (Kind.MEMBER, "m1")]
-    assert (scene.group.epoch, scene.group.target_epoch) == (8, 8)
-    assert [type(record) for record in scene.records if isinstance(record, GroupRecord | TargetRecord)] == [
-        GroupRecord,
-        TargetRecord,
-    ]
-    assert scene.group.holders == {}
-
-
-def test_a_member_that_leaves_costs_the_epoch_and_names_its_cause(rest: Scene) -> None:
-    """HB-19: group epoch + 1; the explanation says why."""
-    rest.leave("m1")
-    assert rest.group.epoch == 101
-    assert rest.group.latest_rebalance is not None
-    assert rest.group.latest_rebalance.causes == ("m1 left",)
 
 
 def test_hb_15_a_compacted_log_may_show_the_new_owner_first() -> None:
@@ -328,18 +257,6 @@ def test_a_lost_order_to_stop_is_given_again(rest: Scene, fixed: FixedAssignor) 
 # ---- timers
 
 
-def test_to_01_silence_removes_a_member(rest: Scene) -> None:
-    """TO-01: three tombstones and a new group epoch."""
-    rest.expire(TimerKind.SESSION, "m1")
-    gone = [record.key.kind for record in rest.records if isinstance(record, Tombstone)]
-    assert gone == [Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER]
-    assert rest.group.epoch == 101
-    assert rest.group.latest_rebalance is not None
-    assert rest.group.latest_rebalance.causes == ("m1 was silent for 10000 ms",)
-    assert rest.last is not None
-    assert CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1")) in rest.last.timers
-
-
 @pytest.mark.parametrize("kind", [TimerKind.SESSION, TimerKind.REBALANCE])
 def test_kafka_8896_a_timer_of_a_member_that_is_gone_does_nothing(rest: Scene, kind: TimerKind) -> None:
     """KAFKA-8896: an expiry that fires after the removal crashed the coordinator."""
@@ -354,47 +271,6 @@ def rebalance_timers(scene: Scene) -> list[Timer]:
     """What the last step did to rebalance timers."""
     assert scene.last is not None
     return [timer for timer in scene.last.timers if timer.key.kind is TimerKind.REBALANCE]
-
-
-def test_to_02_a_revocation_that_takes_too_long_is_fenced(rest: Scene, fixed: FixedAssignor) -> None:
-    """TO-02, S14: heartbeats without an acknowledgement do not help, nor do they put the deadline off."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
-    rest.join("m9")
-    rest.heartbeat("m1", 100)
-    assert rebalance_timers(rest) == [rebalance(GROUP, "m1", rest.current("m1"), 10_000)]
-    for owned in (None, foo(1, 2, 3), None):
-        rest.heartbeat("m1", 100, owned)
-        assert rebalance_timers(rest) == []
-    rest.expire(TimerKind.REBALANCE, "m1")
-    assert "m1" not in rest.group.members
-    assert rest.group.epoch == 102
-    assert rest.group.latest_rebalance is not None
-    assert "m1 did not stop foo-3 within 10000 ms" in rest.group.latest_rebalance.causes
-    assert rest.heartbeat("m1", 100, foo(1, 2)).error_code == UnknownMemberId.code
-
-
-def test_to_03_an_acknowledgement_in_time_ends_the_wait(rest: Scene, fixed: FixedAssignor) -> None:
-    """TO-03: cancelled, and should it fire all the same it does nothing; UNRELEASED never arms it."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
-    rest.join("m9")
-    rest.heartbeat("m0", 100)
-    assert rest.state("m0") is UNRELEASED
-    assert rebalance_timers(rest) == []
-    rest.heartbeat("m1", 100)
-    rest.heartbeat("m1", 100, foo(1, 2))
-    assert rebalance_timers(rest) == [CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"))]
-    assert rest.expire(TimerKind.REBALANCE, "m1").records == ()
-    assert rest.expire(TimerKind.REBALANCE, "m0").records == ()
-
-
-def test_to_03_having_stopped_its_own_it_waits_for_others_without_a_deadline(rest: Scene, fixed: FixedAssignor) -> None:
-    """UNREVOKED to UNRELEASED: the others' slowness is not its own."""
-    fixed.shares = {"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
-    rest.join("m9")
-    rest.heartbeat("m1", 100)
-    rest.heartbeat("m1", 100, foo(1, 2))
-    assert rest.state("m1") is UNRELEASED
-    assert rebalance_timers(rest) == [CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m1"))]
 
 
 def test_a_second_revocation_has_a_deadline_of_its_own(rest: Scene, fixed: FixedAssignor) -> None:

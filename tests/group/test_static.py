@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import (
-    FencedInstanceId,
     GroupIdNotFound,
     UnknownMemberId,
-    UnreleasedInstanceId,
 )
-from connectgroup.group.connect.describe import describe, state_name
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.kernel.timers import CancelTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.heartbeat import TaskStatus
-from connectgroup.protocol.records.base import Kind, Tombstone
-from connectgroup.protocol.records.connect import CurrentRecord, MemberRecord, MemberState, TargetMemberRecord
+from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit
 
 from .builders import GROUP, FixedAssignor, Scene, info, names, settings, tasks, told
@@ -45,98 +42,12 @@ def rest(fixed: FixedAssignor) -> Scene:
     )
 
 
-def test_st_01_leaving_for_a_while_is_one_record_and_no_epoch(rest: Scene, fixed: FixedAssignor) -> None:
-    response = rest.go_away("m2", "i2")
-    assert (response.error_code, response.member_epoch) == (0, -2)
-    [record] = rest.records
-    assert isinstance(record, CurrentRecord)
-    assert (record.epoch, record.state, record.pending) == (-2, MemberState.STABLE, ())
-    assert rest.current("m2").assigned == dict.fromkeys(TWO, 0)
-    assert (rest.group.epoch, fixed.calls) == (10, 0)
-    assert state_name(rest.group) == "Stable"
-    assert rest.last is not None
-    assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m2"), 10_000) in rest.last.timers
-    assert [member.state for member in describe(rest.group).members] == ["STABLE", "AWAY"]
-
-
-def test_st_01_what_it_was_told_to_stop_is_free(rest: Scene, fixed: FixedAssignor) -> None:
-    fixed.shares = {"m1": ONE | tasks(foo=[2]), "m2": tasks(foo=[3, 4])}
-    rest.heartbeat("m1", 10, assignors=(), server_assignor=None)
-    rest.join("m3")
-    assert told(rest.heartbeat("m2", 10, TWO, full=True)) == (10, ["foo-3", "foo-4"])
-    rest.go_away("m2", "i2")
-    assert rest.last is not None
-    assert CancelTimer(TimerKey(TimerKind.REBALANCE, GROUP, "m2")) in rest.last.timers
-    assert told(rest.heartbeat("m1", 10, ONE, full=True)) == (11, names(ONE | tasks(foo=[2])))
-    assert rest.state("m2") is MemberState.STABLE
-
-
-def test_st_02_cn_12_its_successor_gets_the_same_work_without_a_rebalance(rest: Scene, fixed: FixedAssignor) -> None:
-    rest.go_away("m2", "i2")
-    response = rest.join("m2b", instance="i2")
-    assert told(response) == (10, names(TWO))
-    assert [record.key.kind for record in rest.records if isinstance(record, Tombstone)] == [
-        Kind.CURRENT,
-        Kind.TARGET_MEMBER,
-        Kind.MEMBER,
-    ]
-    written = [type(record) for record in rest.records if not isinstance(record, Tombstone)]
-    assert written == [TargetMemberRecord, MemberRecord, CurrentRecord]
-    assert rest.current("m2b").assigned == dict.fromkeys(TWO, 10)
-    assert (rest.group.epoch, fixed.calls, rest.group.instances) == (10, 0, {"i2": "m2b"})
-    assert rest.group.members.keys() == {"m1", "m2b"}
-    assert state_name(rest.group) == "Stable"
-
-
-def test_cn_12_the_same_member_id_may_come_back_too(rest: Scene, fixed: FixedAssignor) -> None:
-    rest.go_away("m2", "i2")
-    assert told(rest.join("m2", instance="i2")) == (10, names(TWO))
-    assert (rest.group.epoch, fixed.calls) == (10, 0)
-
-
 def test_st_03_coming_back_with_other_assignors_asks_for_a_new_target(rest: Scene, fixed: FixedAssignor) -> None:
     """KAFKA-20434."""
     fixed.shares = {"m1": ONE, "m2b": TWO}
     rest.go_away("m2", "i2")
     rest.join("m2b", instance="i2", server_assignor="fixed")
     assert (rest.group.epoch, rest.group.target_epoch, fixed.calls) == (11, 11, 1)
-
-
-def test_st_04_a_name_in_use_is_not_given_away(rest: Scene) -> None:
-    assert rest.join("m3", instance="i2").error_code == UnreleasedInstanceId.code
-    rest.expire(TimerKind.SESSION, "m2")
-    assert rest.join("m3", instance="i2").error_code == 0
-
-
-def test_st_05_who_lost_its_name_is_fenced(rest: Scene) -> None:
-    rest.go_away("m2", "i2")
-    rest.join("m2b", instance="i2")
-    for epoch in (10, -1, -2):
-        assert rest.heartbeat("m2", epoch, instance="i2").error_code == FencedInstanceId.code
-    assert rest.heartbeat("m1", 10, instance="i2").error_code == FencedInstanceId.code
-
-
-@pytest.mark.parametrize("epoch", [10, -1, -2])
-def test_st_06_a_name_nobody_bears_is_an_unknown_member(rest: Scene, epoch: int) -> None:
-    assert rest.heartbeat("m1", epoch, instance="i1").error_code == UnknownMemberId.code
-
-
-def test_st_07_who_does_not_come_back_is_removed(rest: Scene, fixed: FixedAssignor) -> None:
-    rest.go_away("m2", "i2")
-    fixed.shares = {"m1": ONE | TWO}
-    rest.expire(TimerKind.SESSION, "m2")
-    assert rest.group.members.keys() == {"m1"}
-    assert (rest.group.epoch, rest.group.instances) == (11, {})
-    last = rest.group.latest_rebalance
-    assert last is not None
-    assert last.causes == ("m2 did not come back within 10000 ms",)
-    assert told(rest.heartbeat("m1", 10)) == (11, names(ONE | TWO))
-
-
-def test_st_08_leaving_for_good_is_leaving_for_good(rest: Scene, fixed: FixedAssignor) -> None:
-    fixed.shares = {"m1": ONE | TWO}
-    rest.heartbeat("m2", -1, instance="i2")
-    assert (set(rest.group.members), rest.group.epoch) == ({"m1"}, 11)
 
 
 def test_leaving_twice_is_leaving_once(rest: Scene) -> None:

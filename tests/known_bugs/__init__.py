@@ -15,17 +15,14 @@ KAFKA-19862: a load beside a compaction missed a release, and failed
     test_replay.py::test_a_load_that_misses_a_release_ends_with_the_right_owner
     test_replay.py::test_however_much_of_a_log_is_compacted_while_it_is_read_the_group_is_the_same
 KAFKA-17306: tombstones of what was gone, and records in another order, failed a load
-    test_replay.py::test_a_log_with_tombstones_of_what_nobody_knows_is_loaded_and_served
     test_replay.py::test_records_may_come_before_what_they_belong_to
     group/test_fencing.py::test_tombstones_of_the_unknown_are_no_ops
 KAFKA-18672: old software misread a record of a newer version
     log/test_sqlite.py::test_a_record_of_newer_software_is_not_skipped
 KAFKA-19760: batches filled by an estimate were too large, and all who shared one were told so
     test_coordinator.py::test_a_configuration_that_compresses_well_is_refused_for_its_plain_size_and_nobody_else_is
-    test_coordinator.py::test_a_turn_too_large_for_one_batch_fails_nobody
     coordinator/test_durability.py::test_a_batch_too_large_fails_its_offender_alone
 KAFKA-16973: right after a load reads were answered before the writes before them were safe
-    test_coordinator.py::test_the_first_read_after_a_load_waits_for_the_first_write_after_it
     coordinator/test_durability.py::test_a_describe_decided_in_the_turn_of_a_write_waits_for_it
 KAFKA-18484: an answer that could not be delivered stopped the coordinator
     coordinator/test_durability.py::test_a_fault_in_a_timer_does_not_end_the_loop
@@ -34,7 +31,6 @@ KAFKA-19064: an exception while unloading left callers without an answer
     test_coordinator_life.py::test_a_coordinator_whose_log_fails_to_close_still_answers_everybody
     test_coordinator_life.py::test_a_server_whose_log_fails_to_close_lets_go_of_its_port
 KAFKA-19857: cancelling all timers failed whenever there were any
-    test_coordinator_life.py::test_a_coordinator_that_steps_down_cancels_every_kind_of_timer
     coordinator/test_serving.py::test_close_answers_everybody_and_cancels_every_timer
 MINOR #21376: the map of timers was changed by several threads
     test_coordinator_life.py::test_after_whatever_came_and_went_the_timers_are_those_a_new_coordinator_would_set
@@ -47,7 +43,6 @@ KAFKA-20747: a static member that took another name kept the old one as well
     group/test_static.py::test_kafka_20747_a_name_given_up_is_free_for_another
 KAFKA-20434: all members asked for another assignor, and the old target stayed
     test_group_rules.py::test_a_group_whose_members_all_ask_for_another_assignor_is_computed_anew_by_it
-    test_group_rules.py::test_the_last_one_to_prefer_the_old_assignor_takes_it_along_when_it_leaves
     group/test_static.py::test_st_03_coming_back_with_other_assignors_asks_for_a_new_target
 KAFKA-20843: two assignors of one name were accepted, and crashed later
     plugins/test_plugins.py::test_two_plug_ins_of_one_name_are_refused_naming_both
@@ -86,18 +81,17 @@ KAFKA-16198: a part of the target, where names were not known yet, was taken for
     test_member.py::test_while_nobody_can_say_what_the_new_target_is_everybody_keeps_what_they_have
     member/test_machine.py::test_a_null_assignment_leaves_everything_as_it_is
 KAFKA-16375: the reconciliation of a former life was applied in the next one
-    test_member.py::test_what_a_worker_was_at_when_it_lost_everything_is_not_finished_in_its_next_life
     worker/test_perform.py::test_unit_that_starts_during_a_loss_is_stopped_too
     worker/test_perform.py::test_what_was_queued_before_a_loss_is_void
 KAFKA-16251, KAFKA-16258: a fenced member spoke, and a stale one had not let go
-    test_member.py::test_a_worker_that_is_fenced_says_no_word_before_everything_has_stopped
+    worker/test_life.py::test_fenced_worker_rejoins_after_everything_has_stopped
 KAFKA-16190: a rejoin said only what had changed
     member/test_machine.py::test_a_join_says_everything_and_owns_nothing_rather_than_as_before
 KAFKA-16639: no leave was sent while a heartbeat was under way
     member/test_machine.py::test_a_leave_is_said_once_and_is_the_last_word
     coordinator/test_serving.py::test_a_join_overtaken_by_its_senders_leave_makes_no_ghost
 KAFKA-16985: no leave was sent by a member that was interrupted
-    test_member.py::test_a_worker_that_is_interrupted_leaves_its_group_all_the_same
+    worker/test_life.py::test_a_cancelled_run_stops_its_tasks_and_leaves
 KAFKA-17116: no leave was sent before the member had an id
     worker/test_life.py::test_stop_before_the_first_answer_leaves_no_ghost_behind
 KAFKA-20332: records came of what was being revoked
@@ -118,14 +112,12 @@ KAFKA-19394: what had failed in its start could not be closed
 KAFKA-19357: close waited for a coordinator that was not there
     worker/test_life.py::test_stop_returns_while_joining_without_a_coordinator
 KAFKA-19813: a backoff with the wrong jitter, and clients that came as a herd
-    test_member.py::test_workers_that_lost_their_coordinator_do_not_come_back_as_a_herd
+    worker/test_waiting.py::test_those_who_have_failed_equally_often_do_not_come_back_together
 
 Connect's rebalances
 
 KAFKA-10763: a second rebalance before the end of the first skipped its revocations
-    test_lost_workers.py::test_a_rebalance_on_top_of_another_while_work_is_held_back_skips_no_revocation
     worker/test_life.py::test_a_second_rebalance_before_the_first_is_finished_skips_no_revocation
-    group/test_rebalance.py::test_a_newer_target_overtakes_one_that_is_still_being_reached
 KAFKA-9184: a worker that was cut off kept its tasks when others had them
     test_lost_workers.py::test_a_worker_that_was_cut_off_returns_with_nothing_and_the_group_comes_to_rest
     worker/test_life.py::test_a_worker_that_is_cut_off_stops_before_its_work_is_given_away
@@ -139,9 +131,8 @@ KAFKA-9851: what a worker let go of by itself was never started again
 KAFKA-9848: tasks whose grant was lost on the way were taken for lost
     test_lost_workers.py::test_a_grant_whose_answer_was_lost_is_not_lost_work
 KAFKA-12495: joins in the middle of revocations: out of balance, then a storm
-    test_lost_workers.py::test_workers_that_join_in_the_middle_of_revocations_end_in_balance_and_in_peace
+    worker/test_built_in_assignors.py::test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row
 KAFKA-15693: without a delay lost tasks were assigned to nobody for ever
-    test_lost_workers.py::test_without_a_delay_nothing_of_a_worker_that_is_gone_stays_unassigned
     group/test_delay.py::test_kafka_15693_without_a_delay_work_is_given_on_at_once
 KAFKA-13719: a connector that was restarted doubled its tasks
     test_connect.py::test_a_connector_that_starts_again_does_not_start_its_tasks_again

@@ -18,7 +18,7 @@ from connectgroup.errors import (
     NotCoordinator,
 )
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.protocol.messages.common import AssignorInfo, units_of
+from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.records.connect import Record
@@ -51,33 +51,6 @@ async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatRespo
 
 
 # --------------------------------------------------------------------------------------------------
-# KAFKA-16973
-
-
-async def test_the_first_read_after_a_load_waits_for_the_first_write_after_it() -> None:
-    """KAFKA-16973: right after a load a read was answered before the writes before it were safe; here a describe that
-    comes behind the first write of a new coordinator waits for it, and shows nothing of it if it fails.
-    """
-    storage = MemoryStorage()
-    async with serving(MemoryLog(storage)) as first:
-        await ask(first, beat("a"))
-    log = FaultyLog(storage)
-    async with serving(log) as second:
-        assert [member.member_id for member in (await look(second)).members] == ["a"]
-        log.gate = asyncio.Event()
-        writing = send(second, beat("b"))
-        await tick()
-        reading = asyncio.create_task(look(second))
-        await asyncio.sleep(5)
-        assert not reading.done()
-        log.faults.append("before")
-        log.gate.set()
-        assert (await answered(writing)).error_code in ASK_AGAIN
-        seen = await asyncio.wait_for(reading, 5)
-        assert "b" not in {member.member_id for member in seen.members}
-
-
-# --------------------------------------------------------------------------------------------------
 # KAFKA-19760
 
 
@@ -97,18 +70,6 @@ async def test_a_configuration_that_compresses_well_is_refused_for_its_plain_siz
         assert [(await answered(task)).error_code for task in together] == [0] * 10
         assert len((await look(coordinator)).members) == 10
         assert [connector.connector for connector in (await look(coordinator)).connectors] == ["c"]
-        await memory_is_log(coordinator, log)
-
-
-async def test_a_turn_too_large_for_one_batch_fails_nobody() -> None:
-    """KAFKA-19760: many that come together may be too much for one batch though none of them is; all are served."""
-    log = MemoryLog(max_batch_bytes=20_000)
-    offered = AssignorInfo(name="a", metadata=b"x" * 200)
-    async with serving(log) as coordinator:
-        together = [send(coordinator, beat(f"m{number:03}", client_assignors=(offered,))) for number in range(150)]
-        refused = [code for task in together if (code := (await answered(task)).error_code) not in (0, 20480)]
-        assert refused == []
-        assert len((await look(coordinator)).members) == 150
         await memory_is_log(coordinator, log)
 
 

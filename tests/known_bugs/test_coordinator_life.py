@@ -16,19 +16,16 @@ from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import (
     CoordinatorNotAvailable,
     LogError,
-    NotCoordinator,
     TransportError,
 )
 from connectgroup.group.connect.handle import expire
 from connectgroup.group.connect.timers import on_load
-from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.log.base import Loaded
 from connectgroup.log.memory import MemoryLog
 from connectgroup.log.sqlite.log import SqliteLog
-from connectgroup.protocol.messages.common import AssignorInfo, units_of
+from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from tests.coordinator.builders import (
-    FaultyLog,
     add,
     ask,
     beat,
@@ -131,47 +128,6 @@ async def test_a_server_whose_port_is_taken_lets_go_of_its_log(tmp_path: Path) -
         assert (await ask(third, beat("a"))).error_code == 0
     await asyncio.wait_for(second.close(), 5)
     await first.close()
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-19857
-
-
-async def test_a_coordinator_that_steps_down_cancels_every_kind_of_timer() -> None:
-    """KAFKA-19857: cancelling all timers failed whenever there were any; here one that has been succeeded has none
-    left, be it for sessions, a revocation, a computation or a group that is being read again, and none fires later.
-    """
-    log = FaultyLog()
-    async with serving(log) as coordinator:
-        await change(coordinator, add())
-        a = (await ask(coordinator, beat("a"))).member_epoch
-        await change(coordinator, task_list("a", a, 4))
-        a = (await ask(coordinator, beat("a", a))).member_epoch
-        await ask(coordinator, beat("b"))
-        await ask(coordinator, beat("a", a))
-        offered = (AssignorInfo(name="thinks-for-ever"),)
-        await ask(coordinator, beat("t", group_id="thinking", client_assignors=offered))
-        log.faults.append("before")
-        log.unreadable = True
-        await ask(coordinator, beat("r", group_id="reading"))
-        assert {key.kind for key in coordinator.shard.timers.armed} >= {
-            TimerKind.SESSION,
-            TimerKind.REBALANCE,
-            TimerKind.COMPUTE,
-        }
-        parked = send(coordinator, beat("t", group_id="thinking", client_assignors=offered, max_wait_ms=3000))
-        await tick()
-
-        log.faults.append("fenced")
-        assert (await ask(coordinator, beat("d"))).error_code == NotCoordinator.code
-        log.unreadable = False
-        await tick()
-        assert not coordinator.shard.timers.armed
-        assert (await answered(parked, 0.1)).error_code in {0, 20480, NotCoordinator.code}
-        batches = len(log.storage.batches)
-        await asyncio.sleep(600)
-        assert len(log.storage.batches) == batches
-        assert not coordinator.shard.timers.armed
 
 
 # --------------------------------------------------------------------------------------------------

@@ -191,29 +191,6 @@ def test_a_group_whose_members_all_ask_for_another_assignor_is_computed_anew_by_
     assert sorted(len(target.units) for target in scene.group.targets.values()) == [1, 1, 2]
 
 
-def test_the_last_one_to_prefer_the_old_assignor_takes_it_along_when_it_leaves(fixed: FixedAssignor) -> None:
-    """KAFKA-20434: what is in effect changes by a leave too; the next target is the other assignor's."""
-    scene = Scene(settings=settings(fixed))
-    old, new = info("old"), info("new")
-    scene.join("m1", old, new)
-    scene.install("m1", 0, scene.prepare("m1", 0).group_epoch, {})
-    assert scene.group.target_assignor == "old"
-    scene.join("m2", new, old)
-    scene.install("m1", 0, scene.prepare("m1", 0).group_epoch, {})
-    assert scene.group.target_assignor == "new", "one first place each: the name decides"
-    scene.join("m3", old, new)
-    question = scene.prepare("m1", 0)
-    assert question.assignor_name == "old"
-    scene.leave("m3")
-    # Still valid for the members that are left, so it is the target of the epoch it was prepared for.
-    assert scene.install("m1", 0, question.group_epoch, {}).error_code == 0
-    assert (scene.group.target_assignor, scene.group.target_epoch) == ("old", question.group_epoch)
-    question = scene.prepare("m1", 0)
-    assert question.assignor_name == "new"
-    scene.install("m1", 0, question.group_epoch, {})
-    assert (scene.group.target_assignor, scene.group.target_epoch) == ("new", scene.group.epoch)
-
-
 # --------------------------------------------------------------------------------------------------
 # KAFKA-20273
 

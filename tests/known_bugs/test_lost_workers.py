@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.errors import TransportError
 from connectgroup.log.memory import MemoryLog
@@ -63,81 +62,6 @@ def even(shares: dict[str, list[str]]) -> bool:
     """Whether the tasks are shared evenly."""
     sizes = [len([unit for unit in units if unit != "c"]) for units in shares.values()]
     return max(sizes) - min(sizes) <= 1
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-12495
-
-
-@pytest.mark.parametrize("assigns", ["the coordinator", "a member"])
-@pytest.mark.parametrize("rounds", [0, 2])
-async def test_workers_that_join_in_the_middle_of_revocations_end_in_balance_and_in_peace(
-    tmp_path: Path, assigns: str, rounds: int
-) -> None:
-    """KAFKA-12495: a join right after a revoking round left the group out of balance, then it rebalanced without end.
-    Here each join is one epoch (and one for each further round of moves, where those are limited), the end is even, no
-    delay begins where nobody was lost, and then there is silence.
-    """
-    async with World(tmp_path, group=settings(scheduled_delay_ms=DELAY_MS, max_moves=rounds)) as world:
-        await world.add("c", 19)
-        assignors = [BalancedAssignor()] if assigns == "a member" else []
-        world.start("a", assignors=assignors)
-        await world.settled()
-        before = await epoch(world)
-        for number in range(19):
-            world.hook[f"a stop c-{number}"] = world.slow(1 + number % 4)
-        for name in "bdef":
-            world.start(name, assignors=assignors)
-            await asyncio.sleep(1.3)
-            assert await delayed(world) == {}
-        shares = await world.settled(within=60)
-        assert even(shares)
-        raised = await epoch(world) - before
-        if rounds:
-            assert 4 < raised <= 4 + 16 / rounds
-        else:
-            assert raised == 4
-        await quiet(world)
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-10763
-
-
-async def test_a_rebalance_on_top_of_another_while_work_is_held_back_skips_no_revocation(tmp_path: Path) -> None:
-    """KAFKA-10763: a second rebalance before the end of the first skipped its revocations, and a zombie task ran until
-    its worker died; here, with the work of a lost worker waiting besides, each unit that is taken is stopped, its
-    listener told once, and in the end each runs once.
-    """
-    async with World(tmp_path, group=WAITS) as world:
-        await world.add("c", 23)
-        for name in "abd":
-            world.start(name)
-        await world.settled()
-        for number in range(23):
-            world.hook[f"stop c-{number}"] = world.slow(5 + number % 3)
-        world.zombies.add("d")  # its stops take longer than what is left of its session
-        lost = world.actors["d"]
-        lost.cut()
-        await removed(world, "d")
-        assert set(await delayed(world)) == {"d"}
-        for name in "efg":
-            world.start(name)
-            await asyncio.sleep(2)
-        assert world.count(" stop ") > world.count(" on_revoked "), "the first is not finished"
-        await world.add("c", 19)
-        world.start("h")
-        await asyncio.sleep(1)
-        world.actors.pop("e").worker.stop()
-        lost.heal()
-        shares = await world.settled(within=90)
-        assert even(shares)
-        for number in range(23):
-            assert alive(world, number) == (1 if number < 19 else 0)
-        told = [line for line in world.journal if "on_revoked" in line or "on_lost" in line]
-        taken = sorted(unit for line in told for unit in line.split(" ", 2)[2].split(", ") if unit != "c")
-        assert taken == sorted(line.split(" ")[2] for line in world.journal if line.split(" ")[1] == "stop")
-        await quiet(world, 60)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -217,38 +141,6 @@ async def test_a_grant_whose_answer_was_lost_is_not_lost_work(tmp_path: Path) ->
         assert world.now - lost[0] < 2
         assert await delayed(world) == {}
         assert await epoch(world) == at_epoch
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-15693
-
-
-@pytest.mark.parametrize("how", ["dies", "leaves", "is fenced"])
-async def test_without_a_delay_nothing_of_a_worker_that_is_gone_stays_unassigned(tmp_path: Path, how: str) -> None:
-    """KAFKA-15693: with a delay of nought the tasks of a lost worker were assigned to nobody for ever; here they are
-    given on in the very step that removes the worker, however it goes.
-    """
-    async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
-        await world.add("c", 5)
-        for name in "ab":
-            world.start(name)
-        shares = await world.settled()
-        b = world.actors.pop("b")
-        if how == "leaves":
-            b.worker.stop()
-        else:
-            world.zombies.add("b")
-            b.cut()
-            if how == "is fenced":
-                wrong = HeartbeatRequest(group_id="workers", member_id="b", member_epoch=99, owned=())
-                await world.coordinator.handle(wrong, client_host="test")
-        await removed(world, "b")
-        group = await world.describe()
-        assert (group.group_epoch, group.delayed) == (group.assignment_epoch, ())
-        await world.settled("a", within=0.5)
-        assert len(shares["b"]) > 2
-        assert b.task is not None
-        b.task.cancel()
 
 
 # --------------------------------------------------------------------------------------------------

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
-from connectgroup.assign.members import ConnectMemberAssignment
-from connectgroup.errors import CoordinatorNotAvailable, PluginError
+from connectgroup.errors import PluginError
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import Unit, Units, show
 from connectgroup.worker.loop import WorkerSettings
-from tests.worker.builders import Spread, World, error, server_spread, settings
+from tests.worker.builders import World, server_spread, settings
 
 
 async def grants(world: World, member_id: str) -> dict[Unit, int]:
@@ -45,65 +41,6 @@ class Told(WorkerRebalanceListener):
 
     def on_lost(self, units: Units, epoch: int) -> None:
         self.world.note(f"{self.member_id} on_lost {show(units)}")
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-16375
-
-
-class Listens(Spread):
-    """Writes down that it was told of a share."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self.world = world
-
-    def on_assignment(self, assignment: ConnectMemberAssignment) -> None:
-        self.world.note("a on_assignment")
-
-
-@pytest.mark.parametrize(
-    "stage", ["stop c-2", "on_revoked c-1, c-2", "on_assignment", "on_assigned d", "start d-0", "start c-2"]
-)
-async def test_what_a_worker_was_at_when_it_lost_everything_is_not_finished_in_its_next_life(
-    tmp_path: Path, stage: str
-) -> None:
-    """KAFKA-16375: a member rejoined in the middle of a reconciliation, and the old one was applied later; here it is
-    dropped at whatever step it stood: what hangs and comes back hours later changes nothing of the new life.
-    """
-    async with World(tmp_path) as world:
-        world.zombies.add("a")  # what hangs may be somewhere else by then; the sink is what stops it
-        await world.add("c", 3)
-        times = WorkerSettings(lose_timeout_s=1)
-        assignors = [Listens(world)] if stage == "on_assignment" else []
-        a = world.start("a", times=times, listeners=[Told(world, "a")], assignors=assignors)
-        await world.until(lambda: stage == "start c-2" or len(a.units) == 4)
-        gate = world.gate()
-        world.hook[f"a {stage}"] = gate.wait
-        if " d" in stage or stage == "on_assignment":
-            await world.add("d", 1)
-        elif stage != "start c-2":
-            world.start("b")
-        await world.until(lambda: gate.entered)
-        a.cut()
-        await world.until(lambda: a.worker.lost, within=10, step=0.01)
-        del world.hook[f"a {stage}"]
-        a.heal()
-        await world.settled(within=30)
-        assert gate.entered == 1
-        told = Counter(line for line in world.journal if line.startswith("a on_"))
-        owned = dict(a.worker.member.owned)
-        assert owned == await grants(world, "a")
-
-        gate.open()
-        await asyncio.sleep(30)
-        again = Counter(line for line in world.journal if line.startswith("a on_"))
-        assert again == told, "nothing more of the old life"
-        assert a.worker.member.owned == owned == await grants(world, "a")
-        assert {unit: run.grant.owner_epoch for unit, run in a.runner._runs.items()} == owned
-        for unit in (unit for actor in world.actors.values() for unit in actor.units if not unit.is_connector):
-            assert world.count(f" start {unit}") - world.count(f" stop {unit}") == 1, unit
-        assert a.worker.lost == 1
 
 
 # --------------------------------------------------------------------------------------------------
@@ -223,34 +160,6 @@ async def test_what_a_worker_let_go_of_by_itself_is_started_again_when_it_comes_
 
 
 # --------------------------------------------------------------------------------------------------
-# KAFKA-16251, KAFKA-16258
-
-
-async def test_a_worker_that_is_fenced_says_no_word_before_everything_has_stopped(tmp_path: Path) -> None:
-    """KAFKA-16251: heartbeats went out while the member was fenced. KAFKA-16258: a stale member had not let go of what
-    it had. Here: stop, tell the listener, and only then the first word, which is a join that owns nothing.
-    """
-    async with World(tmp_path) as world:
-        world.zombies.add("a")
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
-        world.hook["a stop c-1"] = world.slow(5)
-        world.hook["a on_lost c, c-0, c-1"] = world.slow(4)
-        dead = HeartbeatRequest(group_id="workers", member_id="a", member_epoch=-1)
-        await world.coordinator.handle(dead, client_host="supervisor")
-        await world.until(lambda: world.count("a stop c-1"), within=5)
-        sent = len(a.heartbeats.requests)
-        await asyncio.sleep(8)
-        assert world.count("a on_lost c, c-0, c-1") == 1
-        assert len(a.heartbeats.requests) == sent
-        await world.settled(within=10)
-        _, first = a.heartbeats.requests[sent]
-        assert isinstance(first, HeartbeatRequest)
-        assert (first.member_epoch, first.owned) == (0, ())
-
-
-# --------------------------------------------------------------------------------------------------
 # KAFKA-20332
 
 
@@ -312,80 +221,3 @@ async def test_what_was_given_before_the_leave_and_not_taken_up_yet_does_not_out
         back = Counter(word for line in journal if "on_revoked" in line for word in line.split(" ", 2)[2].split(", "))
         assert told == back, "each unit was announced and taken once"
         assert "f" not in told
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-16985
-
-
-@pytest.mark.parametrize("how", ["as usual", "cut off", "with a stop that fails", "while it is given something"])
-async def test_a_worker_that_is_interrupted_leaves_its_group_all_the_same(tmp_path: Path, how: str) -> None:
-    """KAFKA-16985: a consumer closed by an interrupt sent no leave, and its partitions idled for a session timeout;
-    here a ``run`` that is cancelled stops its tasks, says goodbye if anybody hears it, and does not wait long for
-    that.
-    """
-    async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
-        world.start("b")
-        await world.settled()
-        if how == "cut off":
-            a.cut()
-        elif how == "with a stop that fails":
-            world.hook["a stop c-0"] = fails
-        elif how == "while it is given something":
-            world.hook["a on_assigned d"] = world.slow(1)
-            world.hook["a stop c-0"] = world.slow(3)
-            await world.add("d", 1)
-            await world.until(lambda: world.count("a on_assigned d"))
-        assert a.task is not None
-        a.task.cancel()
-        began = world.now
-        with pytest.raises(asyncio.CancelledError):
-            await a.task
-        assert world.now - began <= 5.01
-        assert not a.units
-        assert world.count("a stop c-0") == 1
-        if how != "cut off":
-            await world.settled("b", within=2)
-            assert world.now - began < 6, "and nobody waited for its session to end"
-        journal = [line for line in world.journal if line.startswith("a ")]
-        await asyncio.sleep(30)
-        assert [line for line in world.journal if line.startswith("a ")] == journal
-
-
-def fails() -> None:
-    raise RuntimeError("cannot stop")
-
-
-# --------------------------------------------------------------------------------------------------
-# KAFKA-19813
-
-
-async def test_workers_that_lost_their_coordinator_do_not_come_back_as_a_herd(tmp_path: Path) -> None:
-    """KAFKA-19813: a backoff took the wrong number for its jitter, so all clients came at the same moments; here the
-    first ten waits of forty workers are spread over what they may be, which doubles up to its limit.
-    """
-    asked: dict[str, list[float]] = {}
-    async with World(tmp_path) as world:
-        for number in range(40):
-            actor = world.make(f"w{number}", listeners=[])
-            times = asked[actor.worker.member_id] = []
-
-            async def refuse(request: Request, times: list[float] = times) -> Response | None:
-                times.append(world.now)
-                return error(CoordinatorNotAvailable.code, "not today")
-
-            actor.heartbeats.instead = refuse
-            actor.task = asyncio.create_task(actor.worker.run())
-        await world.until(lambda: all(len(times) > 10 for times in asked.values()), within=60)
-    for attempt in range(10):
-        waits = [times[attempt + 1] - times[attempt] for times in asked.values()]
-        most = min(2.0, 0.05 * 2**attempt)
-        assert max(waits) <= most + 1e-6
-        assert 0.3 * most < mean(waits) < 0.7 * most
-        assert max(waits) > 0.8 * most
-        assert min(waits) < 0.2 * most
-        tenths = Counter(int(wait / most * 10) for wait in waits)
-        assert max(tenths.values()) <= 14, f"wait {attempt}: {tenths}"

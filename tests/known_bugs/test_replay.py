@@ -9,12 +9,11 @@ from random import Random
 import pytest
 
 from connectgroup.group.connect.state import Group, replay
-from connectgroup.log.base import EncodedRecord
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.base import Kind
 from connectgroup.protocol.records.connect import CurrentRecord, MemberRecord, Record, held
 from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import GROUP, add, ask, beat, change, look, send, serving, task_list, tick
@@ -87,38 +86,6 @@ def claims_twice(log: Sequence[Record]) -> int:
 
 # --------------------------------------------------------------------------------------------------
 # KAFKA-17306
-
-
-def leftovers(group_id: str) -> list[Record]:
-    """What can be left of a group of which everything else was compacted away: tombstones, in any order."""
-    named = {Kind.STATUS: "c\n0", Kind.REBALANCE: "3", Kind.GROUP: "", Kind.TARGET: "", Kind.COMPUTATION: ""}
-    return [Tombstone(Key(kind, group_id, named.get(kind, "nobody"))) for kind in (*reversed(Kind), *Kind)]
-
-
-@pytest.mark.parametrize("where", ["before", "between", "behind"])
-async def test_a_log_with_tombstones_of_what_nobody_knows_is_loaded_and_served(where: str) -> None:
-    """KAFKA-17306: tombstones of entities that were gone already, in an order of their own, failed the load; here they
-    say nothing, whether their group is there, was, or comes later.
-    """
-    storage = MemoryStorage()
-    async with serving(MemoryLog(storage)) as first:
-        await change(first, add())
-        epoch = (await ask(first, beat("a"))).member_epoch
-        before = await look(first)
-    others = [EncodedRecord(record.key, None) for name in ("gone", "later") for record in leftovers(name)]
-    ours = [
-        EncodedRecord(record.key, None)
-        for record in leftovers(GROUP)
-        if isinstance(record, Tombstone) and record.key.name in ("nobody", "c\n0", "3")
-    ]
-    place = {"before": 0, "between": 1, "behind": len(storage.batches)}[where]
-    storage.batches[place:place] = [[record] for record in (*others, *ours)]
-    async with serving(MemoryLog(storage)) as second:
-        assert await look(second) == before
-        assert (await ask(second, beat("a", epoch))).error_code == 0
-        assert (await look(second, "gone")).error_code == 69
-        assert (await ask(second, beat("a", group_id="later"))).error_code == 0
-        assert (await look(second, "later")).group_epoch == 1
 
 
 def test_records_may_come_before_what_they_belong_to() -> None:

@@ -692,7 +692,7 @@ async def test_worker_backs_off_on_refused_connections(tmp_path: Path) -> None:
 
 
 async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path) -> None:
-    """KAFKA-16251: on_lost first, then the join, which states that nothing runs."""
+    """KAFKA-16251, KAFKA-16258: on_lost first, then the join, which states that nothing runs."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
