@@ -26,6 +26,9 @@ from .base import Client, name_lookup_errors, reason
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 
 _CORRELATION_ID: Final = struct.Struct(">i")
+_FIRST_ID: Final = ord("\n")
+"""Correlation id of the first request of a connection. Its last byte is a line feed, so that a server of a protocol of
+lines (HTTP) responds at once: otherwise it would wait for the end of the line, and the client for the response."""
 _KEY_OF: Final = {api.request_class: api.key for api in APIS.values()}
 
 
@@ -75,7 +78,9 @@ class TcpClient(Client):
                 return await response
         except TimeoutError:
             if response is None:
-                problem = f"{type(request).__name__} could not be sent within {timeout_s} s"
+                problem = f"{type(request).__name__} could not be sent within {timeout_s:g} s"
+                if self._link is not None and self._link.transport is not None and not self._link.agreed:
+                    problem = _no_answer(timeout_s)
                 raise NotSent(f"{self.address}: {problem}") from None
             if link.is_oldest(response):
                 # Responses arrive in order: no other response can arrive before this one.
@@ -121,10 +126,15 @@ class TcpClient(Client):
                 response = await link.send(ApiVersionsRequest(client_software_name="connectgroup"))
             link.agree(response)
         except TimeoutError:
-            what = "not connected" if link.transport is None else "no answer to ApiVersions, so no coordinator,"
-            raise TransportError(f"{self.address}: {what} within {self._connect_timeout_s:g} s") from None
+            timeout_s = self._connect_timeout_s
+            problem = f"not connected within {timeout_s:g} s" if link.transport is None else _no_answer(timeout_s)
+            raise TransportError(f"{self.address}: {problem}") from None
         except (OSError, UnicodeError, OverflowError) as error:
             raise TransportError(f"{self.address}: cannot connect: {reason(error)}") from error
+
+
+def _no_answer(timeout_s: float) -> str:
+    return f"no answer within {timeout_s:g} s; is a connectgroup coordinator listening there?"
 
 
 class _Call:
@@ -144,7 +154,7 @@ class _Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(max_response_bytes)
         self._outstanding: deque[_Call] = deque()
-        self._next_id = 0
+        self._next_id = _FIRST_ID
         self._versions = {API_VERSIONS: max(APIS[API_VERSIONS].versions)}
         self._heard = False
         self.transport: asyncio.Transport | None = None
@@ -222,10 +232,13 @@ class _Link(asyncio.Protocol):
         try:
             for message in self._reader.feed(data):
                 self._take(message)
-            self._heard = True
+                self._heard = True
         except WireError as error:
-            text = "" if self._heard else f"; it began with {printable(data[:40].decode('ascii', 'replace'))!r}"
-            self.abandon(f"does not speak our protocol: {printable(error, most=200)}{text}")
+            problem = f"does not speak our protocol: {printable(error, most=200)}"
+            if not self._heard:
+                start = printable(data[:40].decode("ascii", "replace"))
+                problem = f"answered, but not as a connectgroup coordinator: the answer begins with {start!r}"
+            self.abandon(problem)
 
     def _take(self, message: bytes) -> None:
         if not self._outstanding:
