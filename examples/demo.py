@@ -22,12 +22,13 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConnectGroupError
+from connectgroup.protocol.messages.describe import DescribedGroup
 from connectgroup.supervisor import Supervisor, explain, summary
 
 FLIGHTS = 336_776
@@ -35,6 +36,9 @@ FILES = 80
 GROUP = "demo"
 PATIENCE_S = 90
 """How long the demo waits without a new row in the sink before it fails."""
+START_LIMIT_S = 300
+"""How long workers may take to start: each starts a Java process, which takes minutes on a busy machine."""
+REPORT_EVERY_S = 10
 
 
 async def demo(options: argparse.Namespace) -> int:
@@ -63,7 +67,8 @@ async def demo(options: argparse.Namespace) -> int:
             "sink.table": "flights",
         },
     )
-    log = (data / "workers.log").open("w", encoding="utf-8")
+    log_path = data / "workers.log"
+    log = log_path.open("w", encoding="utf-8")
     supervisor = Supervisor(
         GROUP,
         workers=options.workers,
@@ -76,7 +81,7 @@ async def demo(options: argparse.Namespace) -> int:
     say(f"starting {options.workers} workers, each with a Spark session of its own ...")
     async with supervisor:
         telling = asyncio.create_task(tell(supervisor, sink))
-        await until_running(supervisor, options.workers, options.tasks)
+        await until_running(supervisor, options.tasks, log_path)
         third = FILES // 3
 
         await feed(source, header, flights, range(third), options.seconds)
@@ -85,7 +90,7 @@ async def demo(options: argparse.Namespace) -> int:
         added = await supervisor.add_worker()
         say(f"adding {added.name}")
         await feed(source, header, flights, range(third, 2 * third), options.seconds)
-        await until_joined(supervisor, added.name)
+        await until_joined(supervisor, added.name, log_path)
         await feed(source, header, flights, range(2 * third, FILES), options.seconds)
         say(f"all {FILES} files are in the source directory; waiting for the last rows")
         await until_quiet(sink)
@@ -141,27 +146,47 @@ def write_file(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
     part.rename(path)
 
 
-async def until_running(supervisor: Supervisor, workers: int, tasks: int) -> None:
+async def until_running(supervisor: Supervisor, tasks: int, log: Path) -> None:
     """Wait until every worker has joined and every task reports RUNNING."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        group = await supervisor.describe()
-        running = sum(unit.state == "RUNNING" for connector in group.connectors for unit in connector.units)
-        if len(group.members) == workers and running == tasks + 1:
-            return
-        await asyncio.sleep(0.1)
-    raise SystemExit(f"demo: not running after {PATIENCE_S} s; see workers.log in the data directory")
+    workers = tuple(supervisor.workers)
+
+    def running(group: DescribedGroup) -> bool:
+        states = [unit.state for connector in group.connectors for unit in connector.units]
+        return len(group.members) == len(workers) and states.count("RUNNING") == tasks + 1
+
+    await until(supervisor, workers, running, log)
 
 
-async def until_joined(supervisor: Supervisor, name: str) -> None:
+async def until_joined(supervisor: Supervisor, name: str, log: Path) -> None:
     """Wait until a worker has joined and owns at least one unit."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        group = await supervisor.describe()
-        if any(member.member_id == name and member.assigned for member in group.members):
-            return
+
+    def joined(group: DescribedGroup) -> bool:
+        return any(member.member_id == name and member.assigned for member in group.members)
+
+    await until(supervisor, (name,), joined, log)
+
+
+async def until(
+    supervisor: Supervisor, workers: Sequence[str], reached: Callable[[DescribedGroup], bool], log: Path
+) -> None:
+    """Wait until the group is in a state, while these workers are alive; print a line every ``REPORT_EVERY_S``.
+
+    Raises:
+        SystemExit: a worker has ended, or the state is not reached within ``START_LIMIT_S``; names the log.
+    """
+    loop = asyncio.get_running_loop()
+    began = reported = loop.time()
+    while not reached(group := await supervisor.describe()):
+        now = loop.time()
+        ended = [name for name in workers if not supervisor.workers[name].alive]
+        if ended:
+            raise SystemExit(f"demo: {', '.join(ended)} ended; see {log}")
+        if now - began >= START_LIMIT_S:
+            raise SystemExit(f"demo: {', '.join(workers)}: not running after {START_LIMIT_S} s; see {log}")
+        if now - reported >= REPORT_EVERY_S:
+            reported = now
+            say(f"{', '.join(workers)}: warming up and joining | {summary(group)} | log: {log}")
         await asyncio.sleep(0.1)
-    raise SystemExit(f"demo: {name} holds nothing after {PATIENCE_S} s; see workers.log in the data directory")
 
 
 async def until_quiet(sink: Path) -> None:

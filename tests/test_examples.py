@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from connectgroup.protocol.messages.describe import (
+    DescribedConnector,
+    DescribedGroup,
+    DescribedMember,
+    DescribedUnit,
+)
+
+from .worker.virtual_time import VirtualLoop
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,3 +58,47 @@ def test_the_program_in_readme_runs(tmp_path: Path) -> None:
 )
 def test_readme_has_what_it_is_looked_up_for(heading: str) -> None:
     assert f"\n## {heading}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+class StubSupervisor:
+    """A supervisor whose workers join after so many seconds; ``None``: one of them has ended."""
+
+    def __init__(self, joins_after_s: float | None) -> None:
+        self.joins_after_s = joins_after_s
+        self.workers = {name: SimpleNamespace(alive=joins_after_s is not None) for name in ("worker-1", "worker-2")}
+
+    async def describe(self) -> DescribedGroup:
+        joined = self.joins_after_s is not None and asyncio.get_running_loop().time() >= self.joins_after_s
+        members = tuple(DescribedMember(member_id=name) for name in self.workers) if joined else ()
+        units = tuple(DescribedUnit(task=task, state="RUNNING" if joined else "UNASSIGNED") for task in (-1, 0))
+        return DescribedGroup(members=members, connectors=(DescribedConnector(connector="c", units=units),))
+
+
+def demo_waits(joins_after_s: float | None, log: Path) -> None:
+    """Run the demo's wait for its workers, in virtual time."""
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "examples" / "demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(demo.until_running(StubSupervisor(joins_after_s), 1, log))
+
+
+def test_the_demo_waits_for_workers_that_are_slow_to_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo_waits(200, tmp_path / "workers.log")
+    reports = capsys.readouterr().out.splitlines()
+    assert len(reports) == 19
+    assert all(line.endswith(f"| log: {tmp_path / 'workers.log'}") for line in reports)
+
+
+@pytest.mark.parametrize(
+    ("joins_after_s", "problem"),
+    [(301, "worker-1, worker-2: not running after 300 s"), (None, "worker-1, worker-2 ended")],
+)
+def test_the_demo_names_the_log_when_workers_do_not_start(
+    tmp_path: Path, joins_after_s: float | None, problem: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        demo_waits(joins_after_s, tmp_path / "workers.log")
+    assert str(caught.value) == f"demo: {problem}; see {tmp_path / 'workers.log'}"

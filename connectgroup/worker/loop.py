@@ -52,6 +52,7 @@ from ..protocol.messages.connectors import (
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..protocol.units import Units, printable, show
 from ..transport.base import Client
+from .arguments import check_plugins, check_runner
 from .offload import off_loop
 from .perform import Performer
 from .runner import Runner
@@ -129,7 +130,12 @@ class Worker:
             listeners: called in this order.
             runner: runs the units; ``set_runner`` sets a runner that itself needs this worker.
             first_sequence: see ``Member``; the default is taken from the wall clock.
+
+        Raises:
+            ConfigError: an assignor, a listener or the runner is not an object of the required kind.
         """
+        check_plugins(assignors, listeners)
+        check_runner(runner)
         self._heartbeats, self._control = heartbeats, control
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._times = times or WorkerSettings()
@@ -178,7 +184,12 @@ class Worker:
         return self._performer.lost
 
     def set_runner(self, runner: Runner) -> None:
-        """Set the runner of this worker's units. Call this before ``run``."""
+        """Set the runner of this worker's units. Call this before ``run``.
+
+        Raises:
+            ConfigError: ``start`` or ``stop`` is missing, or is not a coroutine function.
+        """
+        check_runner(runner)
         self._performer.runner = runner
 
     # ----------------------------------------------------------------------------------------------
@@ -305,7 +316,7 @@ class Worker:
         try:
             await asyncio.wait_for(self._performer.stop(units), self._end_s(STOP_SHARE))
         except Exception as error:
-            logger.error("%s may still be running: %s", show(units), describe(error))
+            logger.error("%s may still be running: %s", show(units), self._performer.describe_failure(error))
 
     async def _leave(self) -> None:
         """Send one leave heartbeat with a short timeout. If it is lost, the session timeout removes the member."""

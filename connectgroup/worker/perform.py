@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ..assign.api import Assignor
-from ..assign.sandbox import describe
+from ..assign.sandbox import describe, location_of
 from ..errors import GroupError, PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign, Fail, Grant, Lose, Revoke, TellAssignor
@@ -136,7 +136,7 @@ class Performer:
             try:
                 await stopping
             except Exception as error:
-                logger.error("a stop failed: %s", describe(error))
+                logger.error("a stop failed: %s", self.describe_failure(error))
 
     async def stop(self, units: Units) -> None:
         """Stop these units, without a callback.
@@ -146,6 +146,12 @@ class Performer:
         """
         if self.runner is not None and units:
             await _isolated("stop", self.runner.stop, units)
+
+    def describe_failure(self, error: BaseException) -> str:
+        """Format an error of the runner for the log, with file and line if the runner is an embedder's."""
+        own = type(self.runner).__module__.partition(".")[0] == __name__.partition(".")[0]
+        location = "" if own else location_of(error, self.runner)
+        return PluginError(describe(error), location=location).with_location()
 
     # ----------------------------------------------------------------------------------------------
 
@@ -188,7 +194,8 @@ class Performer:
             await (self.stop(action.units) if stopping is None else stopping)
         except Exception as error:
             # The unit may still be writing, so the revocation must not be acknowledged (reliability X6, F18).
-            logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), describe(error))
+            described = self.describe_failure(error)
+            logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), described)
             return
         if self._losing.is_set():
             return
@@ -207,7 +214,7 @@ class Performer:
         try:
             await _isolated("start", self.runner.start, grants)
         except Exception as error:
-            logger.error("%s: the start failed: %s", show(units), describe(error))
+            logger.error("%s: the start failed: %s", show(units), self.describe_failure(error))
             await self._report_failed(grants, one_line(error))
 
     async def _report_failed(self, grants: Sequence[Grant], message: str) -> None:

@@ -1,0 +1,109 @@
+"""What an embedder passes to ``Worker``: an error names the argument, before the worker joins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import ConfigError
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.log.memory import MemoryLog
+from connectgroup.member.actions import Grant
+from connectgroup.member.state_machine import MemberSettings
+from connectgroup.protocol.units import Unit, Units
+from connectgroup.transport.local import LocalClient
+from connectgroup.worker.loop import Worker
+
+from .builders import World
+from .test_embedding import start
+
+
+class Listener(WorkerRebalanceListener):
+    """A listener that does nothing."""
+
+
+class First(ConnectAssignor):
+    name = "first"
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        return ConnectAssignment()
+
+
+class PlainRunner:
+    """A runner whose methods are not coroutines."""
+
+    def start(self, grants: Sequence[Grant]) -> None: ...
+
+    def stop(self, units: Units) -> None: ...
+
+
+def worker(**arguments: Any) -> Worker:
+    client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
+    settings = MemberSettings(group_id="g", member_id="w")
+    return Worker(settings, heartbeats=client, control=client, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"runner": object()}, "runner: got 'an object of object'; allowed: an object with async def start(self, gr"),
+        ({"runner": PlainRunner()}, "runner.start: got 'a plain function'; allowed: async def start(self, grants)"),
+        ({"listeners": [Listener]}, "listeners: got 'the class Listener'; allowed: an object of it: Listener()"),
+        ({"listeners": Listener()}, "listeners: got 'an object of Listener'; allowed: a list of WorkerRebalanceLis"),
+        ({"listeners": ["log"]}, "listeners: got 'log'; allowed: WorkerRebalanceListener objects, such as load_lis"),
+        ({"assignors": ["balanced"]}, "assignors: got 'balanced'; allowed: ConnectAssignor objects, such as load_as"),
+        ({"assignors": [First]}, "assignors: got 'the class First'; allowed: an object of it: First()"),
+        ({"assignors": "balanced"}, "assignors: got 'balanced'; allowed: a list of ConnectAssignor objects"),
+        ({"assignors": [Listener()]}, "assignors: got 'an object of Listener'; allowed: ConnectAssignor objects"),
+    ],
+    ids=str,
+)
+async def test_an_argument_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        worker(**arguments)
+    assert str(caught.value).startswith(message)
+
+
+async def test_set_runner_checks_too() -> None:
+    with pytest.raises(ConfigError, match=r"^runner\.start: got 'a plain function'"):
+        worker().set_runner(PlainRunner())  # type: ignore[arg-type]
+
+
+class Failing:
+    """A runner whose start and stop fail."""
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        raise ValueError("no room")
+
+    async def stop(self, units: Units) -> None:
+        raise OSError("stuck")
+
+
+@pytest.mark.parametrize(
+    ("text", "function"), [("the start failed: ValueError: no room", Failing.start), ("OSError: stuck", Failing.stop)]
+)
+async def test_an_error_of_a_runner_is_logged_with_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, function: Callable[..., Any]
+) -> None:
+    """As an error of a listener is."""
+    caplog.set_level(logging.ERROR)
+    async with World(tmp_path) as world:
+        await world.add("c", 1)
+        actor = start(world, Failing())  # type: ignore[arg-type]
+        await world.until(lambda: Unit("c") in actor.worker.member.owned)
+        await asyncio.sleep(1)
+        actor.worker.stop()
+        assert actor.task is not None
+        await actor.task
+    code = function.__code__
+    wanted = f"(at {code.co_filename}:{code.co_firstlineno + 1})"
+    logged = [record.getMessage() for record in caplog.records]
+    assert any(text in line and line.endswith(wanted) for line in logged), logged
