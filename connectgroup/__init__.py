@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         PartitionMemberAssignment as PartitionMemberAssignment,
         TopicSpec as TopicSpec,
     )
+    from .assign.placement import WorkerTraits as WorkerTraits
+    from .client.admin import Admin as Admin
     from .config.connector_file import ConnectorFile as ConnectorFile
     from .config.coordinator import CoordinatorConfig as CoordinatorConfig
     from .config.worker import WorkerConfig as WorkerConfig
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
     from .errors import (
+        ConfigError as ConfigError,
         ConnectGroupError as ConnectGroupError,
+        GroupError as GroupError,
         PluginError as PluginError,
         WorkerAlreadyRun as WorkerAlreadyRun,
     )
@@ -47,7 +51,14 @@ if TYPE_CHECKING:
     from .log.sqlite.log import SqliteLog as SqliteLog
     from .member.actions import Grant as Grant
     from .member.state_machine import MemberSettings as MemberSettings
-    from .protocol.units import TopicPartition as TopicPartition, Unit as Unit
+    from .plugins import load_assignor as load_assignor
+    from .protocol.messages.connectors import (
+        ConnectorChange as ConnectorChange,
+        UpdateConnectorsRequest as UpdateConnectorsRequest,
+    )
+    from .protocol.messages.describe import DescribedGroup as DescribedGroup, DescribeRequest as DescribeRequest
+    from .protocol.records.connect import TargetState as TargetState
+    from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient
@@ -77,20 +88,26 @@ _HOME = {
         "PartitionMemberAssignment",
         "TopicSpec",
     ),
+    "assign.placement": ("WorkerTraits",),
+    "client.admin": ("Admin",),
     "config.connector_file": ("ConnectorFile",),
     "config.coordinator": ("CoordinatorConfig",),
     "config.worker": ("WorkerConfig",),
     "connector": ("Connector", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
-    "errors": ("ConnectGroupError", "PluginError", "WorkerAlreadyRun"),
+    "errors": ("ConfigError", "ConnectGroupError", "GroupError", "PluginError", "WorkerAlreadyRun"),
     "group.connect.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),
     "log.memory": ("MemoryLog",),
     "log.sqlite.log": ("SqliteLog",),
     "member.actions": ("Grant",),
     "member.state_machine": ("MemberSettings",),
-    "protocol.units": ("TopicPartition", "Unit"),
+    "plugins": ("load_assignor",),
+    "protocol.messages.connectors": ("ConnectorChange", "UpdateConnectorsRequest"),
+    "protocol.messages.describe": ("DescribeRequest", "DescribedGroup"),
+    "protocol.records.connect": ("TargetState",),
+    "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),

@@ -21,6 +21,7 @@
     ├── Fenced                   a rejected write: a later owner epoch of the same unit has been seen
     ├── ConfigError              an invalid setting: field, value, allowed values
     ├── PluginError              a faulty assignor, listener or connector: its name and the violation
+    ├── TimedOut                 a state was not reached in time
     └── WorkerAlreadyRun         a second ``Worker.run``: a Worker runs once
 
 A bug in this package is an ``AssertionError``. It is logged with its traceback where it must not affect other groups or
@@ -278,6 +279,10 @@ class PluginError(ConnectGroupError):
     def with_location(self) -> str:
         """The message, followed by the location if there is one."""
         return f"{self} (at {self.location})" if self.location else str(self)
+
+
+class TimedOut(ConnectGroupError, TimeoutError):
+    """A state was not reached in time; the message names the state and the time."""
 
 
 class WorkerAlreadyRun(ConnectGroupError, RuntimeError):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
+from .client.admin import Admin
 from .config.base import checked
 from .config.connector_file import ConnectorFile
 from .config.coordinator import CoordinatorConfig
@@ -27,9 +28,8 @@ from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import from_code
 from .protocol.messages.api import Response
-from .protocol.messages.common import each_unit, entries
-from .protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
-from .protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse, Rebalance
+from .protocol.messages.common import each_unit
+from .protocol.messages.describe import DescribedGroup, Rebalance
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH
 from .worker.restart import RESTART_EXIT_CODE
@@ -121,6 +121,7 @@ class Supervisor:
         checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
         self.group = group
         self.server = CoordinatorServer(coordinator)
+        self.admin = Admin.local(self.server.coordinator, client_host=HERE)
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
         self._options = _worker_options(assignors, server_assignor, rebalance_timeout_ms)
@@ -193,19 +194,11 @@ class Supervisor:
         Raises:
             GroupError: the coordinator rejected the change; a one-line message.
         """
-        change = ConnectorChange(connector=connector.name, config=entries(connector.config))
-        response = await self.server.coordinator.handle(
-            UpdateConnectorsRequest(group_id=self.group, changes=(change,)), client_host=HERE
-        )
-        assert isinstance(response, UpdateConnectorsResponse)
-        if response.error_code:
-            raise from_code(response.error_code, response.error_message)
+        await self.admin.put_connector(self.group, connector.name, connector.config)
 
     async def describe(self) -> DescribedGroup:
         """Return the coordinator's current description of the group."""
-        response = await self.server.coordinator.handle(DescribeRequest(group_ids=(self.group,)), client_host=HERE)
-        assert isinstance(response, DescribeResponse)
-        return response.groups[0]
+        return await self.admin.describe(self.group)
 
     @property
     def all_rejected(self) -> bool:

@@ -9,12 +9,9 @@ import os
 import select
 import sys
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ConnectGroupError, PluginError
-
-if TYPE_CHECKING:
-    pass
 from .parser import build_parser
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -75,6 +72,6 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     """Log one line instead of a traceback if asyncio cannot accept a connection; asyncio retries every second."""
     error = context.get("exception")
     if isinstance(error, OSError) and "socket" in context and error.errno in OUT_OF_RESOURCES:
-        logging.error("no new connection can be taken in: %s; those that are open go on", error.strerror)
+        logging.error("cannot accept a connection: %s; open connections are not affected", error.strerror)
     else:
         loop.default_exception_handler(context)

@@ -3,56 +3,57 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from ..errors import from_code
-from ..protocol.messages.common import RestartRequest, RestartResponse, each_unit
-from ..protocol.messages.describe import (
-    DeleteRequest,
-    DeleteResponse,
-    DescribedGroup,
-    DescribedMember,
-)
+from ..errors import TimedOut, from_code
+from ..protocol.messages.common import each_unit
+from ..protocol.messages.describe import DescribedGroup, DescribedMember, Move
 from ..protocol.units import Unit, show
-
-if TYPE_CHECKING:
-    pass
-from .requests import describe_group, send_request
+from .requests import connected
 
 
 async def list_groups(options: argparse.Namespace) -> int:
-    for group in await describe_group(options, ()):
+    async with connected(options) as admin:
+        groups = await admin.list_groups()
+    for group in groups:
+        if group.error_code:
+            raise from_code(group.error_code, group.error_message)
         print(f"{group.group_id:<30} {group.state:<12} epoch {group.group_epoch:<6} {len(group.members)} workers")
     return 0
 
 
 async def describe_groups(options: argparse.Namespace) -> int:
-    for group in await describe_group(options, (options.group,)):
-        print(f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}")
-        print(f"assignor: {group.assignor_name or 'none yet'}", end="")
-        print(f", being computed by {group.computing_member}" if group.computing_member else "")
-        if group.assignor_error:
-            print(f"last assignor error: {group.assignor_error}")
-        for member in group.members:
-            print(f"worker {member.member_id} ({member.client_host}): {member.state}, epoch {member.member_epoch}")
-            print(f"  {_about(member)}")
-            print(f"  runs {show(each_unit(member.assigned), most=20)}")
-            if member.pending_revocation:
-                print(f"  is stopping {show(each_unit(member.pending_revocation), most=20)}")
-        for waiting in group.delayed:
-            who = f"worker {waiting.instance_id or waiting.member_id}" if waiting.member_id else "the assignor"
-            print(f"waiting {waiting.left_ms / 1000:.1f} s more for {who}: {show(each_unit(waiting.units), most=20)}")
-        for connector in group.connectors:
-            print(f"connector {connector.connector}: {connector.target_state}, version {connector.version}")
-            for unit in connector.units:
-                where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
-                print(f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip())
-                if unit.message:
-                    print(f"    {unit.message}")
+    async with connected(options) as admin:
+        group = await admin.describe(options.group)
+    for line in _description(group):
+        print(line)
     return 0
+
+
+def _description(group: DescribedGroup) -> Iterable[str]:
+    """Format a group: its epochs and assignor, its workers, its delayed units, its connectors and tasks."""
+    yield f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
+    computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
+    yield f"assignor: {group.assignor_name or 'none yet'}{computing}"
+    if group.assignor_error:
+        yield f"last assignor error: {group.assignor_error}"
+    for member in group.members:
+        yield f"worker {member.member_id} ({member.client_host}): {member.state}, epoch {member.member_epoch}"
+        yield f"  {_about(member)}"
+        yield f"  assigned {show(each_unit(member.assigned), most=20)}"
+        if member.pending_revocation:
+            yield f"  pending revocation {show(each_unit(member.pending_revocation), most=20)}"
+    for delayed in group.delayed:
+        cause = f"for worker {delayed.instance_id or delayed.member_id}" if delayed.member_id else "by the assignor"
+        yield f"delayed {delayed.left_ms / 1000:.1f} s more {cause}: {show(each_unit(delayed.units), most=20)}"
+    for connector in group.connectors:
+        yield f"connector {connector.connector}: {connector.target_state}, version {connector.version}"
+        for unit in connector.units:
+            where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
+            yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip()
+            if unit.message:
+                yield f"    {unit.message}"
 
 
 def _about(member: DescribedMember) -> str:
@@ -66,61 +67,50 @@ def _about(member: DescribedMember) -> str:
         "rack": member.rack,
         "host": member.host,
     }
-    return ", ".join(f"{name} {value}" for name, value in given.items() if value) or "nothing known of how it joined"
+    return (
+        ", ".join(f"{name} {value}" for name, value in given.items() if value)
+        or "no client id, labels, rack, capacity or host"
+    )
 
 
 async def delete_groups(options: argparse.Namespace) -> int:
-    response = await send_request(options, DeleteRequest(group_ids=(options.group,)))
-    assert isinstance(response, DeleteResponse)
-    for result in response.results:
-        if result.error_code:
-            raise from_code(result.error_code, result.error_message)
-        print(f"group {result.group_id}: deleted")
+    async with connected(options) as admin:
+        await admin.delete_group(options.group)
+    print(f"group {options.group}: deleted")
     return 0
 
 
 async def explain_groups(options: argparse.Namespace) -> int:
     from ..supervisor import explain
 
-    for group in await describe_group(options, (options.group,)):
-        for rebalance in group.rebalances[-options.last :]:
-            print(explain(rebalance))
-            for move in rebalance.moves if options.moves else ():
-                unit = Unit(move.connector, move.task)
-                if move.source == move.target:
-                    print(f"  {unit}: started again on {move.target}, downtime {move.downtime_ms} ms")
-                    continue
-                stood = f"stood still {move.downtime_ms} ms" if move.source else "started"
-                print(f"  {unit}: {move.source or 'nowhere'} -> {move.target}, {stood}")
+    async with connected(options) as admin:
+        group = await admin.describe(options.group, connectors=())
+    for rebalance in group.rebalances[-options.last :]:
+        print(explain(rebalance))
+        for move in rebalance.moves if options.moves else ():
+            print(f"  {Unit(move.connector, move.task)}: {_move(move)}")
     return 0
 
 
+def _move(move: Move) -> str:
+    if not move.source:
+        return f"started on {move.target}"
+    downtime = f"downtime {move.downtime_ms} ms"
+    if move.source == move.target:
+        return f"restarted on {move.target}, {downtime}"
+    return f"{move.source} -> {move.target or 'no worker'}, {downtime}"
+
+
 async def restart_worker(options: argparse.Namespace) -> int:
-    response = await send_request(options, RestartRequest(group_id=options.group, member_id=options.name))
-    assert isinstance(response, RestartResponse)
-    if response.error_code:
-        raise from_code(response.error_code, response.error_message)
-    if options.no_wait:
-        already = "already " if response.already_requested else ""
-        print(f"worker {options.name}: restart {already}requested")
-        return 0
-    give_up_at = time.monotonic() + options.timeout
-    while time.monotonic() < give_up_at:
-        [group] = await describe_group(options, (options.group,))
-        if _is_back(group, options.name):
-            print(f"worker {options.name}: restarted")
+    async with connected(options) as admin:
+        requested = await admin.restart_worker(options.group, options.name)
+        if options.no_wait:
+            print(f"worker {options.name}: restart {'' if requested else 'already '}requested")
             return 0
-        await asyncio.sleep(0.2)
-    print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
-    return 1
-
-
-def _is_back(group: DescribedGroup, name: str) -> bool:
-    """Whether a worker has restarted and runs all units of its latest target assignment, none of them starting."""
-    member = next((member for member in group.members if member.member_id == name), None)
-    if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
-        return False
-    starting = any(
-        unit.state == "STARTING" for connector in group.connectors for unit in connector.units if unit.member_id == name
-    )
-    return member.assigned == member.target and not starting
+        try:
+            await admin.wait_worker(options.group, options.name, timeout_s=options.timeout)
+        except TimedOut:
+            print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
+            return 1
+    print(f"worker {options.name}: restarted")
+    return 0

@@ -61,7 +61,7 @@ async def run_up(options: argparse.Namespace) -> int:
     _make_directory("--data", data)
     _allow_open_files(coordinator.max_connections)
     stopping = _stop_event()
-    said, last, rows = 0, "", 0
+    explained, last, rows = 0, "", 0
     async with supervisor:
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
         pause_s = 1.0
@@ -70,8 +70,8 @@ async def run_up(options: argparse.Namespace) -> int:
             group = await supervisor.describe()
             described_s = time.monotonic() - began
             for rebalance in group.rebalances:
-                if rebalance.epoch > said and rebalance.finished_ms >= 0:
-                    said = rebalance.epoch
+                if rebalance.epoch > explained and rebalance.finished_ms >= 0:
+                    explained = rebalance.epoch
                     print(f"rebalance | {explain(rebalance)}", flush=True)
             line = f"{summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
@@ -156,7 +156,7 @@ async def serve_worker(options: argparse.Namespace) -> int:
     if options.label:
         values["labels"] = tuple(options.label)
     optional = ("name", "instance", "capacity", "rack", "server_assignor", "rebalance_timeout_ms")
-    values |= {name: said for name in optional if (said := getattr(options, name)) is not None}
+    values |= {name: value for name in optional if (value := getattr(options, name)) is not None}
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
     if not await run_worker(config, supervised=options.supervised):
@@ -173,7 +173,7 @@ def _make_directory(option: str, path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(option, path, f"a directory that can be made ({error.strerror})") from error
+        raise ConfigError(option, path, f"a directory that can be created ({error.strerror})") from error
 
 
 def _stop_event() -> asyncio.Event:

@@ -1,39 +1,28 @@
-"""One request to the coordinator per subcommand."""
+"""The connection of a subcommand to the coordinator."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
 
-from ..errors import TransportError, from_code
-from ..protocol.messages.api import Request, Response
-from ..protocol.messages.describe import (
-    DescribedGroup,
-    DescribeRequest,
-    DescribeResponse,
-)
+from ..errors import TransportError
 
 if TYPE_CHECKING:
-    pass
+    from ..client.admin import Admin
+
+RETRY_FOR_S: Final = 2.0
+"""A coordinator that is being started or restarted is waited for this long."""
 
 
-async def describe_group(options: argparse.Namespace, group_ids: tuple[str, ...]) -> tuple[DescribedGroup, ...]:
-    response = await send_request(options, DescribeRequest(group_ids=group_ids))
-    assert isinstance(response, DescribeResponse)
-    for group in response.groups:
-        if group.error_code:
-            raise from_code(group.error_code, group.error_message)
-    return response.groups
+@asynccontextmanager
+async def connected(options: argparse.Namespace) -> AsyncIterator[Admin]:
+    """Yield an admin client of the coordinators that ``--coordinator`` names."""
+    from ..client.admin import Admin
 
-
-async def send_request(options: argparse.Namespace, request: Request) -> Response:
-    from ..config.base import parse_address
-    from ..transport.tcp_client import TcpClient
-
-    client = TcpClient(*parse_address("--coordinator", options.coordinator), "cli")
     try:
-        return await client.call(request, timeout_s=10)
+        async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S) as admin:
+            yield admin
     except TransportError as error:
-        raise TransportError(f"{error}; allowed: --coordinator names a coordinator that runs") from error
-    finally:
-        await client.close()
+        raise TransportError(f"{error}; allowed: --coordinator with the address of a running coordinator") from error

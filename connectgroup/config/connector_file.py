@@ -56,6 +56,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key!r} stands twice")
+            raise ValueError(f"duplicate key {key!r}")
         found[key] = value
     return found

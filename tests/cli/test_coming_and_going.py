@@ -80,7 +80,7 @@ def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
             b.signal(signal.SIGKILL)
             b.ended()
         wait("the end of its session", lambda: "waiting" in stage.describe(), a.story)
-        assert re.search(r"^waiting [\d.]+ s more for worker b: naps", stage.describe(), re.MULTILINE)
+        assert re.search(r"^delayed [\d.]+ s more for worker b: naps", stage.describe(), re.MULTILINE)
         with stage.worker("b") as again:
             wait("its work again", lambda: stage.places() == before, again.story)
         assert "waiting" not in stage.describe()

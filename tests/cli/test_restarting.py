@@ -85,7 +85,7 @@ def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
         explained = stage.explain(last=6)
         assert "->" not in explained, "no move"
         assert explained.count("left to restart | nothing moved") == 3
-        assert explained.count(": started again on ") == TASKS + 1, "the tasks and the connector"
+        assert explained.count(": restarted on ") == TASKS + 1, "the tasks and the connector"
 
 
 def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp_path: Path) -> None:

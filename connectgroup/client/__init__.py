@@ -1,0 +1,1 @@
+"""Clients of the coordinator for operators and programs; workers have their own (``worker/``)."""

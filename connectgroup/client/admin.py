@@ -1,0 +1,416 @@
+"""Requests of an operator: describe and delete groups, change connectors, restart connectors, tasks and workers.
+
+The only code that builds these requests. The command line, the REST API, the supervisor and embedders use it, over any
+transport. An error code in a response becomes its exception (``errors``).
+
+A request is retried with back-off until ``retry_for_s`` has passed, at the next address if there are several:
+
+- any request that was not processed: no connection, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR;
+- an idempotent request whose outcome is unknown: the response is lost, or the log failed.
+
+A creation or a deletion with an unknown outcome is not retried, because the retry could not distinguish its own earlier
+success from a conflict: the error says that the change may have been made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential, wait_random
+
+from ..errors import (
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    NotSent,
+    TimedOut,
+    TransportError,
+    from_code,
+)
+from ..protocol.messages.api import Handler, Request, Response
+from ..protocol.messages.common import RestartRequest, RestartResponse, entries
+from ..protocol.messages.connectors import (
+    ConfigPatch,
+    ConnectorChange,
+    RestartedUnit,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
+from ..protocol.messages.describe import (
+    DeleteRequest,
+    DeleteResponse,
+    DescribedConnector,
+    DescribedGroup,
+    DescribedUnit,
+    DescribeRequest,
+    DescribeResponse,
+)
+from ..protocol.records.connect import TargetState
+from ..protocol.units import CONNECTOR, printable
+from ..transport.base import Client
+from ..transport.local import LocalClient
+from ..transport.tcp_client import TcpClient
+
+POLL_S: Final = 0.1
+"""Interval between two descriptions while a method waits for a state of the group."""
+
+_NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
+_UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)
+
+R = TypeVar("R", bound=Response)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutResult:
+    """The result of ``Admin.put_connector``.
+
+    Attributes:
+        version: the connector's version: the group epoch of its last change.
+        created: whether the connector did not exist before.
+    """
+
+    version: int
+    created: bool
+
+
+class Admin:
+    """Sends the requests of an operator to a coordinator.
+
+    ``async with Admin.connect("127.0.0.1:8474") as admin:`` closes the connections at the end. All methods raise a
+    ``GroupError`` if the coordinator rejects the request and ``TransportError`` if there is no response.
+    """
+
+    def __init__(self, clients: Sequence[Client], *, timeout_s: float = 10.0, retry_for_s: float = 5.0) -> None:
+        """Use these clients, in this order.
+
+        Args:
+            clients: one per address of a coordinator, at least one. ``close`` closes them.
+            timeout_s: timeout of one attempt, connecting included.
+            retry_for_s: no retry starts later than this after the first attempt; 0 disables retries.
+        """
+        if not clients:
+            raise ValueError("clients: got none; allowed: one or more")
+        self._clients = list(clients)
+        self._timeout_s, self._retry_for_s = timeout_s, retry_for_s
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: str | Sequence[str],
+        *,
+        client_id: str = "admin",
+        timeout_s: float = 10.0,
+        retry_for_s: float = 5.0,
+    ) -> Admin:
+        """Use TCP connections, opened on first use.
+
+        Args:
+            addresses: ``host:port``, or several of them.
+
+        Raises:
+            ConfigError: an address is not of this form.
+        """
+        from ..config.base import parse_address
+
+        named = [addresses] if isinstance(addresses, str) else list(addresses)
+        clients = [TcpClient(*parse_address("--coordinator", address), client_id) for address in named]
+        return cls(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)
+
+    @classmethod
+    def local(cls, coordinator: Handler, *, client_host: str = "local") -> Admin:
+        """Use a coordinator in this process."""
+        return cls([LocalClient(coordinator, client_host=client_host, client_id="admin")])
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """The address that the next request is sent to, for messages."""
+        return self._clients[0].address
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients:
+            await client.close()
+
+    # ---------------------------------------------------------------------------------------------- groups
+
+    async def list_groups(self, *, connectors: bool = False) -> tuple[DescribedGroup, ...]:
+        """Return all groups, sorted by id.
+
+        A group that the coordinator cannot read has its error in ``error_code`` and ``error_message``.
+
+        Args:
+            connectors: whether to describe the connectors as well.
+        """
+        request = DescribeRequest(connectors=None if connectors else ())
+        return (await self._send(request, DescribeResponse, idempotent=True)).groups
+
+    async def describe(
+        self, group_id: str, *, connectors: Sequence[str] | None = None, task_configs: bool = False
+    ) -> DescribedGroup:
+        """Return the current description of a group.
+
+        Args:
+            connectors: names of the connectors to describe; null for all. Unknown names are ignored.
+            task_configs: whether tasks are described with their configurations, credentials masked.
+
+        Raises:
+            GroupIdNotFound: there is no such group.
+        """
+        request = DescribeRequest(
+            group_ids=(group_id,),
+            connectors=None if connectors is None else tuple(connectors),
+            include_task_configs=task_configs,
+        )
+        return (await self._send(request, DescribeResponse, idempotent=True)).groups[0]
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group that has no members, with its connectors.
+
+        Raises:
+            GroupIdNotFound: there is no such group.
+            NonEmptyGroup: the group has members.
+        """
+        await self._send(DeleteRequest(group_ids=(group_id,)), DeleteResponse, idempotent=False)
+
+    async def wait_until(
+        self, group_id: str, condition: Callable[[DescribedGroup], bool], *, what: str, timeout_s: float = 30.0
+    ) -> DescribedGroup:
+        """Describe the group repeatedly until the condition holds; return that description.
+
+        Args:
+            what: the condition as text, for the error: ``"stable"``.
+
+        Raises:
+            TimedOut: the condition does not hold within ``timeout_s``.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+        while True:
+            group = await self.describe(group_id)
+            if condition(group):
+                return group
+            if loop.time() >= give_up_at:
+                raise TimedOut(f"group {printable(group_id)}: not {what} within {timeout_s:g} s; it is {group.state}")
+            await asyncio.sleep(POLL_S)
+
+    async def wait_stable(self, group_id: str, *, timeout_s: float = 30.0) -> DescribedGroup:
+        """Wait until every member has reached the newest target assignment; return the description.
+
+        Raises:
+            TimedOut: the group is not stable within ``timeout_s``.
+        """
+        return await self.wait_until(
+            group_id, lambda group: group.state in ("Stable", "Empty"), what="stable", timeout_s=timeout_s
+        )
+
+    # ---------------------------------------------------------------------------------------------- connectors
+
+    async def describe_connector(self, group_id: str, name: str, *, task_configs: bool = False) -> DescribedConnector:
+        """Return the current description of one connector.
+
+        Raises:
+            GroupIdNotFound, ConnectorNotFound: there is no such group, or no such connector in it.
+        """
+        group = await self.describe(group_id, connectors=(name,), task_configs=task_configs)
+        if not group.connectors:
+            raise ConnectorNotFound(f"connector {printable(name)} does not exist")
+        return group.connectors[0]
+
+    async def add_connector(
+        self, group_id: str, name: str, config: Mapping[str, str], *, state: TargetState = TargetState.RUNNING
+    ) -> int:
+        """Create a connector; the group is created if it does not exist.
+
+        Args:
+            state: the initial wanted state (KIP-980).
+
+        Returns:
+            The connector's version.
+
+        Raises:
+            ConnectorAlreadyExists: the group has a connector of this name.
+            InvalidRequest: the name or a setting is invalid.
+        """
+        change = ConnectorChange(connector=name, expected_version=0, config=entries(config), target_state=state)
+        return await self.change(group_id, change, idempotent=False)
+
+    async def put_connector(self, group_id: str, name: str, config: Mapping[str, str]) -> PutResult:
+        """Create a connector, or replace its configuration.
+
+        Raises:
+            InvalidRequest: the name or a setting is invalid.
+        """
+        change = ConnectorChange(connector=name, expected_version=0, config=entries(config))
+        try:
+            return PutResult(version=await self.change(group_id, change), created=True)
+        except ConnectorAlreadyExists:
+            change = ConnectorChange(connector=name, config=entries(config))
+            return PutResult(version=await self.change(group_id, change), created=False)
+
+    async def patch_connector(self, group_id: str, name: str, patch: Mapping[str, str | None]) -> int:
+        """Change some settings of a connector; null removes a setting (KIP-477). Returns the connector's version.
+
+        Raises:
+            ConnectorNotFound: the group has no such connector.
+            InvalidRequest: a setting is invalid.
+        """
+        settings = tuple(ConfigPatch(name=setting, value=patch[setting]) for setting in sorted(patch))
+        return await self.change(group_id, ConnectorChange(connector=name, config_patch=settings))
+
+    async def set_state(self, group_id: str, name: str, state: TargetState) -> int:
+        """Set the wanted state of a connector: run, pause or stop it. Returns the connector's version.
+
+        Raises:
+            ConnectorNotFound: the group has no such connector.
+        """
+        return await self.change(group_id, ConnectorChange(connector=name, target_state=state))
+
+    async def delete_connector(self, group_id: str, name: str) -> None:
+        """Delete a connector and its tasks.
+
+        Raises:
+            ConnectorNotFound: the group has no such connector.
+        """
+        await self.change(group_id, ConnectorChange(connector=name, delete=True), idempotent=False)
+
+    async def restart_connector(
+        self, group_id: str, name: str, *, include_tasks: bool = False, only_failed: bool = False
+    ) -> tuple[int, ...]:
+        """Restart a connector: its units are revoked and assigned again at a later owner epoch (KIP-745).
+
+        Args:
+            include_tasks: whether to restart its tasks as well.
+            only_failed: whether to restart only units that have failed.
+
+        Returns:
+            The restarted units as task numbers, -1 for the connector itself. Units without an owner are not restarted.
+
+        Raises:
+            ConnectorNotFound: the group has no such connector.
+        """
+        connector = await self.describe_connector(group_id, name)
+        chosen = [
+            unit
+            for unit in connector.units
+            if (include_tasks or unit.task == CONNECTOR) and (not only_failed or unit.state == "FAILED")
+        ]
+        return await self._restart(group_id, name, chosen)
+
+    async def restart_task(self, group_id: str, name: str, task: int) -> tuple[int, ...]:
+        """Restart one task; see ``restart_connector``.
+
+        Raises:
+            ConnectorNotFound: the group has no such connector, or the connector has no such task.
+        """
+        connector = await self.describe_connector(group_id, name)
+        chosen = [unit for unit in connector.units if unit.task == task != CONNECTOR]
+        if not chosen:
+            raise ConnectorNotFound(f"connector {printable(name)} has no task {task}")
+        return await self._restart(group_id, name, chosen)
+
+    async def _restart(self, group_id: str, name: str, units: Sequence[DescribedUnit]) -> tuple[int, ...]:
+        grants = tuple(
+            RestartedUnit(task=unit.task, owner_epoch=unit.owner_epoch) for unit in units if unit.owner_epoch >= 0
+        )
+        if grants:
+            await self.change(group_id, ConnectorChange(connector=name, restart=grants))
+        return tuple(grant.task for grant in grants)
+
+    async def change(self, group_id: str, change: ConnectorChange, *, idempotent: bool = True) -> int:
+        """Make one change to one connector. Returns the connector's version, 0 if it was deleted.
+
+        Args:
+            idempotent: whether the change may be retried although an earlier attempt may have made it.
+        """
+        request = UpdateConnectorsRequest(group_id=group_id, changes=(change,))
+        response = await self._send(request, UpdateConnectorsResponse, idempotent=idempotent)
+        return response.results[0].version
+
+    # ---------------------------------------------------------------------------------------------- workers
+
+    async def restart_worker(self, group_id: str, member_id: str) -> bool:
+        """Request that a worker restart; its units are delayed for it meanwhile.
+
+        Returns:
+            False if a restart of this worker was requested before and is pending.
+
+        Raises:
+            GroupIdNotFound, UnknownMemberId: there is no such group, or no such worker in it.
+            InvalidRequest: the worker is draining.
+        """
+        response = await self._send(
+            RestartRequest(group_id=group_id, member_id=member_id), RestartResponse, idempotent=True
+        )
+        return not response.already_requested
+
+    async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
+        """Wait until a worker is in the group and runs all units of its latest target assignment.
+
+        Raises:
+            TimedOut: not within ``timeout_s``.
+        """
+
+        def runs_all(group: DescribedGroup) -> bool:
+            member = next((member for member in group.members if member.member_id == member_id), None)
+            if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
+                return False
+            units = [unit for connector in group.connectors for unit in connector.units if unit.member_id == member_id]
+            return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
+
+        what = f"running all tasks of worker {printable(member_id)}"
+        return await self.wait_until(group_id, runs_all, what=what, timeout_s=timeout_s)
+
+    # ---------------------------------------------------------------------------------------------- requests
+
+    async def _send(self, request: Request, expected: type[R], *, idempotent: bool) -> R:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._retry_for_s
+        retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, retried)),
+            wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.05),
+            # The loop's clock, so that a loop in virtual time works.
+            stop=lambda _: loop.time() >= give_up_at,
+            sleep=asyncio.sleep,
+            before_sleep=self._use_next_client,
+            reraise=True,
+        )
+        try:
+            response: Response = await retrying(self._attempt, request)
+        except _UNKNOWN_OUTCOME as error:
+            if idempotent or isinstance(error, NotSent):
+                raise
+            raise type(error)(f"{error}; the change may have been made") from error
+        assert isinstance(response, expected)
+        return response
+
+    async def _attempt(self, request: Request) -> Response:
+        response = await self._clients[0].call(request, timeout_s=self._timeout_s)
+        code, message = getattr(response, "error_code", 0), getattr(response, "error_message", None)
+        # Describe and Delete have no error at the top level: a rejected request has one group with the error.
+        if isinstance(response, DescribeResponse) and response.groups:
+            group = response.groups[0]
+            if not group.group_id or (isinstance(request, DescribeRequest) and request.group_ids):
+                code, message = group.error_code, group.error_message
+        if isinstance(response, DeleteResponse):
+            code, message = response.results[0].error_code, response.results[0].error_message
+        if code:
+            raise from_code(code, message)
+        return response
+
+    def _use_next_client(self, state: RetryCallState) -> None:
+        """Send the next attempt to the next address, unless this coordinator is about to serve the group."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        if not isinstance(error, CoordinatorLoadInProgress):
+            self._clients.append(self._clients.pop(0))

@@ -1,0 +1,228 @@
+"""The admin client: one method per operation, retries that never repeat a change, and errors that name the cause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from connectgroup.client.admin import Admin, PutResult
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import (
+    ConfigError,
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupError,
+    GroupIdNotFound,
+    InvalidGroupId,
+    NonEmptyGroup,
+    NotCoordinator,
+    NotSent,
+    TimedOut,
+    TransportError,
+    UnknownMemberId,
+)
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.common import config_of
+from connectgroup.protocol.messages.connectors import (
+    ChangedConnector,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.protocol.records.connect import TargetState
+from connectgroup.transport.base import Client
+from tests.coordinator.builders import GROUP, beat, serving, task_list
+
+CONFIG = {"connector.class": "idle"}
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[Coordinator]:
+    async with serving() as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+async def admin(coordinator: Coordinator) -> AsyncIterator[Admin]:
+    async with Admin.local(coordinator) as admin:
+        yield admin
+
+
+async def test_a_connector_is_created_changed_and_deleted(admin: Admin) -> None:
+    assert await admin.add_connector(GROUP, "c", CONFIG) == 1
+    assert await admin.put_connector(GROUP, "c", {**CONFIG, "a": "1"}) == PutResult(version=2, created=False)
+    assert await admin.patch_connector(GROUP, "c", {"a": None, "b": "2"}) == 3
+    assert config_of((await admin.describe_connector(GROUP, "c")).config) == {**CONFIG, "b": "2"}
+    assert await admin.set_state(GROUP, "c", TargetState.PAUSED) == 4
+    await admin.delete_connector(GROUP, "c")
+    assert (await admin.describe(GROUP)).connectors == ()
+    assert await admin.put_connector(GROUP, "c", CONFIG) == PutResult(version=6, created=True)
+
+
+async def test_a_connector_is_created_in_its_initial_state(admin: Admin) -> None:
+    """KIP-980."""
+    await admin.add_connector(GROUP, "c", CONFIG, state=TargetState.STOPPED)
+    assert (await admin.describe_connector(GROUP, "c")).target_state == "STOPPED"
+
+
+async def test_each_rejection_is_an_exception_of_its_own(admin: Admin, coordinator: Coordinator) -> None:
+    await admin.add_connector(GROUP, "c", CONFIG)
+    rejected: list[tuple[Callable[[], object], type[GroupError]]] = [
+        (lambda: admin.add_connector(GROUP, "c", CONFIG), ConnectorAlreadyExists),
+        (lambda: admin.delete_connector(GROUP, "nosuch"), ConnectorNotFound),
+        (lambda: admin.describe_connector(GROUP, "nosuch"), ConnectorNotFound),
+        (lambda: admin.patch_connector(GROUP, "nosuch", {}), ConnectorNotFound),
+        (lambda: admin.restart_connector(GROUP, "nosuch"), ConnectorNotFound),
+        (lambda: admin.restart_task(GROUP, "c", 0), ConnectorNotFound),
+        (lambda: admin.describe("nosuch"), GroupIdNotFound),
+        (lambda: admin.describe(""), InvalidGroupId),
+        (lambda: admin.delete_group("nosuch"), GroupIdNotFound),
+        (lambda: admin.restart_worker(GROUP, "nosuch"), UnknownMemberId),
+    ]
+    for call, error in rejected:
+        with pytest.raises(error):
+            await call()  # type: ignore[misc]
+    await coordinator.handle(beat("a"), client_host="h")
+    with pytest.raises(NonEmptyGroup):
+        await admin.delete_group(GROUP)
+
+
+async def test_restarted_units_are_those_with_an_owner(admin: Admin, coordinator: Coordinator) -> None:
+    await admin.add_connector(GROUP, "c", CONFIG)
+    assert await admin.restart_connector(GROUP, "c", include_tasks=True) == ()
+    await coordinator.handle(beat("a"), client_host="h")
+    await coordinator.handle(task_list("a", 2, 2), client_host="h")
+    await coordinator.handle(beat("a", 2), client_host="h")
+    assert await admin.restart_connector(GROUP, "c") == (-1,)
+    assert await admin.restart_task(GROUP, "c", 1) == (1,)
+    assert await admin.restart_connector(GROUP, "c", include_tasks=True, only_failed=True) == ()
+
+
+async def test_groups_are_listed_and_deleted(admin: Admin) -> None:
+    assert await admin.list_groups() == ()
+    await admin.add_connector("b", "c", CONFIG)
+    await admin.add_connector("a", "c", CONFIG)
+    assert [(group.group_id, group.connectors) for group in await admin.list_groups()] == [("a", ()), ("b", ())]
+    assert [len(group.connectors) for group in await admin.list_groups(connectors=True)] == [1, 1]
+    await admin.delete_group("a")
+    assert [group.group_id for group in await admin.list_groups()] == ["b"]
+
+
+async def test_waiting_ends_with_the_state_or_with_an_error(admin: Admin) -> None:
+    await admin.add_connector(GROUP, "c", CONFIG)
+    assert (await admin.wait_stable(GROUP)).state == "Empty"
+    with pytest.raises(TimedOut, match=r"group workers: not running all tasks of worker w within 0.2 s; it is Empty"):
+        await admin.wait_worker(GROUP, "w", timeout_s=0.2)
+
+
+# ---- retries
+
+
+class ScriptedClient(Client):
+    """A client whose next results are scripted: an exception is raised, an error code is a response with it.
+
+    Attributes:
+        calls: the requests that were sent.
+    """
+
+    def __init__(self, name: str, *results: Exception | int) -> None:
+        self.name, self.results = name, list(results)
+        self.calls: list[Request] = []
+
+    @property
+    def address(self) -> str:
+        return self.name
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        self.calls.append(request)
+        result = self.results.pop(0) if self.results else 0
+        if isinstance(result, Exception):
+            raise result
+        if isinstance(request, DescribeRequest):
+            return DescribeResponse(groups=(DescribedGroup(group_id=GROUP, error_code=result),))
+        assert isinstance(request, UpdateConnectorsRequest)
+        return UpdateConnectorsResponse(error_code=result, results=(ChangedConnector(connector="c", version=7),))
+
+    async def close(self) -> None:
+        pass
+
+
+LOST = TransportError("connection lost")
+NOT_CONNECTED = NotSent("cannot connect: Connection refused")
+
+
+@pytest.mark.parametrize(
+    "failure", [LOST, NOT_CONNECTED, CoordinatorLoadInProgress.code, CoordinatorNotAvailable.code, NotCoordinator.code]
+)
+async def test_an_idempotent_request_is_retried_after_any_temporary_failure(failure: Exception | int) -> None:
+    client = ScriptedClient("a", failure, failure)
+    assert (await Admin([client]).describe(GROUP)).group_id == GROUP
+    assert await Admin([ScriptedClient("a", failure)]).set_state(GROUP, "c", TargetState.PAUSED) == 7
+    assert len(client.calls) == 3
+
+
+@pytest.mark.parametrize("failure", [NOT_CONNECTED, CoordinatorLoadInProgress.code, NotCoordinator.code])
+async def test_a_creation_that_was_not_processed_is_retried(failure: Exception | int) -> None:
+    assert await Admin([ScriptedClient("a", failure)]).add_connector(GROUP, "c", CONFIG) == 7
+
+
+@pytest.mark.parametrize("failure", [LOST, CoordinatorNotAvailable.code])
+async def test_a_creation_or_deletion_with_an_unknown_outcome_is_not_repeated(failure: Exception | int) -> None:
+    for call in (
+        lambda admin: admin.add_connector(GROUP, "c", CONFIG),
+        lambda admin: admin.delete_connector(GROUP, "c"),
+    ):
+        client = ScriptedClient("a", failure)
+        with pytest.raises((TransportError, CoordinatorNotAvailable), match="the change may have been made"):
+            await call(Admin([client]))
+        assert len(client.calls) == 1
+
+
+async def test_a_rejected_request_is_not_retried() -> None:
+    client = ScriptedClient("a", ConnectorNotFound.code)
+    with pytest.raises(ConnectorNotFound):
+        await Admin([client]).set_state(GROUP, "c", TargetState.PAUSED)
+    assert len(client.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "used"), [(NOT_CONNECTED, "b"), (NotCoordinator.code, "b"), (CoordinatorLoadInProgress.code, "a")]
+)
+async def test_the_next_address_is_tried_unless_the_coordinator_is_loading(failure: Exception | int, used: str) -> None:
+    clients = [ScriptedClient("a", failure), ScriptedClient("b")]
+    admin = Admin(clients)
+    await admin.describe(GROUP)
+    assert admin.address == used
+
+
+async def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ScriptedClient("a", *[NOT_CONNECTED] * 100)
+    with pytest.raises(NotSent, match="Connection refused"):
+        await Admin([client], retry_for_s=0.2).describe(GROUP)
+    assert 1 < len(client.calls) < 100
+
+
+async def test_an_address_that_is_not_one_is_named() -> None:
+    with pytest.raises(ConfigError, match="--coordinator: got 'here'; allowed: host:port"):
+        Admin.connect(["127.0.0.1:1", "here"])
+    with pytest.raises(ValueError, match="one or more"):
+        Admin([])
+
+
+async def test_requests_travel_over_tcp(coordinator: Coordinator) -> None:
+    from connectgroup.transport.tcp_server import TcpServer
+
+    server = TcpServer(coordinator, host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        async with Admin.connect(f"127.0.0.1:{server.port}") as admin:
+            await asyncio.gather(*(admin.add_connector(GROUP, f"c{number}", CONFIG) for number in range(5)))
+            assert len((await admin.describe(GROUP)).connectors) == 5
+            assert await admin.restart_connector(GROUP, "c0") == ()
+            assert await admin.patch_connector(GROUP, "c0", {"a": "1", "b": None}) > 0
+    finally:
+        await server.close()
