@@ -53,3 +53,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             if name == "table" and report.when == "call":
                 terminalreporter.section(report.nodeid)
                 terminalreporter.write_line(str(text))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the pytest plug-in also from a checkout that was installed before its entry point was added."""
+    if not config.pluginmanager.hasplugin("connectgroup"):
+        config.pluginmanager.import_plugin("connectgroup.testing.pytest_plugin")

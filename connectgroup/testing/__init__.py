@@ -1,3 +1,41 @@
-"""Contract classes: the requirements on a plug-in or a back end, as test classes to inherit from."""
+"""For authors of plug-ins and embedders: the pytest plug-in, the contract classes, groups in virtual time.
 
-from .contracts.assignor import AssignorContract as AssignorContract
+Public names are loaded on first use: pytest imports this package in every run of an environment that has it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .contracts.assignor import AssignorContract as AssignorContract
+    from .contracts.log import LogContract as LogContract
+    from .contracts.transport import TransportContract as TransportContract
+    from .history import History as History, Run as Run
+    from .pytest_plugin import StartGroup as StartGroup, seeds as seeds
+    from .virtual_time import Gate as Gate, VirtualLoop as VirtualLoop
+    from .worker_group import WorkerGroup as WorkerGroup
+
+_HOME = {
+    "contracts.assignor": ("AssignorContract",),
+    "contracts.log": ("LogContract",),
+    "contracts.transport": ("TransportContract",),
+    "history": ("History", "Run"),
+    "pytest_plugin": ("StartGroup", "seeds"),
+    "virtual_time": ("Gate", "VirtualLoop"),
+    "worker_group": ("WorkerGroup",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

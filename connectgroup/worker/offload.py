@@ -82,10 +82,23 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
             loop.call_soon_threadsafe(deliver, result, value, error)
 
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        _start_thread(loop, name, run)
     except RuntimeError as error:
         raise NoThread(str(error)) from error
     return await result
+
+
+def _start_thread(loop: asyncio.AbstractEventLoop, name: str, target: Callable[[], None]) -> None:
+    """Start a daemon thread. An event loop in virtual time starts it itself, so that time does not pass it by.
+
+    Raises:
+        RuntimeError: the operating system cannot start a thread.
+    """
+    start: Callable[[str, Callable[[], None]], None] | None = getattr(loop, "start_thread", None)
+    if start is not None:
+        start(name, target)
+    else:
+        threading.Thread(target=target, name=name, daemon=True).start()
 
 
 async def off_loop_with_retry(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -256,10 +269,11 @@ class CallPool:
             waiting = self._urgent or self._calls
             if not waiting or self._threads >= self._max_threads:
                 return None
-            name = waiting[0].name
+            first = waiting[0]
             self._threads += 1
+        assert first._result is not None
         try:
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+            _start_thread(first._result.get_loop(), first.name, self._work)
         except RuntimeError as error:
             with self._lock:
                 self._threads -= 1

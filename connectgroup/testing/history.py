@@ -1,0 +1,131 @@
+"""What ran where and when, and the check that no unit ever ran on two workers at the same time (S2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One unit on one worker, from the grant to the end of its stop.
+
+    Attributes:
+        unit: ``name`` of a connector, ``name-0`` of its first task.
+        started_s: the group's clock just before the start.
+        ended_s: the group's clock just after the stop, or when the worker was killed; ``None`` while it runs.
+        fenced_s: the time from which this run could no longer write, because its worker had been removed from the group
+            or was paused beyond its session: a newer owner may run the unit from then on.
+    """
+
+    unit: str
+    worker: str
+    owner_epoch: int
+    started_s: float
+    ended_s: float | None = None
+    fenced_s: float | None = None
+
+    @property
+    def until_s(self) -> float:
+        """The time up to which this run had the unit for itself."""
+        return min(float("inf") if end is None else end for end in (self.ended_s, self.fenced_s))
+
+    def __str__(self) -> str:
+        end = "..." if self.ended_s is None else f"{self.ended_s:.3f}"
+        fenced = "" if self.fenced_s is None else f", fenced at {self.fenced_s:.3f}"
+        return f"{self.unit}@{self.owner_epoch} on {self.worker} from {self.started_s:.3f} to {end} s{fenced}"
+
+
+class History:
+    """All runs of a group, in the order of their starts.
+
+    Attributes:
+        runs: ended runs and those that continue.
+        events: one line for each start, stop, fault and operator action.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._open: dict[tuple[str, str], int] = {}
+        self.runs: list[Run] = []
+        self.events: list[str] = []
+
+    def note(self, text: str, at_s: float | None = None) -> None:
+        """Add an event."""
+        self.events.append(f"{self._now() if at_s is None else at_s:10.3f} s  {text}")
+
+    def started(self, worker: str, unit: str, owner_epoch: int, at_s: float | None = None) -> None:
+        """A worker is about to start a unit."""
+        at_s = self._now() if at_s is None else at_s
+        self.stopped(worker, unit, at_s, quietly=True)
+        self._open[worker, unit] = len(self.runs)
+        self.runs.append(Run(unit=unit, worker=worker, owner_epoch=owner_epoch, started_s=at_s))
+        self.note(f"{worker} starts {unit} at owner epoch {owner_epoch}", at_s)
+
+    def stopped(self, worker: str, unit: str, at_s: float | None = None, *, quietly: bool = False) -> None:
+        """A worker has stopped a unit."""
+        index = self._open.pop((worker, unit), None)
+        if index is not None:
+            at_s = self._now() if at_s is None else at_s
+            self.runs[index] = replace(self.runs[index], ended_s=at_s)
+            if not quietly:
+                self.note(f"{worker} has stopped {unit}", at_s)
+
+    def ended(self, worker: str, at_s: float | None = None) -> None:
+        """A worker process has died: none of its units runs any more."""
+        for _, unit in [key for key in self._open if key[0] == worker]:
+            self.stopped(worker, unit, at_s, quietly=True)
+
+    def fenced(self, worker: str, at_s: float | None = None) -> None:
+        """The group has removed a worker: its open runs have lost their units."""
+        at_s = self._now() if at_s is None else at_s
+        for index in [index for key, index in self._open.items() if key[0] == worker]:
+            if self.runs[index].fenced_s is None:
+                self.runs[index] = replace(self.runs[index], fenced_s=at_s)
+
+    def not_fenced(self, worker: str) -> None:
+        """A worker that might have been removed is still a member: its open runs still have their units."""
+        for index in [index for key, index in self._open.items() if key[0] == worker]:
+            self.runs[index] = replace(self.runs[index], fenced_s=None)
+
+    def running(self, worker: str) -> list[str]:
+        """The units that a worker runs now, sorted."""
+        return sorted(unit for name, unit in self._open if name == worker)
+
+    def owners(self, workers: Iterable[str]) -> dict[str, str]:
+        """Each running unit and its worker, for these workers."""
+        return {unit: worker for worker in workers for unit in self.running(worker)}
+
+    def overlaps(self) -> list[tuple[Run, Run]]:
+        """All pairs of runs of one unit on two workers whose times overlap."""
+        by_unit: dict[str, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: run.started_s):
+            by_unit.setdefault(run.unit, []).append(run)
+        return [
+            (earlier, later)
+            for runs in by_unit.values()
+            for index, later in enumerate(runs)
+            for earlier in runs[:index]
+            if earlier.worker != later.worker and earlier.until_s > later.started_s
+        ]
+
+    def assert_one_owner(self) -> None:
+        """Assert that no unit ever ran on two workers at the same time.
+
+        A run counts until its end, or until the group had removed its worker: from then on its fencing token is stale.
+        """
+        found = self.overlaps()
+        lines = [f"  {earlier}\n  {later}" for earlier, later in found[:5]]
+        assert not found, "\n".join([f"{len(found)} times one unit ran on two workers:", *lines])
+
+    def story(self, most: int = 30) -> str:
+        """The last events, for a failure report."""
+        return "\n".join(self.events[-most:])
+
+
+def counts(owners: Mapping[str, str]) -> dict[str, int]:
+    """The number of units of each worker."""
+    found: dict[str, int] = {}
+    for worker in owners.values():
+        found[worker] = found.get(worker, 0) + 1
+    return dict(sorted(found.items()))

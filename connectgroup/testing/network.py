@@ -1,0 +1,148 @@
+"""The network between workers and the coordinator of a group in one process: latency, partitions, lost messages.
+
+A call is an ordinary ``LocalClient`` call, so timeouts and the order of responses are those of every transport. The
+request and its response travel outside of any node: they arrive also when their sender has been paused or killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from dataclasses import dataclass
+from random import Random
+
+from ..coordinator.runtime import Coordinator
+from ..errors import TransportError
+from ..protocol.messages.api import Request, Response
+from ..transport.base import Client
+from ..transport.local import LocalClient
+from .virtual_time import Node
+
+NOWHERE = contextvars.Context()
+"""A context that belongs to no node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """Network faults, per message.
+
+    Attributes:
+        min_latency_s: the shortest time that a request or a response travels.
+        max_latency_s: the longest.
+        loss: probability that a request, or a response, is lost.
+        duplication: probability that a request arrives twice.
+    """
+
+    min_latency_s: float = 0.001
+    max_latency_s: float = 0.001
+    loss: float = 0.0
+    duplication: float = 0.0
+
+
+class Network:
+    """All connections of a group.
+
+    Attributes:
+        weather: the faults from now on.
+        coordinator: the handler of the requests, with the node it runs in; ``None`` while there is none.
+        partitioned: the workers whose messages are lost, in both directions.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.weather = Weather()
+        self.coordinator: tuple[Coordinator, Node] | None = None
+        self.partitioned: set[str] = set()
+        self._cuts: dict[str, int] = {}
+        self._random = random
+        self._links: list[Link] = []
+        self._lost: list[asyncio.Future[None]] = []
+
+    def link(self, worker: str) -> Link:
+        """A new connection of a worker."""
+        link = Link(self, worker)
+        self._links.append(link)
+        return link
+
+    def cut(self, worker: str) -> None:
+        """Lose all messages of a worker, including those on their way, until ``heal``."""
+        self.partitioned.add(worker)
+        self._cuts[worker] = self._cuts.get(worker, 0) + 1
+
+    def heal(self, worker: str) -> None:
+        """Deliver the messages of a worker again."""
+        self.partitioned.discard(worker)
+
+    async def reset(self) -> None:
+        """The coordinator has died: all connections break."""
+        for link in self._links:
+            await link.reset()
+
+    async def carry(self, worker: str, request: Request, client_host: str, client_id: str) -> Response:
+        """Deliver a request and return its response; never returns if either is lost."""
+        cuts = self._cuts.get(worker, 0)
+        await self._travel()
+        if self._is_lost(worker, cuts) or self.coordinator is None:
+            await self._never()
+        assert self.coordinator is not None
+        coordinator, node = self.coordinator
+        loop = asyncio.get_running_loop()
+        copies = 2 if self._random.random() < self.weather.duplication else 1
+        calls = [
+            loop.create_task(
+                coordinator.handle(request, client_host=client_host, client_id=client_id), context=node.context.copy()
+            )
+            for _ in range(copies)
+        ]
+        for extra in calls[1:]:
+            extra.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        response = await calls[0]
+        await self._travel()
+        if self._is_lost(worker, cuts):
+            await self._never()
+        return response
+
+    async def _never(self) -> None:
+        """Wait for ever; referenced from here, because asyncio itself does not keep such a task alive."""
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lost.append(lost)
+        await lost
+
+    async def _travel(self) -> None:
+        weather = self.weather
+        await asyncio.sleep(self._random.uniform(weather.min_latency_s, weather.max_latency_s))
+
+    def _is_lost(self, worker: str, cuts: int) -> bool:
+        if worker in self.partitioned or self._cuts.get(worker, 0) != cuts:
+            return True
+        return self.weather.loss > 0 and self._random.random() < self.weather.loss
+
+
+class Link(Client):
+    """One connection of one worker."""
+
+    def __init__(self, network: Network, worker: str) -> None:
+        self._network, self._worker = network, worker
+        self._client = LocalClient(self, client_host="local", client_id=worker)
+
+    @property
+    def address(self) -> str:
+        return "the coordinator"
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        if self._network.coordinator is None:
+            await asyncio.sleep(self._network.weather.min_latency_s)
+            raise TransportError("no coordinator is running: connection refused")
+        return await self._client.call(request, timeout_s=timeout_s)
+
+    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+        """The far end of the connection, as ``LocalClient`` calls it."""
+        carried = self._network.carry(self._worker, request, client_host, client_id)
+        return await asyncio.get_running_loop().create_task(carried, context=NOWHERE.copy())
+
+    async def reset(self) -> None:
+        """Break the connection: outstanding calls fail; the next call connects again."""
+        await self._client.close()
+        self._client = LocalClient(self, client_host="local", client_id=self._worker)
+
+    async def close(self) -> None:
+        await self._client.close()

@@ -1,0 +1,311 @@
+"""A worker group of real processes: a coordinator on a SQLite log, workers over TCP, SIGKILL and SIGSTOP.
+
+The same methods as in virtual time; seconds are seconds. Each worker connects through a proxy, which
+``partition`` cuts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import TransportError, from_code
+from ..protocol.messages.common import entries
+from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from ..transport.tcp_client import TcpClient
+from .plugins import ConnectorSpec, configuration
+from .tcp_proxy import TcpProxy
+from .worker_group import GroupPlan, WorkerGroup
+from .worker_process import reference
+
+T = TypeVar("T")
+
+COORDINATOR = "coordinator"
+END_S = 60.0
+"""Longest wait for a process to start or to end."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    proxy: TcpProxy
+    paused: bool = False
+
+
+class RealGroup(WorkerGroup):
+    """See the module."""
+
+    def __init__(self, plan: GroupPlan, *, seed: int = 0) -> None:
+        super().__init__(plan, seed=seed)
+        self._began = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="worker group", daemon=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="connectgroup-")
+        self._root = Path(self._folder.name)
+        self._journal, self._read_bytes = self._root / "journal", 0
+        self._journal.touch()
+        self._plugins = {
+            "assignors": [reference(plugin) for plugin in plan.assignors],
+            "listeners": [reference(plugin) for plugin in plan.listeners],
+        }
+        self._classes: dict[str, Any] = {}
+        self._workers: dict[str, _Worker] = {}
+        self._coordinator: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self._client: TcpClient | None = None
+        self._thread.start()
+        try:
+            self._start_coordinator()
+            self._save_classes({})
+            for name, spec in plan.connectors.items():
+                self.add_connector(name, spec)
+            for name in plan.names:
+                self.add_worker(name)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    def advance(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._read()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(END_S)
+
+    def _read(self) -> None:
+        """Take the new lines of the journal into the history."""
+        with self._journal.open("rb") as file:
+            file.seek(self._read_bytes)
+            lines = file.read().splitlines(keepends=True)
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            self._read_bytes += len(line)
+            entry = json.loads(line)
+            at_s = entry["at_s"] - self._began
+            if entry["event"] == "start":
+                self.history.started(entry["worker"], entry["unit"], entry["epoch"], at_s)
+            else:
+                self.history.stopped(entry["worker"], entry["unit"], at_s)
+
+    def _log_of(self, name: str) -> Path:
+        return self._root / f"{name}.log"
+
+    def story(self) -> str:
+        logs = [
+            f"{path.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(self._root.glob("*.log"))
+        ]
+        return "\n".join([super().story(), *logs])
+
+    # ----------------------------------------------------------------------------------------------
+    # Coordinator
+
+    def _start_coordinator(self) -> None:
+        settings = self.plan.settings
+        options = {
+            "--data": self._root / "coordinator",
+            "--port": self._port,
+            "--session-timeout-ms": settings.session_timeout_ms,
+            "--heartbeat-interval-ms": settings.heartbeat_interval_ms,
+            "--rebalance-delay-ms": settings.scheduled_delay_ms,
+            "--assignment-interval-ms": settings.assignment_interval_ms,
+            "--moves-per-round": settings.max_moves,
+            **({"--fallback-assignor": settings.server_assignor} if settings.server_assignor else {}),
+        }
+        words = [str(word) for option in options.items() for word in option]
+        with self._log_of(COORDINATOR).open("ab") as log:
+            self._coordinator = subprocess.Popen(
+                [sys.executable, "-m", "connectgroup", "coordinator", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+            )
+        assert self._coordinator.stdout is not None
+        line = self._coordinator.stdout.readline().decode()
+        assert line.startswith("coordinator at "), f"the coordinator did not start\n{self.story()}"
+        self._port = int(line.strip().split(",")[0].rpartition(":")[2])
+        self._client = TcpClient("127.0.0.1", self._port, "test")
+        self.history.note("the coordinator starts")
+
+    def describe(self) -> DescribedGroup | None:
+        self._read()
+        if self._client is None or self._coordinator is None:
+            return None
+        request = DescribeRequest(group_ids=(self.plan.group_id,))
+        try:
+            response = self._call(self._client.call(request, timeout_s=5))
+        except TransportError:
+            return None
+        assert isinstance(response, DescribeResponse)
+        return None if not response.groups or response.groups[0].error_code else response.groups[0]
+
+    def add_connector(self, name: str, spec: ConnectorSpec) -> None:
+        config, classes = configuration(spec)
+        self._save_classes({cls: reference(plugin) for cls, plugin in classes.items()})
+        self._update(ConnectorChange(connector=name, config=entries(config)))
+        self.history.note(f"connector {name} is configured")
+
+    def _save_classes(self, classes: dict[str, Any]) -> None:
+        self._classes |= classes
+        new = self._root / "classes.new"
+        new.write_text(json.dumps(self._classes), encoding="utf-8")
+        new.rename(self._root / "classes.json")
+
+    def remove_connector(self, name: str) -> None:
+        self._update(ConnectorChange(connector=name, delete=True))
+        self.history.note(f"connector {name} is deleted")
+
+    def _update(self, change: ConnectorChange) -> None:
+        assert self._client is not None
+        request = UpdateConnectorsRequest(group_id=self.plan.group_id, changes=(change,))
+        response = self._call(self._client.call(request, timeout_s=10))
+        assert isinstance(response, UpdateConnectorsResponse)
+        if response.error_code:
+            raise from_code(response.error_code, response.error_message)
+
+    # ----------------------------------------------------------------------------------------------
+    # Workers
+
+    def add_worker(self, name: str | None = None) -> str:
+        name = name or self._next_name()
+        assert name not in self._workers, f"{name} runs already"
+        proxy = TcpProxy("127.0.0.1", self._port)
+        self._call(proxy.start())
+        settings = {
+            **self._plugins,
+            "name": name,
+            "group": self.plan.group_id,
+            "port": proxy.port,
+            "journal": str(self._journal),
+            "scratch": str(self._root / f"{name}-tasks"),
+            "classes": str(self._root / "classes.json"),
+        }
+        with self._log_of(name).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.worker_process", json.dumps(settings), json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+            )
+        self._workers[name] = _Worker(process, proxy)
+        self._alive[name] = True
+        self.history.note(f"{name} starts")
+        return name
+
+    def stop(self, name: str) -> None:
+        self.resume(name)
+        self.history.note(f"{name} is asked to stop")
+        self._workers[name].process.terminate()
+        self._workers[name].process.wait(END_S)
+        self._forget(name)
+
+    def kill(self, name: str) -> None:
+        if name == COORDINATOR:
+            self._kill_coordinator()
+            return
+        self._workers[name].process.kill()
+        self._workers[name].process.wait(END_S)
+        self.history.note(f"{name} is killed")
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._read()
+        self.history.ended(name)
+        self._alive.pop(name, None)
+        self._call(self._workers.pop(name).proxy.close())
+
+    def _kill_coordinator(self) -> None:
+        process, self._coordinator = self._coordinator, None
+        if process is not None:
+            process.kill()
+            process.wait(END_S)
+            if process.stdout is not None:
+                process.stdout.close()
+            self.history.note("the coordinator is killed")
+        if self._client is not None:
+            self._call(self._client.close())
+            self._client = None
+
+    def pause(self, name: str) -> None:
+        worker = self._workers[name]
+        worker.process.send_signal(signal.SIGSTOP)
+        worker.paused = True
+        self._alive[name] = False
+        self._read()
+        self.history.note(f"{name} is paused")
+        # Nothing of it runs until it resumes; whether it still owns its units then is known only then.
+        self.history.fenced(name)
+
+    def resume(self, name: str) -> None:
+        worker = self._workers[name]
+        if worker.paused:
+            group = self.describe()
+            if group is not None and any(member.member_id == name for member in group.members):
+                self.history.not_fenced(name)
+            self.history.note(f"{name} resumes")
+            worker.paused, self._alive[name] = False, True
+            worker.process.send_signal(signal.SIGCONT)
+
+    def partition(self, *names: str) -> None:
+        for name in names:
+            self._loop.call_soon_threadsafe(self._workers[name].proxy.cut)
+            self._alive[name] = False
+            self.history.note(f"{name} is cut off from the coordinator")
+
+    def heal(self, *names: str) -> None:
+        for name in names or list(self._workers):
+            self._loop.call_soon_threadsafe(self._workers[name].proxy.heal)
+            self._alive[name] = not self._workers[name].paused
+
+    def restart(self, name: str) -> None:
+        if name == COORDINATOR:
+            self._kill_coordinator()
+            self._start_coordinator()
+            return
+        if name in self._workers:
+            self.kill(name)
+        self.add_worker(name)
+
+    def close(self) -> None:
+        if not self._thread.is_alive():
+            return
+        try:
+            for worker in self._workers.values():
+                worker.process.send_signal(signal.SIGTERM)
+                worker.process.send_signal(signal.SIGCONT)
+            for name, worker in list(self._workers.items()):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(END_S)
+                worker.process.kill()
+                worker.process.wait()
+                self._forget(name)
+            self._kill_coordinator()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(END_S)
+            self._loop.close()
+            self._folder.cleanup()
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the processes: they import what this process imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

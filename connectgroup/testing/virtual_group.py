@@ -1,0 +1,310 @@
+"""A worker group in one process and in virtual time: the shipped coordinator and workers, each in a node of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..connector import Connector
+from ..coordinator.own_assignors import server_assignors
+from ..coordinator.runtime import Coordinator
+from ..errors import from_code
+from ..log.memory import MemoryLog, MemoryStorage
+from ..member.state_machine import MemberSettings
+from ..protocol.messages.common import entries
+from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from ..protocol.records.base import Kind, Tombstone
+from ..protocol.records.connect import Record
+from ..worker.loop import Worker
+from ..worker.runner import RunnerSettings, TaskRunner
+from .faults import Faults
+from .network import Link, Network
+from .plugins import (
+    ConnectorSpec,
+    GuardedListener,
+    RecordingRunner,
+    class_loader,
+    configuration,
+    make_assignors,
+    make_listeners,
+)
+from .virtual_time import Node, VirtualLoop, virtual_sleep
+from .worker_group import GroupPlan, WorkerGroup
+
+COORDINATOR = "coordinator"
+OPERATOR = "operator"
+
+
+class _ObservedLog(MemoryLog):
+    """A memory log that reports removed members, and whose appends may be slow."""
+
+    def __init__(self, group: VirtualGroup) -> None:
+        super().__init__(group.storage)
+        self._group = group
+
+    async def append(self, records: Sequence[Record]) -> None:
+        await asyncio.sleep(self._group.faults.append_s())
+        await super().append(records)
+        for record in records:
+            if isinstance(record, Tombstone) and record.key.kind is Kind.MEMBER:
+                self._group.history.fenced(record.key.name)
+
+
+@dataclass(eq=False)
+class _Member:
+    """One worker process of the simulation."""
+
+    node: Node
+    worker: Worker
+    links: list[Link]
+    task: asyncio.Task[None]
+
+
+class VirtualGroup(WorkerGroup):
+    """See the module.
+
+    Attributes:
+        loop: the event loop; run code of the test on it with ``loop.run_until_complete``.
+        faults: the faults of a test with a seed; none without.
+        storage: the coordinator's log.
+    """
+
+    def __init__(self, plan: GroupPlan, *, seed: int | None = None) -> None:
+        super().__init__(plan, seed=seed or 0)
+        self.loop = VirtualLoop()
+        self.storage = MemoryStorage()
+        self.faults = Faults(seed)
+        self._network = Network(self.faults.random)
+        self._network.weather = self.faults.weather
+        self._members: dict[str, _Member] = {}
+        self._ended: list[_Member] = []
+        self._coordinators: list[tuple[Coordinator, Node]] = []
+        self._classes: dict[str, type[Connector]] = {}
+        self._sequence = 0
+        self._cleanup = ExitStack()
+        self._dice = random.getstate()
+        random.seed(f"group {seed}")
+        self._cleanup.callback(random.setstate, self._dice)
+        self._scratch = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-")))
+        self._cleanup.enter_context(virtual_sleep(self.loop))
+        self._cleanup.enter_context(self.faults.armed())
+        try:
+            self._start_coordinator()
+            for name, spec in plan.connectors.items():
+                self.add_connector(name, spec)
+            for name in plan.names:
+                self.add_worker(name)
+        except BaseException:
+            self.close()
+            raise
+
+    # ----------------------------------------------------------------------------------------------
+    # Time
+
+    @property
+    def now(self) -> float:
+        return self.loop.time()
+
+    def advance(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+        for name, member in list(self._members.items()):
+            if member.task.done() and not member.node.dead:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """A worker has ended by itself: rejected by the coordinator, drained, or restarting."""
+        member = self._members.pop(name)
+        self._alive.pop(name, None)
+        self._ended.append(member)
+        error = None if member.task.cancelled() else member.task.exception()
+        self.history.note(f"{name} has ended{'' if error is None else f': {error}'}")
+        self.history.ended(name)
+
+    # ----------------------------------------------------------------------------------------------
+    # Coordinator
+
+    def _start_coordinator(self) -> None:
+        node = Node(COORDINATOR)
+        own, settings = self.plan.settings.server_assignor, self.plan.settings
+        if own and own not in settings.server_assignors:
+            # Without a time limit: the coordinator then calls it in the thread of the event loop.
+            settings = replace(settings, server_assignors={**settings.server_assignors, **server_assignors([own])})
+        coordinator = Coordinator(_ObservedLog(self), settings, wall_clock_ms=self._wall_clock_ms)
+        self.loop.run_until_complete(self.loop.create_task(coordinator.start(), context=node.context))
+        self._coordinators.append((coordinator, node))
+        self._network.coordinator = coordinator, node
+        self.history.note("the coordinator starts")
+
+    def _wall_clock_ms(self) -> int:
+        return 1_700_000_000_000 + int(self.loop.time() * 1000)
+
+    def _kill_coordinator(self) -> None:
+        if self._network.coordinator is not None:
+            _, node = self._network.coordinator
+            node.kill()
+            self._network.coordinator = None
+            self.history.note("the coordinator is killed")
+            self.loop.run_until_complete(self._network.reset())
+
+    def _call(self, request: Any) -> Any:
+        assert self._network.coordinator is not None, "the coordinator was killed; restart it first"
+        coordinator, node = self._network.coordinator
+        call = coordinator.handle(request, client_host=OPERATOR)
+        return self.loop.run_until_complete(self.loop.create_task(call, context=node.context.copy()))
+
+    def describe(self) -> DescribedGroup | None:
+        if self._network.coordinator is None:
+            return None
+        response = self._call(DescribeRequest(group_ids=(self.plan.group_id,)))
+        assert isinstance(response, DescribeResponse)
+        group = response.groups[0]
+        return None if group.error_code else group
+
+    def add_connector(self, name: str, spec: ConnectorSpec) -> None:
+        config, classes = configuration(spec)
+        self._classes |= classes
+        self._update(ConnectorChange(connector=name, config=entries(config)))
+        self.history.note(f"connector {name} is configured")
+
+    def remove_connector(self, name: str) -> None:
+        self._update(ConnectorChange(connector=name, delete=True))
+        self.history.note(f"connector {name} is deleted")
+
+    def _update(self, change: ConnectorChange) -> None:
+        while True:
+            response = self._call(UpdateConnectorsRequest(group_id=self.plan.group_id, changes=(change,)))
+            assert isinstance(response, UpdateConnectorsResponse)
+            if not response.error_code:
+                return
+            error = from_code(response.error_code, response.error_message)
+            if not error.retriable:
+                raise error
+            self.advance(0.1)
+
+    # ----------------------------------------------------------------------------------------------
+    # Workers
+
+    def add_worker(self, name: str | None = None) -> str:
+        name = name or self._next_name()
+        assert name not in self._members, f"{name} runs already"
+        node = Node(name)
+        self._members[name] = node.context.run(self._make, name, node)
+        self._alive[name] = name not in self._network.partitioned
+        self.history.note(f"{name} starts")
+        return name
+
+    def _make(self, name: str, node: Node) -> _Member:
+        links = [self._network.link(name), self._network.link(name)]
+        self._sequence += 1_000_000_000
+        worker = Worker(
+            MemberSettings(group_id=self.plan.group_id, member_id=name),
+            heartbeats=links[0],
+            control=links[1],
+            assignors=make_assignors(self.plan.assignors),
+            listeners=[GuardedListener(listener, node) for listener in make_listeners(self.plan.listeners)],
+            first_sequence=self._sequence,
+        )
+        runner = TaskRunner(
+            name,
+            RunnerSettings(scratch=self._scratch / name),
+            load_class=class_loader(self._classes, node),
+            publish=worker.publish_tasks,
+            report=worker.report,
+        )
+        worker.set_runner(RecordingRunner(name, self.faults.slow(runner), self.history, node))
+        return _Member(node, worker, links, self.loop.create_task(worker.run(), name=name, context=node.context))
+
+    def worker(self, name: str) -> Worker:
+        """The worker of that name, for tests that need more than the methods here."""
+        return self._members[name].worker
+
+    def stop(self, name: str) -> None:
+        self.resume(name)
+        self.history.note(f"{name} is asked to stop")
+        member = self._members[name]
+        member.worker.stop(for_good=True)
+        self.loop.run_until_complete(asyncio.wait({member.task}))
+        self._forget(name)
+
+    def kill(self, name: str) -> None:
+        if name == COORDINATOR:
+            return self._kill_coordinator()
+        member = self._members.pop(name)
+        self._alive.pop(name)
+        member.node.kill()
+        self._ended.append(member)
+        self.history.note(f"{name} is killed")
+        self.history.ended(name)
+        return None
+
+    def pause(self, name: str) -> None:
+        self._members[name].node.paused = True
+        self._alive[name] = False
+        self.history.note(f"{name} is paused")
+
+    def resume(self, name: str) -> None:
+        node = self._members[name].node
+        if node.paused:
+            self.history.note(f"{name} resumes")
+            self._alive[name] = name not in self._network.partitioned
+            node.resume(self.loop)
+
+    def partition(self, *names: str) -> None:
+        for name in names:
+            self._network.cut(name)
+            self._alive[name] = False
+            self.history.note(f"{name} is cut off from the coordinator")
+
+    def heal(self, *names: str) -> None:
+        for name in names or sorted(self._network.partitioned):
+            self._network.heal(name)
+            self.history.note(f"{name} can reach the coordinator again")
+            if name in self._members:
+                self._alive[name] = not self._members[name].node.paused
+
+    def restart(self, name: str) -> None:
+        if name == COORDINATOR:
+            self._kill_coordinator()
+            self._start_coordinator()
+            return
+        if name in self._members:
+            self.kill(name)
+        self.add_worker(name)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self.loop.is_closed():
+            return
+        try:
+            self.faults.end()
+            self.loop.run_until_complete(self._close())
+        finally:
+            self.loop.close()
+            self._cleanup.close()
+
+    async def _close(self) -> None:
+        """Stop the workers that run; let the rest end without a call of plug-in code."""
+        self._network.partitioned.clear()
+        living = list(self._members.values())
+        for member in living:
+            member.node.resume(self.loop)
+            member.task.cancel()
+        await asyncio.gather(*(member.task for member in living), return_exceptions=True)
+        for member in (*living, *self._ended):
+            member.node.kill()
+            member.node.resume(self.loop)
+        for coordinator, node in self._coordinators:
+            node.resume(self.loop)
+            await self.loop.create_task(coordinator.close(), context=node.context.copy())
+        while left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1)

@@ -1,0 +1,207 @@
+"""A worker group under test: the methods that a test calls, whether the workers are simulated or processes.
+
+    def test_dead_worker_is_replaced(worker_group):
+        group = worker_group(workers=3, connectors={"numbers": 6})
+        group.wait_until_stable()
+        group.kill("worker-1")
+        group.wait_until_stable()
+        assert "worker-1" not in group.owners().values()
+
+The methods are synchronous: a test needs no ``async`` and no plug-in for it. ``worker_group(real=True)`` runs the same
+test with a coordinator process on SQLite and worker processes; ``kill`` is then SIGKILL and seconds are real.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from ..group.connect.settings import GroupSettings
+from ..protocol.messages.describe import DescribedGroup
+from ..protocol.units import Unit
+from .history import History
+from .plugins import Assignors, ConnectorSpec, Listeners
+
+STEP_S = 0.05
+"""Interval at which a condition is checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """What a group consists of; see ``worker_group`` in the plug-in."""
+
+    workers: int | Sequence[str] = 3
+    connectors: Mapping[str, ConnectorSpec] = field(default_factory=dict)
+    assignors: Assignors = ("balanced",)
+    listeners: Listeners = ()
+    settings: GroupSettings = field(default_factory=GroupSettings)
+    group_id: str = "test"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the first workers."""
+        if isinstance(self.workers, int):
+            return [f"worker-{number}" for number in range(1, self.workers + 1)]
+        return list(self.workers)
+
+
+class WorkerGroup(ABC):
+    """A coordinator and its workers.
+
+    Attributes:
+        plan: what the group consists of.
+        history: all starts and stops with their times, and the check that no unit ran twice.
+        random: for decisions of the test; seeded by ``seeds``, else by 0.
+    """
+
+    def __init__(self, plan: GroupPlan, *, seed: int = 0) -> None:
+        self.plan = plan
+        self.random = Random(f"test {seed}")
+        self.history = History(lambda: self.now)
+        self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
+
+    # ----------------------------------------------------------------------------------------------
+    # Time
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the group's clock since it was started."""
+
+    @abstractmethod
+    def advance(self, seconds: float) -> None:
+        """Let this much time pass."""
+
+    def until(self, condition: Callable[[], object], *, within: float = 120.0, what: str = "") -> float:
+        """Let time pass until a condition holds.
+
+        Returns:
+            The seconds that it took, in steps of ``STEP_S``.
+
+        Raises:
+            AssertionError: it does not hold within this many seconds; the message tells the group's story.
+        """
+        started = self.now
+        while not condition():
+            if self.now - started > within:
+                name = what or getattr(condition, "__name__", "the condition")
+                raise AssertionError(f"{name}: not within {within:g} s\n{self.story()}")
+            self.advance(STEP_S)
+        return self.now - started
+
+    def wait_until_stable(self, *, within: float = 120.0) -> float:
+        """Let time pass until exactly the reachable workers are members and run all units, each unit once.
+
+        A worker that was killed, stopped, paused or partitioned is not reachable: this waits until the group has
+        noticed. Returns and raises as ``until``.
+        """
+        return self.until(self.is_stable, within=within, what="a stable group")
+
+    def is_stable(self) -> bool:
+        """Whether the group is stable, as ``wait_until_stable`` defines it."""
+        reachable = {name for name, reached in self._alive.items() if reached}
+        group = self.describe()
+        if group is None or not reachable:
+            return group is not None and not group.members and not reachable
+        if group.state != "Stable" or group.delayed or {member.member_id for member in group.members} != reachable:
+            return False
+        units = [(c, unit) for c in group.connectors for unit in c.units if unit.state != "OFF"]
+        if any(unit.state != "RUNNING" for _, unit in units):
+            return False
+        described = {str(Unit(c.connector, unit.task)): unit.member_id for c, unit in units}
+        return described == self.owners()
+
+    # ----------------------------------------------------------------------------------------------
+    # What runs
+
+    @abstractmethod
+    def describe(self) -> DescribedGroup | None:
+        """The coordinator's description of the group; ``None`` while no coordinator responds."""
+
+    def owners(self) -> dict[str, str]:
+        """Each running unit (``numbers`` or ``numbers-0``) and its worker, for workers that can be reached."""
+        return self.history.owners(name for name, reached in self._alive.items() if reached)
+
+    def running(self, name: str) -> list[str]:
+        """The units that a worker runs, sorted."""
+        return self.history.running(name)
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the workers that have been started and were not stopped or killed since."""
+        return list(self._alive)
+
+    def assert_one_owner(self) -> None:
+        """Assert that no unit ever ran on two workers at the same time. The fixture does it at the end of each test."""
+        self.history.assert_one_owner()
+
+    def story(self) -> str:
+        """The state of the group and the last events, for a failure report."""
+        group = self.describe()
+        lines = ["no coordinator responds"]
+        if group is not None:
+            lines = [f"group {group.state} at epoch {group.group_epoch}"]
+            lines += [f"member {each.member_id}: {each.state} at epoch {each.member_epoch}" for each in group.members]
+            lines += [
+                f"{Unit(each.connector, unit.task)}: {unit.state} on {unit.member_id or 'no member'} {unit.message}"
+                for each in group.connectors
+                for unit in each.units
+            ]
+        lines += [f"{name} runs {', '.join(self.running(name)) or 'nothing'}" for name in self._alive]
+        return "\n".join([f"at {self.now:.3f} s:", *lines, "events:", self.history.story()])
+
+    # ----------------------------------------------------------------------------------------------
+    # Changes
+
+    @abstractmethod
+    def add_worker(self, name: str | None = None) -> str:
+        """Start one more worker; returns its name."""
+
+    @abstractmethod
+    def add_connector(self, name: str, spec: ConnectorSpec) -> None:
+        """Create a connector, or change its configuration."""
+
+    @abstractmethod
+    def remove_connector(self, name: str) -> None:
+        """Delete a connector."""
+
+    @abstractmethod
+    def stop(self, name: str) -> None:
+        """Stop a worker in order; it has left the group when this returns."""
+
+    @abstractmethod
+    def kill(self, name: str) -> None:
+        """SIGKILL a worker, or ``"coordinator"``."""
+
+    @abstractmethod
+    def pause(self, name: str) -> None:
+        """SIGSTOP a worker: nothing of it runs, and its clock continues."""
+
+    @abstractmethod
+    def resume(self, name: str) -> None:
+        """SIGCONT a paused worker."""
+
+    @abstractmethod
+    def partition(self, *names: str) -> None:
+        """Cut workers off from the coordinator: all messages are lost until ``heal``."""
+
+    @abstractmethod
+    def heal(self, *names: str) -> None:
+        """Reconnect partitioned workers; without names, all of them."""
+
+    @abstractmethod
+    def restart(self, name: str) -> None:
+        """Start a worker again under its name, or ``"coordinator"`` on its log; what still runs is killed first."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything; called by the fixture."""
+
+    def _next_name(self) -> str:
+        known = {run.worker for run in self.history.runs} | set(self._alive)
+        number = 1 + len(self.plan.names)
+        while f"worker-{number}" in known:
+            number += 1
+        return f"worker-{number}"

@@ -1,0 +1,171 @@
+"""The fixture ``worker_group``: what a test of a plug-in or an embedder can do with a group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.protocol.units import Units
+from connectgroup.testing import StartGroup
+
+both = pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.processes)])
+QUICK = GroupSettings(session_timeout_ms=3_000, heartbeat_interval_ms=1_000)
+
+
+class First(ConnectAssignor):
+    """Assigns everything to the first member by name, and takes its time to do so."""
+
+    name = "first"
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        time.sleep(0.5)
+        first, *others = sorted(member.member_id for member in group.members)
+        shares = {first: frozenset(group.units), **dict.fromkeys(others, frozenset[object]())}
+        return ConnectAssignment(
+            members=[ConnectMemberAssignment(member_id=name, units=units) for name, units in shares.items()]  # type: ignore[arg-type]
+        )
+
+
+class Echo(Connector):
+    """As many tasks as it may have, which do nothing."""
+
+    def task_configs(self, most: int) -> Sequence[Config]:
+        return [{"number": str(number)} for number in range(most)]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return EchoTask()
+
+
+class EchoTask(Task):
+    """Does nothing."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@both
+def test_dead_worker_is_replaced_after_its_session(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(workers=3, connectors={"numbers": 6}, settings=QUICK, real=real)
+    group.wait_until_stable()
+    assert len(group.owners()) == 7
+    assert set(group.owners().values()) == {"worker-1", "worker-2", "worker-3"}
+
+    group.kill("worker-1")
+    waited = group.wait_until_stable()
+    assert len(group.owners()) == 7
+    assert set(group.owners().values()) == {"worker-2", "worker-3"}
+    assert real or 2 <= waited <= 4
+
+
+@both
+def test_own_plugins_run_in_a_group(worker_group: StartGroup, real: bool) -> None:
+    """The assignor takes half a second in a thread: virtual time passes by exactly that."""
+    echo = {"connector.class": Echo, "tasks.max": 3}
+    group = worker_group(2, connectors={"echo": echo}, assignors=[First], settings=QUICK, real=real)
+    group.wait_until_stable()
+    assert group.running("worker-1") == ["echo", "echo-0", "echo-1", "echo-2"]
+    assert group.running("worker-2") == []
+
+
+@both
+def test_partitioned_worker_stops_its_tasks_before_others_start_them(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(2, connectors={"numbers": 4}, settings=QUICK, real=real)
+    group.wait_until_stable()
+    group.partition("worker-2")
+    group.wait_until_stable()
+    assert group.running("worker-2") == []
+    assert set(group.owners().values()) == {"worker-1"}
+    group.heal()
+    group.wait_until_stable()
+    assert set(group.owners().values()) == {"worker-1", "worker-2"}
+
+
+@both
+def test_paused_worker_loses_its_tasks_and_returns(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(2, connectors={"numbers": 4}, settings=QUICK, real=real)
+    group.wait_until_stable()
+    group.pause("worker-2")
+    group.wait_until_stable()
+    group.resume("worker-2")
+    group.wait_until_stable()
+    assert set(group.owners().values()) == {"worker-1", "worker-2"}
+
+
+@both
+def test_coordinator_restarts_on_its_log(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(2, connectors={"numbers": 4}, settings=QUICK, real=real)
+    group.wait_until_stable()
+    before = group.owners()
+    group.kill("coordinator")
+    group.advance(0.5)
+    group.restart("coordinator")
+    group.wait_until_stable()
+    assert group.owners() == before
+
+
+@both
+def test_workers_and_connectors_come_and_go(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(["a", "b"], connectors={"numbers": 4}, settings=QUICK, real=real)
+    group.wait_until_stable()
+    group.stop("a")
+    assert group.running("a") == []
+    added = group.add_worker()
+    group.add_connector("letters", {"connector.class": Echo, "tasks.max": 2})
+    group.remove_connector("numbers")
+    group.wait_until_stable()
+    assert group.workers == ["b", added]
+    assert sorted(group.owners()) == ["letters", "letters-0", "letters-1"]
+    group.restart("b")
+    group.wait_until_stable()
+    assert set(group.owners().values()) == {"b", added}
+
+
+def test_five_minutes_pass_in_virtual_time(worker_group: StartGroup) -> None:
+    settings = GroupSettings(scheduled_delay_ms=300_000)
+    group = worker_group(2, connectors={"numbers": 4}, settings=settings)
+    group.wait_until_stable()
+    kept = group.running("worker-2")
+    group.kill("worker-1")
+    group.advance(299)
+    assert group.running("worker-2") == kept  # the delayed tasks wait for their worker
+    group.wait_until_stable()
+    assert 309 <= group.now <= 320
+    assert len(group.running("worker-2")) == 5
+
+
+def test_assignor_that_never_returns_is_replaced(worker_group: StartGroup) -> None:
+    class Hangs(First):
+        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+            time.sleep(3600)
+            return super().assign(group)
+
+    group = worker_group(1, connectors={"numbers": 2}, assignors=[Hangs])
+    waited = group.wait_until_stable(within=400)
+    assert 30 <= waited < 31  # the assignor's timeout; after three failures the coordinator assigns
+
+
+def test_listener_of_a_killed_worker_is_not_called(worker_group: StartGroup) -> None:
+    told: list[tuple[str, Units]] = []
+
+    class Listener(WorkerRebalanceListener):
+        def on_assigned(self, units: Units, epoch: int) -> None:
+            told.append(("assigned", units))
+
+        def on_lost(self, units: Units, epoch: int) -> None:
+            told.append(("lost", units))
+
+        def on_revoked(self, units: Units, epoch: int) -> None:
+            told.append(("revoked", units))
+
+    group = worker_group(["only"], connectors={"numbers": 2}, listeners=[Listener])
+    group.wait_until_stable()
+    group.kill("only")
+    group.close()
+    assert {event for event, _ in told} == {"assigned"}
