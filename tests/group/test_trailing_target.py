@@ -192,6 +192,17 @@ def test_chosen_member_is_kept_while_the_group_epoch_stays(pair: Scene) -> None:
         assert asked(pair, "A")
 
 
+def test_member_at_epoch_0_that_computes_is_not_replaced(fixed: FixedAssignor) -> None:
+    """Its heartbeats are joins, each of which asks it to compute again; its assignment is installed all the same."""
+    scene = Scene.at_rest(settings(fixed), epoch=1, connectors={"foo": 2}, members={})
+    scene.join("A", A)
+    assert scene.prepare("A", 0).group_epoch == 2
+    scene.join("A", A)
+    scene.join("B", A)
+    assert scene.install("A", 0, 2, {"A": foo(-1, 0, 1)}).error_code == 0
+    assert (scene.group.epoch, scene.group.target_epoch) == (3, 2)
+
+
 def test_prepare_of_a_replaced_member_is_accepted_until_another_has_prepared(pair: Scene) -> None:
     """Prepare was in flight when the group epoch advanced: a group that changes faster than that still computes."""
     pair.update(added("bar"))

@@ -75,7 +75,7 @@ class Computing(Paper):
         depends = who in able and not all(who in each for each in by_assignor)
         if (who not in able or (depends and self.choice.computer != who)) if who else able and not spent:
             self.ask(self.asked)
-        elif who and not self.asked.prepared and self.asked.epoch < self.epoch:
+        elif who and not self.asked.assignor and self.asked.epoch < self.epoch:
             self.replace_chosen()
 
     def replace_chosen(self) -> None:

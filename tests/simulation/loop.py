@@ -21,6 +21,7 @@ from contextvars import copy_context
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
@@ -278,24 +279,8 @@ async def _pooled(self: object, call: offload.Call[T]) -> T:
     return await off_loop(call.name, function)
 
 
-class _NoDisk:
-    """A scratch directory that is not there."""
-
-    def __truediv__(self, name: str) -> _NoDisk:
-        return self
-
-    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing."""
-
-    def rmdir(self) -> None:
-        """Nothing."""
-
-    @staticmethod
-    def rmtree(path: object, *, ignore_errors: bool = False) -> None:
-        """Nothing; stands in for ``shutil`` in the runner."""
-
-
-SCRATCH: Any = _NoDisk()
+SCRATCH = Path("no-disk")
+"""A scratch directory that is never created: ``simulated`` replaces the functions that would."""
 
 
 def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,13 +299,15 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 def simulated() -> Iterator[None]:
     """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
     modules: list[Any] = [callbacks, offload, worker_loop, runner]
-    kept = [module.off_loop for module in modules], getattr(runner, "shutil"), time.sleep, threading.Thread.start  # noqa: B009
+    kept = [module.off_loop for module in modules], time.sleep, threading.Thread.start
+    directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]
     pooled = offload.CallPool.run
     disabled = logging.root.manager.disable
     setattr(offload.CallPool, "run", _pooled)  # noqa: B010
     for module in modules:
         module.off_loop = off_loop
-    setattr(runner, "shutil", _NoDisk())  # noqa: B010
+    setattr(runner, "new_directory", lambda parent, name: parent)  # noqa: B010
+    setattr(runner, "remove_directory", lambda path: None)  # noqa: B010
     setattr(time, "sleep", _never_here(time.sleep))  # noqa: B010
     setattr(threading.Thread, "start", _never_here(threading.Thread.start))  # noqa: B010
     logging.disable(logging.CRITICAL)
@@ -330,7 +317,8 @@ def simulated() -> Iterator[None]:
         for module, original in zip(modules, kept[0], strict=True):
             module.off_loop = original
         setattr(offload.CallPool, "run", pooled)  # noqa: B010
-        setattr(runner, "shutil", kept[1])  # noqa: B010
-        setattr(time, "sleep", kept[2])  # noqa: B010
-        setattr(threading.Thread, "start", kept[3])  # noqa: B010
+        for name, function in directories:
+            setattr(runner, name, function)
+        setattr(time, "sleep", kept[1])  # noqa: B010
+        setattr(threading.Thread, "start", kept[2])  # noqa: B010
         logging.disable(disabled)

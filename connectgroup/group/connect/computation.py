@@ -107,7 +107,8 @@ def _replace_chosen_member(overlay: Overlay, able: Sequence[str], computation: C
     """
     asked = (*computation.replaced_members, computation.member_id)
     others = [member_id for member_id in able if member_id not in (*asked, *computation.failed_members)]
-    if computation.prepared or computation.epoch == overlay.epoch or len(asked) >= MAX_ASKED_MEMBERS or not others:
+    # The assignor, not ``prepared``: each heartbeat at epoch 0 clears ``prepared``, and the sender may be computing.
+    if computation.assignor or computation.epoch == overlay.epoch or len(asked) >= MAX_ASKED_MEMBERS or not others:
         return ()
     return _ask_member(overlay, others, replace(computation, replaced_members=asked))
 
