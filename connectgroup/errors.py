@@ -190,7 +190,7 @@ def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
 
 
 class FencedInstanceId(GroupError):
-    """Another process uses this static member's group.instance.id now. The worker must stop all units and exit."""
+    """Another process uses this group.instance.id or member id now. The worker must stop all units and exit."""
 
     code = 82
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation, StaleMemberEpoch
+from ..errors import ComputeAssignment, GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
@@ -44,11 +44,10 @@ class Decisions:
             return group
         if not command.arrived:
             command.arrived = True
-            if self._dedup.is_late_copy(command.traits) and command.error_response is not None:
+            stale = self._dedup.error(command.traits)
+            if stale is not None and command.error_response is not None:
                 command.late = True
-                sequence = command.traits.sequence
-                error = StaleMemberEpoch(f"heartbeat {sequence} came after a later one; it changes nothing")
-                turn.responses.append((command, command.error_response(error)))
+                turn.responses.append((command, command.error_response(stale)))
                 return None
         replaced = self._parking.replaced_by(command)
         if replaced is not None:
@@ -107,8 +106,9 @@ class Decisions:
         if command.response is None:
             return
         response = outcome.response
-        if not repeated and getattr(response, "error_code", 0) != InvalidRequest.code:
-            self._dedup.record(request)
+        error_code = getattr(response, "error_code", 0)
+        if not repeated and error_code != InvalidRequest.code:
+            self._dedup.record(request, rejected=error_code not in (0, ComputeAssignment.code))
         # A request that is parked without a response has none that could be sent at once.
         at_once = outcome.parks and fault_point("a parked heartbeat is answered at once") and response is not None
         if outcome.parks and request.sender and not at_once and (response is None or request.max_wait_ms > 0):

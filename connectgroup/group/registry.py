@@ -45,6 +45,8 @@ class RequestTraits:
             sender is parked in a group; a later request of the sender completes it. Empty: the request is not parked.
             A request with a sender that fails because of the coordinator gets a retriable error.
         sequence: the sender's monotonic request number; -1: the request is not deduplicated.
+        process_id: identifies the sender's process; -1: none. Once another process has sent as this sender, requests
+            of the earlier process are rejected.
         max_wait_ms: how long the request may be parked with a response.
         renews: the timer that the arrival of the request re-arms if it is armed; ``None``: no timer.
         creates_group: the request may create the group.
@@ -53,6 +55,7 @@ class RequestTraits:
     group_id: str
     sender: str = ""
     sequence: int = -1
+    process_id: int = -1
     max_wait_ms: int = 0
     renews: SetTimer | None = None
     creates_group: bool = False

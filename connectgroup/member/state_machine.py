@@ -99,7 +99,7 @@ class Member:
 
         Args:
             assignors: in order of preference; empty means that the group uses a server-side assignor.
-            first_sequence: higher than any sequence that this member id has used before.
+            first_sequence: higher than any sequence that this member id has used before; also identifies the process.
         """
         self.settings = settings
         self.assignors = tuple(assignors)
@@ -110,7 +110,7 @@ class Member:
         self.session_timeout_ms = 0
         self.heartbeat_interval_ms = 0
         self.coordinator_epoch = -1
-        self._sequence = first_sequence
+        self._sequence = self._process_id = first_sequence
         self._outstanding: _Outstanding | None = None
         self._full = True
         self._acknowledge = False
@@ -182,7 +182,12 @@ class Member:
         if self.phase is Phase.LEAVING:
             self._outstanding = None
             self.phase = Phase.GONE
-            leave = HeartbeatRequest(group_id=settings.group_id, member_id=settings.member_id, sequence=self._sequence)
+            leave = HeartbeatRequest(
+                group_id=settings.group_id,
+                member_id=settings.member_id,
+                sequence=self._sequence,
+                process_id=self._process_id,
+            )
             if self._leaves_temporarily:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
             return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause, returns=self._returns)
@@ -201,6 +206,7 @@ class Member:
                 owned=grouped(self.owned),
                 max_wait_ms=0 if self._full or more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
+                process_id=self._process_id,
                 statuses=statuses,
                 draining=self.draining,
                 labels=tuple(ConfigEntry(name=name, value=value) for name, value in settings.traits.labels),
@@ -216,6 +222,7 @@ class Member:
                 owned=grouped(self.owned) if self._acknowledge else None,
                 max_wait_ms=0 if more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
+                process_id=self._process_id,
                 statuses=statuses,
             )
         self._full = self._acknowledge = False

@@ -56,6 +56,7 @@ class ConnectGroupType:
                     group_id=group_id,
                     sender=member_id,
                     sequence=request.sequence,
+                    process_id=request.process_id,
                     max_wait_ms=min(request.max_wait_ms, self.settings.max_park_ms),
                     renews=session(group_id, member_id, self.settings) if epoch > JOIN_EPOCH else None,
                     creates_group=epoch == JOIN_EPOCH,

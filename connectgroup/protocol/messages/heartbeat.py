@@ -57,6 +57,8 @@ class HeartbeatRequest:
         host: *(tagged)* the machine that the worker runs on, which workers may share; empty if not set.
         returns: *(tagged)* with epoch -1: the worker restarts and joins again under the same member id, so its units
             are delayed for it as for a lost worker (scheduled rebalance delay).
+        process_id: *(tagged)* identifies the process among all that ever had this member id. Once another process has
+            joined as this member, a heartbeat of the earlier process gets FENCED_INSTANCE_ID (PD-15). -1: none.
     """
 
     group_id: str
@@ -78,6 +80,7 @@ class HeartbeatRequest:
     capacity: int = 0
     host: str = ""
     returns: bool = False
+    process_id: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
