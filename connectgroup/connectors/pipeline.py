@@ -35,7 +35,10 @@ class PipelineConnector(Connector):
         parse_config(config)
 
     def task_configs(self, most: int) -> Sequence[Config]:
-        return [{**self.config, "task": str(task), "tasks": str(most)} for task in range(most)]
+        source = load_source_class(self.config["source"])
+        layout = source.task_layout(parse_settings(source.Settings, _below(self.config, SOURCE), prefix=SOURCE))
+        common = {**self.config, "tasks": str(most), **({"layout": layout} if layout else {})}
+        return [{**common, "task": str(task)} for task in range(most)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         from ..spark.query import SparkTask
@@ -62,6 +65,7 @@ class PipelineSettings(PluginSettings):
     name: Annotated[str | None, Field(description="the connector's name")] = None
     tasks_max: Annotated[str | None, Field(description="a number from 1")] = None
     task: Annotated[int, Field(ge=0, description="the task's number, from 0")] = 0
+    layout: Annotated[str, Field(description="the slices of the source")] = ""
     tasks: Annotated[int, Field(ge=1, description="the number of tasks, from 1")] = 1
 
 

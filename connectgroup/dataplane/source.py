@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .columns import Columns
+from .errors import SourceError
 from .ownership import Range, ranges_between
 from .settings import PluginSettings
 
@@ -47,6 +48,17 @@ class Source(ABC):
             SourceError: the source cannot be read.
         """
 
+    @classmethod
+    def task_layout(cls, settings: Any) -> str:
+        """Return a text that describes the slices if they are fixed when a task starts; empty if tasks find new slices.
+
+        The worker that owns the connector asks every few seconds, and restarts the tasks when the text changes.
+
+        Raises:
+            SourceError: the source cannot be read.
+        """
+        return ""
+
     @property
     @abstractmethod
     def description(self) -> str:
@@ -64,12 +76,24 @@ class Source(ABC):
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
         """Return the rows after these positions as a streaming DataFrame. Nothing is read until a query starts.
 
-        The offset of the stream, as Spark logs it, must be a JSON object of slice name to position.
+        The offset of the stream, as Spark logs it, must be one that ``positions`` converts.
 
         Args:
             session: the worker's session.
             positions: the position of each known slice of this task; a missing slice is at position 0.
         """
+
+    def positions(self, offset: Any) -> dict[str, int]:
+        """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.
+
+        By default the offset is a JSON object of slice name to position.
+
+        Raises:
+            SourceError: the offset has another form.
+        """
+        if not isinstance(offset, dict):
+            raise SourceError(f"offset {offset!r}; allowed: slice names and positions")
+        return offset
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""

@@ -208,7 +208,4 @@ class Batches:
     def _offset(self, batch_id: int) -> dict[str, int]:
         """Return the end of a batch from Spark's offset log: version, metadata, then one line per source."""
         text = (self._checkpoint / "offsets" / str(batch_id)).read_text()
-        offset = json.loads(text.splitlines()[2])
-        if not isinstance(offset, dict):
-            raise SparkError(f"offset log of batch {batch_id} has {offset!r}; allowed: slice names and positions")
-        return offset
+        return self._source.positions(json.loads(text.splitlines()[2]))

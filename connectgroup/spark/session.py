@@ -131,6 +131,8 @@ def settings() -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "connectgroup-warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        # The default, and the option in which a source of this package travels: it may contain a password.
+        "spark.sql.redaction.options.regex": "(?i)url|plan",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.streaming.minBatchesToRetain": "10",

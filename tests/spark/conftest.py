@@ -167,3 +167,19 @@ def database(postgres: str) -> str:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return postgres.rpartition("/")[0] + f"/{name}"
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """The address of a Kafka broker; skipped where there cannot be one, but not in continuous integration."""
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.consumer.broker import Unavailable, running_broker
+
+    with contextlib.ExitStack() as stack:
+        try:
+            broker = stack.enter_context(running_broker())
+        except Unavailable as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"continuous integration has no Kafka broker: {missing}")
+            pytest.skip(str(missing))
+        yield broker.bootstrap

@@ -1,0 +1,103 @@
+"""A source that is read by Python code: the base class for sources that Spark itself does not have.
+
+Spark runs the code in processes of its own: one of a query plans the batches (``plan``), Spark's workers read the
+ranges (``read``). Spark's offset is a JSON object of slice names and positions. Spark writes the end of a batch to the
+query's offset log before it reads the batch, so a retry within a query reads the same rows again. The first batch
+starts from the positions that the task claimed in the sink, never from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import SecretStr
+
+from ...dataplane.columns import to_ddl
+from ...dataplane.ownership import Range
+from ...dataplane.settings import PluginSettings
+from ...dataplane.source import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+DATA_SOURCE: Final = "connectgroup-slices"
+"""Name of the data source in Spark."""
+
+PLAN: Final = "plan"
+"""The option that carries the source. ``session.settings`` redacts it: it may contain a password."""
+
+
+class SlicedSource(Source):
+    """A source whose batches are planned and read by Python code. ``create`` is called again in Spark's processes.
+
+    Attributes:
+        settings: the settings the source was created with.
+        task, tasks: the task's number and the number of tasks.
+    """
+
+    settings: PluginSettings
+    task: int
+    tasks: int
+
+    @abstractmethod
+    def plan(self, start: Mapping[str, int]) -> dict[str, int]:
+        """Return the end of the next batch, given its start; equal to ``start`` if there is nothing to read.
+
+        One instance plans all batches of a query, so it may keep connections and caches.
+
+        Raises:
+            SourceError: the source cannot be read.
+        """
+
+    @abstractmethod
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range, the same ones each time.
+
+        Raises:
+            SourceError: the source cannot be read.
+        """
+
+    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        from .sliced_reader import SlicesDataSource
+
+        session.dataSource.register(SlicesDataSource)
+        return (
+            session.readStream.format(DATA_SOURCE)
+            .schema(to_ddl(self.columns))
+            .option(PLAN, encode(self, positions))
+            .load()
+        )
+
+
+def encode(source: SlicedSource, positions: Mapping[str, int]) -> str:
+    """Return a source and its positions as text, for Spark's processes."""
+    cls = type(source)
+    return json.dumps(
+        {
+            "class": [cls.__module__, cls.__qualname__],
+            "settings": source.settings.model_dump(by_alias=True, exclude_unset=True),
+            "task": source.task,
+            "tasks": source.tasks,
+            "positions": dict(positions),
+        },
+        default=_plain,
+    )
+
+
+def decode(text: str) -> tuple[SlicedSource, dict[str, int]]:
+    """Return the source and the positions of ``encode``."""
+    plan = json.loads(text)
+    module, name = plan["class"]
+    cls: Any = getattr(importlib.import_module(module), name)
+    source = cls.create(cls.Settings.model_validate(plan["settings"]), task=plan["task"], tasks=plan["tasks"])
+    assert isinstance(source, SlicedSource)
+    return source, plan["positions"]
+
+
+def _plain(value: object) -> object:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)

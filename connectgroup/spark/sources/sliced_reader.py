@@ -1,0 +1,68 @@
+"""The Spark side of ``sliced``: a streaming Python data source. Spark's Python workers import this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from ...dataplane.columns import to_ddl
+from ...dataplane.ownership import Range, ranges_between
+from .sliced import DATA_SOURCE, PLAN, SlicedSource, decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class SlicesDataSource(DataSource):
+    """Spark creates it in a separate Python process, from the option ``plan``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return DATA_SOURCE
+
+    def schema(self) -> str:
+        return to_ddl(decode(self.options[PLAN])[0].columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return SlicesReader(self.options[PLAN])
+
+
+@dataclass
+class SliceRange(InputPartition):
+    """One range of one slice, read by one Spark task."""
+
+    slice: str
+    start: int
+    end: int
+
+
+class SlicesReader(DataSourceStreamReader):
+    """Plans batches in the query's own Python process; ``read`` runs in Spark's workers."""
+
+    def __init__(self, plan: str) -> None:
+        self._plan = plan
+        self._planner: SlicedSource | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return decode(self._plan)[1]
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        if self._planner is None:
+            self._planner = decode(self._plan)[0]
+        return self._planner.plan(start)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [SliceRange(r.slice, r.start, r.end) for r in ranges_between(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SliceRange)
+        source, _ = decode(self._plan)
+        return source.read(Range(slice=partition.slice, start=partition.start, end=partition.end))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for its workers after it has planned; a planner may have connections.
+        return {"_plan": self._plan, "_planner": None}

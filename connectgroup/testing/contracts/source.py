@@ -1,0 +1,105 @@
+"""The contract of every source, as tests on real Spark: inherit ``SourceContract``, define two methods, and run pytest.
+
+class TestMySource(SourceContract):
+    def make_source(self, place: Path, *, task: int = 0, tasks: int = 1) -> Source:
+        return MySource(place / "in", task=task, tasks=tasks)
+
+    def write(self, place: Path, numbers: range) -> None:
+        ...  # append rows with these numbers in the column a; they go to several slices
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from ...dataplane.source import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class SourceContract(ABC):
+    """What a pipeline relies on: slices that belong to one task each, positions from which reading continues.
+
+    Attributes:
+        number: the column with the number of each row.
+    """
+
+    number: ClassVar[str] = "a"
+
+    @abstractmethod
+    def make_source(self, place: Path, *, task: int = 0, tasks: int = 1) -> Source:
+        """Open the same source for one of its tasks.
+
+        Args:
+            place: a directory, new for each test; a source elsewhere uses it as a name.
+        """
+
+    @abstractmethod
+    def write(self, place: Path, numbers: range) -> None:
+        """Append rows with these numbers, to several slices."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        return tmp_path
+
+    def test_rows_are_read_once_and_reading_continues_at_the_positions(self, place: Path) -> None:
+        self.write(place, range(20))
+        rows, positions = read(self.make_source(place), {}, self.number)
+        assert sorted(rows) == [*range(20)]
+        assert all(isinstance(position, int) and position > 0 for position in positions.values())
+        self.write(place, range(20, 30))
+        again, _ = read(self.make_source(place), positions, self.number)
+        assert sorted(again) == [*range(20, 30)]
+
+    def test_each_slice_belongs_to_one_task(self, place: Path) -> None:
+        self.write(place, range(20))
+        sources = [self.make_source(place, task=task, tasks=2) for task in range(2)]
+        assert len({source.description for source in sources}) == 1
+        parts = [read(source, {}, self.number) for source in sources]
+        assert sorted(number for rows, _ in parts for number in rows) == [*range(20)]
+        for _, positions in parts:
+            for name in positions:
+                assert sum(source.owns(name) for source in sources) == 1
+        for source, (_, positions) in zip(sources, parts, strict=True):
+            assert all(source.owns(name) for name in positions)
+
+
+def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[list[int], dict[str, int]]:
+    """Read everything that is available after some positions; return the rows' numbers in order, and the new positions.
+
+    The ranges of the batches must follow one another without a gap.
+    """
+    from ...spark.session import spark_session
+
+    rows: list[int] = []
+    reached = dict(positions)
+    with tempfile.TemporaryDirectory() as checkpoint:
+
+        def offset(batch_id: int) -> dict[str, int]:
+            if batch_id < 0:
+                return dict(positions)
+            text = Path(checkpoint, "offsets", str(batch_id)).read_text()
+            return source.positions(json.loads(text.splitlines()[2]))
+
+        def take(frame: DataFrame, batch_id: int) -> None:
+            for part in source.ranges(offset(batch_id - 1), offset(batch_id)):
+                assert part.start == reached.get(part.slice, 0)
+                assert part.start < part.end
+                reached[part.slice] = part.end
+            rows.extend(frame.toArrow()[number].to_pylist())
+
+        writer = source.stream(spark_session(), positions).writeStream.option("checkpointLocation", checkpoint)
+        query = writer.foreachBatch(take).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    return rows, reached
