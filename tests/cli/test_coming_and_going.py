@@ -16,14 +16,14 @@ from .test_command import connector_file
 GROUP = "sleepers"
 
 
-class Stage:
+class CommandHarness:
     """A coordinator, and workers of one group that shares five idle tasks."""
 
     def __init__(self, scratch: Path, *options: str | int) -> None:
         self.scratch = scratch
         self.coordinator = Program("coordinator", "--port", 0, "--data", scratch / "data", *options)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> CommandHarness:
         self.coordinator.__enter__()
         address = self.coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         self.at = ("--coordinator", address)
@@ -59,7 +59,7 @@ SHORT = ("--session-timeout-ms", 3000, "--heartbeat-interval-ms", 500, "--rebala
 
 
 def test_a_worker_with_a_name_is_bounced_and_nobody_else_notices(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage, stage.worker("a") as a:
+    with CommandHarness(tmp_path) as stage, stage.worker("a") as a:
         with stage.worker("b1", "--instance", "b") as first:
             wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b1"}, a.story)
             before, epoch = stage.places(), stage.epoch()
@@ -73,7 +73,7 @@ def test_a_worker_with_a_name_is_bounced_and_nobody_else_notices(tmp_path: Path)
 
 
 def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
-    with Stage(tmp_path, *SHORT) as stage, stage.worker("a") as a:
+    with CommandHarness(tmp_path, *SHORT) as stage, stage.worker("a") as a:
         with stage.worker("b") as b:
             wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
             before = stage.places()
@@ -87,7 +87,7 @@ def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_drained_and_the_group_deleted_when_all_have_left(tmp_path: Path) -> None:
-    with Stage(tmp_path, "--moves-per-round", 1) as stage:
+    with CommandHarness(tmp_path, "--moves-per-round", 1) as stage:
         with stage.worker("a") as a, stage.worker("b") as b:
             wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
             refused = run_command("groups", "delete", GROUP, *stage.at)
@@ -122,7 +122,7 @@ def test_when_the_workers_assignor_fails_the_coordinators_own_is_the_one_it_was_
     make_distribution(plugins, "never", "connectgroup.assignors", NEVER, never=":Never")
     monkeypatch.setenv("PYTHONPATH", str(plugins))
     with (
-        Stage(tmp_path, "--fallback-assignor", "incremental-cooperative") as stage,
+        CommandHarness(tmp_path, "--fallback-assignor", "incremental-cooperative") as stage,
         stage.worker("a", "--assignor", "never") as a,
     ):
         wait("all at work", stage.all_run, a.story)

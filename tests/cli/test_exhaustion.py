@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..integration.processes import Program, wait
-from .test_coming_and_going import Stage
+from .test_coming_and_going import CommandHarness
 
 SAID = "ERROR no new connection can be taken in: Too many open files; those that are open go on"
 
@@ -36,7 +36,7 @@ def no_descriptor_left(program: Program, address: tuple[str, int]) -> Iterator[N
 def test_a_coordinator_without_descriptors_serves_its_members_and_takes_the_others_later(tmp_path: Path) -> None:
     """F36: new ones are shed before old ones, and no state is lost."""
     times = ("--session-timeout-ms", 6000, "--heartbeat-interval-ms", 500)
-    with Stage(tmp_path, *times) as stage, stage.worker("a") as a, stage.worker("b") as b:
+    with CommandHarness(tmp_path, *times) as stage, stage.worker("a") as a, stage.worker("b") as b:
         wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
         host, _, port = stage.at[1].rpartition(":")
         with no_descriptor_left(stage.coordinator, (host, int(port))):

@@ -21,7 +21,7 @@ GROUP = "sleepers"
 TASKS = 9
 
 
-class Stage:
+class RestartHarness:
     """A coordinator, and workers of one group that shares idle tasks, which log their starts and stops."""
 
     def __init__(self, scratch: Path, *options: str | int) -> None:
@@ -30,7 +30,7 @@ class Stage:
         words = ("--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 600_000, *options)
         self.coordinator = Program("coordinator", *words)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> RestartHarness:
         self.coordinator.__enter__()
         self.at = ("--coordinator", self.coordinator.line_with("coordinator at ").removeprefix("coordinator at "))
         config = {"connector.class": "idle", "tasks.max": str(TASKS), "log": str(self.log.path)}
@@ -73,7 +73,7 @@ class Stage:
 
 
 def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage, ExitStack() as stack:
+    with RestartHarness(tmp_path) as stage, ExitStack() as stack:
         workers = {name: stack.enter_context(stage.worker("--name", name)) for name in ("a", "b", "c")}
         wait("all at work", lambda: stage.all_run(3), workers["a"].story)
         before, stops = stage.places(), stage.stops()
@@ -89,7 +89,7 @@ def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
 
 
 def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage, stage.worker("--name", "a") as a, stage.worker() as b:
+    with RestartHarness(tmp_path) as stage, stage.worker("--name", "a") as a, stage.worker() as b:
         wait("both at work", lambda: stage.all_run(2), b.story)
         before, stops = stage.places(), stage.stops()
         command = Path(f"/proc/{b.pid}/cmdline").read_bytes()
@@ -108,7 +108,7 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
 
 def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path) -> None:
     # A paused worker must not be lost while the test looks at it.
-    with Stage(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
+    with RestartHarness(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
         with stage.worker("--name", "b") as b:
             wait("both at work", lambda: stage.all_run(2), a.story)
             unknown = stage.restart("x")

@@ -6,7 +6,7 @@ is told that its session is over. A process is what a consumer does with ``befor
 leader's ``group_input``, ``validate_result``, ``assignments_to_send``, and nothing else. Between any two steps
 anything may happen to it: it may die, stand still, miss a response, subscribe to other topics, or come back late.
 
-``World.step`` checks the one promise at the only place where it can be broken: when somebody takes a partition.
+``ClassicGroup.step`` checks the one promise at the only place where it can be broken: when somebody takes a partition.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Process:
         return self.alive and not self.frozen and self.phase is not Phase.REFUSED
 
 
-class World:
+class ClassicGroup:
     """The group, its processes and the topics; ``seed`` is of the order in which processes take their steps.
 
     Attributes:

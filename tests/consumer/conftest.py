@@ -11,9 +11,9 @@ import pytest
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .members import Group
+    from .members import BrokerGroup
 
-NewGroup = Callable[..., "AbstractContextManager[Group]"]
+NewGroup = Callable[..., "AbstractContextManager[BrokerGroup]"]
 
 
 @pytest.fixture(scope="package")

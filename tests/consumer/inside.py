@@ -12,7 +12,7 @@ from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer, Reco
 from connectgroup.protocol.units import Partitions
 
 if TYPE_CHECKING:
-    from .members import Group
+    from .members import BrokerGroup
 
 PATIENCE_S = 60.0
 HOUR_MS = 3_600_000
@@ -41,7 +41,7 @@ class Heard(ConsumerRebalanceListener):
         return [event for event, _, _ in self.events]
 
 
-def member(group: Group, **settings: Any) -> GroupConsumer:
+def member(group: BrokerGroup, **settings: Any) -> GroupConsumer:
     """A consumer of the group; settings that are not given are quick ones."""
     quick: dict[str, Any] = {
         "assignors": ["cooperative-sticky"],

@@ -51,7 +51,7 @@ class Event(NamedTuple):
     more: dict[str, Any]
 
 
-class Member:
+class BrokerMember:
     """A process that is a member of a group; it is gone when the block is left."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ class Member:
         for reader in self._readers:
             reader.start()
 
-    def __enter__(self) -> Member:
+    def __enter__(self) -> BrokerMember:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,18 +162,18 @@ class Member:
 
 
 @dataclass
-class Group:
+class BrokerGroup:
     """A topic, the group that reads it, and all members that it has had."""
 
     broker: Broker
     name: str
     partitions: int
-    members: list[Member]
+    members: list[BrokerMember]
     written: int = 0
 
     # ------------------------------------------------------------------------------------------ members
 
-    def ours(self, name: str, *assignors: str) -> Member:
+    def ours(self, name: str, *assignors: str) -> BrokerMember:
         """A ``GroupConsumer``."""
         made = {
             "bootstrap": self.broker.bootstrap,
@@ -185,9 +185,9 @@ class Group:
             "auto_commit_interval_ms": 500,
             "client_id": name,
         }
-        return self._add(Member(name, [*PYTHON, "ours", self.name, json.dumps(made)]))
+        return self._add(BrokerMember(name, [*PYTHON, "ours", self.name, json.dumps(made)]))
 
-    def java(self, name: str, *assignors: str) -> Member:
+    def java(self, name: str, *assignors: str) -> BrokerMember:
         """Kafka's own consumer."""
         made = {
             "bootstrap.servers": self.broker.bootstrap,
@@ -200,10 +200,12 @@ class Group:
             "client.id": name,
         }
         return self._add(
-            Member(name, [*self.broker.java_member, self.name, *(f"{key}={value}" for key, value in made.items())])
+            BrokerMember(
+                name, [*self.broker.java_member, self.name, *(f"{key}={value}" for key, value in made.items())]
+            )
         )
 
-    def librdkafka(self, name: str, *assignors: str) -> Member:
+    def librdkafka(self, name: str, *assignors: str) -> BrokerMember:
         """confluent-kafka's consumer; without an assignor of its own it speaks the protocol of KIP-848."""
         classic = {
             "partition.assignment.strategy": ",".join(assignors),
@@ -218,9 +220,9 @@ class Group:
             "client.id": name,
             **(classic if assignors else {"group.protocol": "consumer"}),
         }
-        return self._add(Member(name, [*PYTHON, "librdkafka", self.name, json.dumps(made)]))
+        return self._add(BrokerMember(name, [*PYTHON, "librdkafka", self.name, json.dumps(made)]))
 
-    def _add(self, member: Member) -> Member:
+    def _add(self, member: BrokerMember) -> BrokerMember:
         self.members.append(member)
         return member
 
@@ -266,7 +268,7 @@ class Group:
 
     # ------------------------------------------------------------------------------------------ who has what
 
-    def wait_for_rest(self, *members: Member) -> None:
+    def wait_for_rest(self, *members: BrokerMember) -> None:
         """Until these members have each partition once, and about as many each."""
 
         def at_rest() -> bool:
@@ -277,7 +279,7 @@ class Group:
 
         wait(f"{', '.join(member.name for member in members)} to share the partitions", at_rest, self.story)
 
-    def never_two_owners(self, *, but: Sequence[Member] = ()) -> None:
+    def never_two_owners(self, *, but: Sequence[BrokerMember] = ()) -> None:
         """No partition was one member's before it had ceased to be another's, by their own word.
 
         Args:
@@ -326,9 +328,9 @@ class Group:
 
 
 @contextlib.contextmanager
-def group_on(broker: Broker, name: str, *, partitions: int) -> Iterator[Group]:
+def group_on(broker: Broker, name: str, *, partitions: int) -> Iterator[BrokerGroup]:
     """A new topic and group of this name; all members that were made are gone when the block is left."""
-    group = Group(
+    group = BrokerGroup(
         broker=broker,
         name=f"{name.replace(' ', '-')}-{os.getpid()}-{time.monotonic_ns()}",
         partitions=partitions,

@@ -10,14 +10,14 @@ from hypothesis import given, settings, strategies as st
 from connectgroup.consumer.embedded import HIGHEST_VERSION
 
 from .assignors import COOPERATIVE, EAGER
-from .classic_group import Phase, Process, World
+from .classic_group import ClassicGroup, Phase, Process
 
 RANGE, BOTH, STICKY = ("range",), ("range", "cooperative-sticky"), ("cooperative-sticky",)
 
 
-def group(*configured: Sequence[str], **topics: int) -> World:
+def group(*configured: Sequence[str], **topics: int) -> ClassicGroup:
     """A group at rest with a process of each configuration."""
-    world = World(**(topics or {"t": 6, "u": 3}))
+    world = ClassicGroup(**(topics or {"t": 6, "u": 3}))
     for names in configured:
         world.start(*names)
     world.settle()
@@ -25,7 +25,7 @@ def group(*configured: Sequence[str], **topics: int) -> World:
     return world
 
 
-def held(world: World) -> list[int]:
+def held(world: ClassicGroup) -> list[int]:
     return sorted(len(each.holds) for each in world.running)
 
 
@@ -63,7 +63,7 @@ def test_members_of_both_kinds_share_one_group() -> None:
     assert world.revoked.get("p1", 0) + world.revoked.get("p3", 0) <= 2
 
 
-def bounce(world: World, process: Process, configured: Sequence[str]) -> int:
+def bounce(world: ClassicGroup, process: Process, configured: Sequence[str]) -> int:
     """Ends a process and starts another in its place; how many rebalances until all is at rest again."""
     world.stop(process)
     world.start(*configured)
@@ -74,7 +74,7 @@ def bounce(world: World, process: Process, configured: Sequence[str]) -> int:
 
 def test_sk_27_members_too_old_to_say_their_generation_are_believed() -> None:
     """SK-27 in a whole group: subscriptions of version 1 (KIP-429 alone) beside newer ones; nobody is interrupted."""
-    world = World(t=6, u=3)
+    world = ClassicGroup(t=6, u=3)
     for speaks in (1, 1, 2):
         world.start(*STICKY, speaks=speaks)
     world.settle()
@@ -170,7 +170,7 @@ events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 9), st.integ
 TOPICS = (("t", "u"), ("t",), ("u",), ("t", "u", "v"))
 
 
-def happens(world: World, event: str, number: int, choice: int, configurations: Sequence[Sequence[str]]) -> None:
+def happens(world: ClassicGroup, event: str, number: int, choice: int, configurations: Sequence[Sequence[str]]) -> None:
     """One event of a run, to the process that ``number`` picks."""
     configured = configurations[choice % len(configurations)]
     if event == "start" or not world.running:
@@ -213,7 +213,7 @@ def test_never_two_owners_all_owned_at_rest_and_few_rebalances(
     configurations: Sequence[Sequence[str]], size: int, seed: int, events: Sequence[tuple[str, int, int]]
 ) -> None:
     """Members of both protocols come, go, die, stand still, miss shares, return with stale claims."""
-    world = World(seed=seed, t=4, u=3, v=1)
+    world = ClassicGroup(seed=seed, t=4, u=3, v=1)
     for number in range(size):
         world.start(*configurations[number % len(configurations)])
     for event, number, choice in events:

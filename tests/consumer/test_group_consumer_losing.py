@@ -26,14 +26,14 @@ from .conftest import NewGroup
 from .inside import PATIENCE_S, Heard, eventually, member, places, poll_until, read, running
 
 if TYPE_CHECKING:
-    from .members import Group
+    from .members import BrokerGroup
 
 
 # --------------------------------------------------------------------------------------------------
 # Losing
 
 
-async def remove(group: Group, consumer: GroupConsumer) -> None:
+async def remove(group: BrokerGroup, consumer: GroupConsumer) -> None:
     """Have the coordinator remove a member behind its back, as it does when a session is over."""
     client = GroupClient(group.broker.bootstrap, group.name, "test")
     leaving = LeavingMember(member_id=consumer.member_id)

@@ -15,7 +15,7 @@ from connectgroup.consumer.errors import Code
 from .conftest import NewGroup
 
 if TYPE_CHECKING:
-    from .members import Group, Member
+    from .members import BrokerGroup, BrokerMember
 
 
 def test_it_leads_a_group_of_java_and_librdkafka(new_group: NewGroup) -> None:
@@ -90,7 +90,7 @@ def test_two_rolling_bounces_take_a_mixed_group_to_cooperative_and_two_take_it_b
         assert not group.read_more_than_once(first_by="ours"), "ours commits all it has read before it gives it up"
 
 
-def _replaced(group: Group, member: Member, *others: Member) -> Member:
+def _replaced(group: BrokerGroup, member: BrokerMember, *others: BrokerMember) -> BrokerMember:
     """Write on while a member comes in, until it has its share."""
     group.write(30)
     group.wait_for_rest(member, *others)

@@ -1,6 +1,6 @@
 """Seeded storms over a small group: after every step the log read back is the group that is served.
 
-What a ``Storm`` does is in workers.py; what is checked after every step, in ``Scene.act`` and invariants.py: one
+What a ``RandomRun`` does is in workers.py; what is checked after every step, in ``Scene.act`` and invariants.py: one
 owner (S1, S2), epochs (S4, S6, S7), indexes, legal targets (S9), explanations, replay of the whole and of the compacted
 log (D2, P3), refusals without records. In the end it must come to rest (L1, P2).
 """
@@ -18,7 +18,7 @@ from connectgroup.protocol.records.connect import GroupRecord, MemberRecord, Reb
 from connectgroup.protocol.units import Unit
 
 from .invariants import picture, replay_equals_live
-from .workers import Storm
+from .workers import RandomRun
 
 SEEDS = range(90)
 TURNS = 140
@@ -27,7 +27,7 @@ TURNS = 140
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_storm_leaves_no_unit_on_two_workers_and_all_of_them_running_in_the_end(seed: int) -> None:
     """S1, S2, S4, S6, S7, S9, S13, S16, D2, L1 and P1-P6, for joins, deaths, lost and doubled messages, slow stops."""
-    storm = Storm(seed)
+    storm = RandomRun(seed)
     storm.play(TURNS)
     storm.calm()
     group = storm.scene.group
@@ -42,7 +42,7 @@ def test_a_storm_leaves_no_unit_on_two_workers_and_all_of_them_running_in_the_en
 @pytest.mark.parametrize("seed", range(200, 212))
 def test_rest_comes_within_a_few_heartbeats_of_each_member(seed: int) -> None:
     """P2, L1: "at most 2 heartbeats per revoking member + 1 per receiver", plus what slow stops take (6 turns)."""
-    storm = Storm(seed)
+    storm = RandomRun(seed)
     storm.play(60)
     storm.calm()
     storm.arrive()
@@ -51,7 +51,7 @@ def test_rest_comes_within_a_few_heartbeats_of_each_member(seed: int) -> None:
 
 def test_once_at_rest_nothing_is_written_any_more() -> None:
     """L2: heartbeats of a quiet group cost no record and never bump an epoch."""
-    storm = Storm(4)
+    storm = RandomRun(4)
     storm.play(80)
     storm.arrive()
     storm.calm()
@@ -69,7 +69,7 @@ def test_the_storms_reach_what_they_are_for() -> None:
     """A check that cannot fail is a defect: the rare states must have been seen."""
     seen: Counter[str] = Counter()
     for seed in range(30):
-        storm = Storm(seed)
+        storm = RandomRun(seed)
         storm.scene.check_replay = False
         for _ in range(TURNS):
             storm.play(1)
@@ -138,7 +138,7 @@ def test_the_same_seed_writes_the_same_log_whatever_the_hash_seed() -> None:
 
 def test_the_reader_of_the_log_sees_a_difference() -> None:
     """A check that cannot fail is a defect: one record less, or one unit more, is noticed."""
-    storm = Storm(2)
+    storm = RandomRun(2)
     storm.play(40)
     scene = storm.scene
     for without in range(len(scene.log)):

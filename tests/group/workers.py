@@ -33,7 +33,7 @@ CONNECTORS = ("files", "orders", "weather")
 
 
 @dataclass(kw_only=True)
-class Worker:
+class SimpleWorker:
     """What a worker knows and does: the member's half of the protocol at its smallest."""
 
     member_id: str
@@ -122,7 +122,7 @@ class FlakyAssignor:
         return round_robin(question)
 
 
-class Storm:
+class RandomRun:
     """One seed's group, its workers, and all that befalls them."""
 
     def __init__(self, seed: int) -> None:
@@ -135,7 +135,7 @@ class Storm:
             scheduled_delay_ms=(0, 20_000)[seed // 2 % 2],
             max_moves=(0, 0, 2)[seed % 3],
         )
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, SimpleWorker] = {}
         self.made = 0
         if seed % 2:
             self.scene = Scene(settings=limits)
@@ -146,11 +146,11 @@ class Storm:
                 limits, epoch=9, connectors=dict.fromkeys(CONNECTORS[:2], 5), members={"w0": everything, "w1": {}}
             )
             for member_id, runs in (("w0", everything), ("w1", {})):
-                self.workers[member_id] = Worker(member_id=member_id, epoch=9, runs=dict(runs), full=False)
+                self.workers[member_id] = SimpleWorker(member_id=member_id, epoch=9, runs=dict(runs), full=False)
             self.made = 2
         self.fenced = 0
         self.crashed: set[str] = set()
-        self.bounced: list[Worker] = []
+        self.bounced: list[SimpleWorker] = []
 
     # ---- what can happen
 
@@ -173,10 +173,10 @@ class Storm:
         if self.workers:
             self.exchange(self.any_worker(), lose_request=0.1, lose_answer=0.15)
 
-    def any_worker(self) -> Worker:
+    def any_worker(self) -> SimpleWorker:
         return self.workers[self.random.choice(sorted(self.workers))]
 
-    def exchange(self, worker: Worker, *, lose_request: float = 0.0, lose_answer: float = 0.0) -> None:
+    def exchange(self, worker: SimpleWorker, *, lose_request: float = 0.0, lose_answer: float = 0.0) -> None:
         """One heartbeat and its answer."""
         request = worker.request()
         if self.random.random() < lose_request:
@@ -233,7 +233,7 @@ class Storm:
             low = self.random.randint(0, 1)
             offered = AssignorInfo(name="a", minimum_version=low, maximum_version=self.random.randint(2, 3), version=2)
             instance = f"i{self.made % 4}" if self.random.random() < 0.4 else None
-            self.workers[name] = Worker(member_id=name, assignors=(offered,) if lists else (), instance=instance)
+            self.workers[name] = SimpleWorker(member_id=name, assignors=(offered,) if lists else (), instance=instance)
 
     def compute(self) -> None:
         """Those asked to compute come one step further: prepare, or install, well or badly."""
@@ -247,7 +247,7 @@ class Storm:
                 assert isinstance(response, PrepareResponse)
                 worker.question = response if not response.error_code else None
 
-    def install(self, worker: Worker, *, honest: bool = False) -> None:
+    def install(self, worker: SimpleWorker, *, honest: bool = False) -> None:
         """The answer to the question the worker was given, however long ago."""
         question, worker.question = worker.question, None
         assert question is not None
@@ -322,7 +322,7 @@ class Storm:
             former = self.bounced.pop(self.random.randrange(len(self.bounced)))
             self.made += 1
             name = former.member_id if self.random.random() < 0.3 else f"w{self.made}"
-            self.workers[name] = Worker(member_id=name, assignors=former.assignors, instance=former.instance)
+            self.workers[name] = SimpleWorker(member_id=name, assignors=former.assignors, instance=former.instance)
 
     def wait(self) -> None:
         """A delay comes to its end."""
@@ -451,7 +451,7 @@ class Storm:
             and all(self.runs_the_newest(worker) for worker in self.workers.values())
         )
 
-    def runs_the_newest(self, worker: Worker) -> bool:
+    def runs_the_newest(self, worker: SimpleWorker) -> bool:
         """S10: no unit runs with a configuration that has been replaced (those of the stage's start were not sent)."""
         for unit in worker.runs.keys() & worker.configs.keys():
             connector = self.scene.group.connectors[unit.connector]

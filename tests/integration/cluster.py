@@ -32,7 +32,7 @@ GROUP = "integration"
 PLUGINS = Path(__file__).parent / "plugins"
 
 
-class Cluster:
+class LocalGroup:
     """See the module. ``start`` it, ``close`` it."""
 
     def __init__(self, root: Path, connectors: list[ConnectorFile]) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from connectgroup.config.connector_file import ConnectorFile
 
-from .cluster import Cluster, plugin_path
+from .cluster import LocalGroup, plugin_path
 from .flow import Feeder, Pipe, compare
 from .processes import marked
-from .scene import Scene
+from .scene import Scenario
 
 
 class Background:
@@ -23,7 +23,7 @@ class Background:
         self.feeder = Feeder(root / "background")
         self.pipe = Pipe("background", self.feeder.directory, root, "sqlite", tasks=1)
 
-    def goes_on(self, cluster: Cluster) -> None:
+    def goes_on(self, cluster: LocalGroup) -> None:
         """Write some rows and see them arrive."""
         self.feeder.write(100)
         cluster.wait("the background's rows", lambda: self.pipe.count() >= self.feeder.written)
@@ -38,9 +38,9 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
 
 
 @pytest.fixture(scope="package")
-def cluster(tmp_path_factory: pytest.TempPathFactory, background: Background) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, background: Background) -> Iterator[LocalGroup]:
     """The group; tests say with ``have_workers`` how many they need."""
-    made = Cluster(
+    made = LocalGroup(
         tmp_path_factory.mktemp("cluster"), [ConnectorFile(name="background", config=background.pipe.config)]
     )
     with pytest.MonkeyPatch.context() as patched, marked():
@@ -53,9 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, background: Background) ->
 
 
 @pytest.fixture
-def scene(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+def scene(cluster: LocalGroup, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scenario]:
     """A scene of its own for a test, named after it."""
     words = re.sub(r"\W+", "-", request.node.name.removeprefix("test_")).split("_")
-    made = Scene(cluster, tmp_path, "-".join(words)[:40].strip("-"))
+    made = Scenario(cluster, tmp_path, "-".join(words)[:40].strip("-"))
     yield made
     made.close()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from connectgroup.protocol.units import Unit
 
-from .cluster import Cluster
+from .cluster import LocalGroup
 from .flow import Feeder, Pipe, compare
 
 SINKS = ("sqlite", "parquet")
 
 
-class Scene:
+class Scenario:
     """A directory of growing files, and one connector a sink that reads it."""
 
-    def __init__(self, cluster: Cluster, root: Path, name: str) -> None:
+    def __init__(self, cluster: LocalGroup, root: Path, name: str) -> None:
         self.cluster, self.root, self.name = cluster, root, name
         self.pipes: list[Pipe] = []
         self._feeder: Feeder | None = None

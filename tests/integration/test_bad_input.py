@@ -21,21 +21,21 @@ import pytest
 from connectgroup.errors import InvalidRequest
 from connectgroup.spark.sources.listing import is_slice_of
 
-from .cluster import GROUP, Cluster
+from .cluster import GROUP, LocalGroup
 from .conftest import Background
 from .flow import Pipe
 from .processes import family, run_command
-from .scene import Scene
+from .scene import Scenario
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(autouse=True)
-def two_workers(cluster: Cluster) -> None:
+def two_workers(cluster: LocalGroup) -> None:
     cluster.have_workers(2)
 
 
-def failed(cluster: Cluster, pipe: Pipe, *parts: str) -> str:
+def failed(cluster: LocalGroup, pipe: Pipe, *parts: str) -> str:
     """Wait until a unit of a connector says that it failed, in one line with these parts; the line.
 
     The same line is in the log of the worker, and in what ``groups describe`` shows.
@@ -54,7 +54,7 @@ def failed(cluster: Cluster, pipe: Pipe, *parts: str) -> str:
 
 
 def test_an_unknown_connector_class_names_those_there_are(
-    cluster: Cluster, scene: Scene, background: Background
+    cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     feeder = scene.feed()
     feeder.write(100)
@@ -71,7 +71,7 @@ def test_an_unknown_connector_class_names_those_there_are(
     scene.finish()
 
 
-def test_a_setting_that_is_not_allowed_is_named(cluster: Cluster, scene: Scene, background: Background) -> None:
+def test_a_setting_that_is_not_allowed_is_named(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
     scene.feed().write(100)
     pipe = scene.pipe("parquet")
     cluster.put(pipe.name, {**pipe.config, "source.pth": "x"})
@@ -84,7 +84,7 @@ def test_a_setting_that_is_not_allowed_is_named(cluster: Cluster, scene: Scene, 
     scene.finish()
 
 
-def test_a_missing_directory_may_be_made_later(cluster: Cluster, scene: Scene, background: Background) -> None:
+def test_a_missing_directory_may_be_made_later(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
     pipe = scene.pipe("sqlite")
     cluster.put(pipe.name, pipe.config)
     failed(cluster, pipe, f"{scene.root}/source: does not exist; allowed: source.path names a directory")
@@ -94,7 +94,7 @@ def test_a_missing_directory_may_be_made_later(cluster: Cluster, scene: Scene, b
 
 
 def test_a_file_that_cannot_be_read_stops_its_task_alone(
-    cluster: Cluster, scene: Scene, background: Background
+    cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     """The other task reads on; the one that failed goes on with everything once the file can be read."""
     feeder = scene.feed()
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_read_stops_its_task_alone(
 
 
 def test_a_bad_json_line_stops_its_task_until_it_is_mended_in_place(
-    cluster: Cluster, scene: Scene, background: Background
+    cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     """Nothing of the batch with the line is in; after the mending all of it is. Other tasks go on meanwhile."""
     feeder = scene.feed("jsonl")
@@ -143,7 +143,7 @@ def test_a_bad_json_line_stops_its_task_until_it_is_mended_in_place(
 
 @pytest.mark.parametrize("sink", ["sqlite", "parquet"])
 def test_a_locked_sink_is_waited_for_said_and_written_when_it_is_free(
-    cluster: Cluster, scene: Scene, background: Background, sink: str
+    cluster: LocalGroup, scene: Scenario, background: Background, sink: str
 ) -> None:
     """F34: somebody else keeps the sink's write lock for longer than ``sink.busy.timeout.ms``."""
     feeder = scene.feed()
@@ -174,7 +174,7 @@ class SmallDisk:
 
 
 @pytest.fixture
-def small_disk(cluster: Cluster, tmp_path: Path) -> Iterator[SmallDisk]:
+def small_disk(cluster: LocalGroup, tmp_path: Path) -> Iterator[SmallDisk]:
     """A file system of 256 kB; where it may not be mounted, a limit of that size on the workers' files."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -203,7 +203,7 @@ def small_disk(cluster: Cluster, tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.mark.parametrize("sink", ["sqlite", "parquet"])
 def test_a_full_sink_is_said_and_written_when_there_is_room(
-    cluster: Cluster, small_disk: SmallDisk, scene: Scene, background: Background, sink: str
+    cluster: LocalGroup, small_disk: SmallDisk, scene: Scenario, background: Background, sink: str
 ) -> None:
     """F10, F34: nothing of the batch that did not fit is in, and all of it later."""
     feeder = scene.feed()
@@ -234,7 +234,7 @@ NONSENSE = {
 
 
 def test_nonsense_on_the_coordinators_port_harms_nobody(
-    cluster: Cluster, background: Background, caplog: pytest.LogCaptureFixture
+    cluster: LocalGroup, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wire 1, 4, 10: the group works on, with the same members; the log says it without a traceback."""
     cluster.settle()
@@ -257,7 +257,7 @@ def test_nonsense_on_the_coordinators_port_harms_nobody(
     assert not any("\n" in record.getMessage() or record.exc_info for record in caplog.records), caplog.text
 
 
-def test_a_worker_with_a_bad_setting_does_not_start(cluster: Cluster) -> None:
+def test_a_worker_with_a_bad_setting_does_not_start(cluster: LocalGroup) -> None:
     """Beside the group: it is refused before it joins, in one line."""
     refused = run_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
     assert (refused.code, refused.out) == (2, "")
@@ -266,7 +266,7 @@ def test_a_worker_with_a_bad_setting_does_not_start(cluster: Cluster) -> None:
 
 
 def test_a_worker_whose_java_is_killed_goes_on_with_a_new_one(
-    cluster: Cluster, scene: Scene, background: Background
+    cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     """The out-of-memory killer takes Java and leaves the worker."""
     scene.run(sinks=("sqlite",))
@@ -287,7 +287,7 @@ def _name_of_task(task: int, *, tasks: int) -> str:
     return next(name for name in (f"more-{n}" for n in range(100)) if is_slice_of(name, task, tasks))
 
 
-def _states(cluster: Cluster, pipe: Pipe) -> list[str]:
+def _states(cluster: LocalGroup, pipe: Pipe) -> list[str]:
     """Of the tasks, in their order."""
     return [unit.state for name, unit in sorted(cluster.units(pipe.name).items()) if not name.is_connector]
 

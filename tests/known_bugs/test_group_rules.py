@@ -24,7 +24,7 @@ from tests.group.builders import (
     tasks,
     told,
 )
-from tests.group.workers import Storm
+from tests.group.workers import RandomRun
 from tests.worker.builders import Spread, World, server_spread, settings as world_settings
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
@@ -104,7 +104,7 @@ def test_in_no_storm_do_two_members_own_a_unit_at_one_epoch() -> None:
     """KAFKA-19974: the same under lost messages, slow stops, pauses and restarts: a unit has one owner an epoch."""
     handed_on = 0
     for seed in range(10, 50):
-        storm, owners = Storm(seed), OwnersByEpoch()
+        storm, owners = RandomRun(seed), OwnersByEpoch()
         storm.scene.check_replay = False
         for _ in range(200):
             storm.play(1)

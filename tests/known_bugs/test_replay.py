@@ -19,7 +19,7 @@ from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import GROUP, add, ask, beat, change, look, send, serving, task_list, tick
 from tests.group.builders import tasks
 from tests.group.invariants import compacted, picture
-from tests.group.workers import Storm
+from tests.group.workers import RandomRun
 
 
 def thinned(log: Sequence[Record], random: Random, keeps: float) -> list[Record]:
@@ -63,7 +63,7 @@ def test_however_much_of_a_log_is_compacted_while_it_is_read_the_group_is_the_sa
     """
     double_claims = 0
     for seed in range(20):
-        storm, random = Storm(seed), Random(seed)
+        storm, random = RandomRun(seed), Random(seed)
         storm.scene.check_replay = False
         storm.play(250)
         live = picture(storm.scene.group)
@@ -94,7 +94,7 @@ def test_records_may_come_before_what_they_belong_to() -> None:
     """
     swapped = 0
     for seed in range(10):
-        storm = Storm(seed)
+        storm = RandomRun(seed)
         storm.scene.check_replay = False
         storm.play(200)
         live, log = picture(storm.scene.group), compacted(storm.scene.log)

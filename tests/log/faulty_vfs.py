@@ -66,7 +66,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class DiskFault:
     """What becomes of a call: it is not made, and ``code`` is returned, or the process is killed.
 
     ``half``: the first half of a write is done all the same; of any other call but ``open``, all of it.
@@ -83,7 +83,7 @@ class FaultyVfs:
     Asked for are the calls of connections that were opened meanwhile, and those of Python on files in ``folder``.
     """
 
-    def __init__(self, folder: Path, decide: Callable[[Call], Fault | None]) -> None:
+    def __init__(self, folder: Path, decide: Callable[[Call], DiskFault | None]) -> None:
         self.calls = 0
         self._python = _Python(str(folder), self._ask)
         self._decide = decide

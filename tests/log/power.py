@@ -1,8 +1,8 @@
 """What a disk may hold when the power goes: what was synced, and of all since then any part.
 
-``Disk`` is told of each call on the files of a folder, in order. What was written and not synced may have arrived or
-not, each 512 bytes of it for itself; where none of a write arrived the file may be longer all the same, with zeros
-there. Names come and go in the order in which they were made and removed, up to any point, and for certain once the
+``VolatileDisk`` records each call on the files of a folder, in order. An unsynced write may have arrived or not, each of
+its sectors of 512 bytes by itself; where none of a write arrived, the file may still be longer, with zeros there.
+Names come and go in the order in which they were created and removed, up to any point, and for certain once the
 folder was synced, as SQLite does when it first syncs a write-ahead log or a rollback journal it has made.
 
 Source: sqlite.org, "Atomic Commit In SQLite", section 2, hardware assumptions; Pillai et al., "All File Systems Are
@@ -71,7 +71,7 @@ def _pieces(at: int, written: bytes | None, arrived: Arrived) -> Iterator[tuple[
                 yield first, written[first - at : start + SECTOR - at]
 
 
-class Disk:
+class VolatileDisk:
     """The files of one folder between their processes and the platter."""
 
     def __init__(self, folder: Path) -> None:

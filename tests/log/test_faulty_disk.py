@@ -16,7 +16,7 @@ from connectgroup.log.base import AppendRefused, LogFenced
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.testing.contracts.log import opened
 
-from .faulty_vfs import FAILS_WITH, SQLITE_FULL, Call, Fault, FaultyVfs
+from .faulty_vfs import FAILS_WITH, SQLITE_FULL, Call, DiskFault, FaultyVfs
 from .life import NAME, Told, append, holds, look, serves
 
 
@@ -32,14 +32,14 @@ class Failing:
     ill: bool = True
     failed: Call | None = None
 
-    def __call__(self, call: Call) -> Fault | None:
+    def __call__(self, call: Call) -> DiskFault | None:
         if not self.ill or not self.may(call):
             return None
         self.left -= 1
         if self.left > 0 or (self.left < 0 and not self.lasting):
             return None
         self.failed = self.failed or call
-        return Fault(code=SQLITE_FULL if self.full else FAILS_WITH[call.what], half=self.half)
+        return DiskFault(code=SQLITE_FULL if self.full else FAILS_WITH[call.what], half=self.half)
 
 
 class Life:

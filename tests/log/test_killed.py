@@ -18,7 +18,7 @@ import pytest
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.testing.contracts.log import opened
 
-from .faulty_vfs import Call, Fault, FaultyVfs
+from .faulty_vfs import Call, DiskFault, FaultyVfs
 from .life import NAME, Told, append, serves
 
 CHANGES: Final = {"open", "write", "truncate", "sync", "delete"}
@@ -77,11 +77,11 @@ class Deadly:
     def now(self) -> None:
         self.near = True
 
-    def __call__(self, call: Call) -> Fault | None:
+    def __call__(self, call: Call) -> DiskFault | None:
         if not self.near or call.what not in CHANGES or (self.half and call.what != "write"):
             return None
         self.left -= 1
-        return Fault(kill=True, half=self.half) if self.left == 0 else None
+        return DiskFault(kill=True, half=self.half) if self.left == 0 else None
 
 
 class ToldInFile(Told):

@@ -19,9 +19,9 @@ import pytest
 from connectgroup.errors import LogError
 from connectgroup.log.sqlite.log import SqliteLog
 
-from .faulty_vfs import FAILS_WITH, Call, Fault, FaultyVfs
+from .faulty_vfs import FAILS_WITH, Call, DiskFault, FaultyVfs
 from .life import NAME, Told, append, look, serves, whole_life
-from .power import Arrived, Disk, Image
+from .power import Arrived, Image, VolatileDisk
 
 
 @dataclass
@@ -50,12 +50,12 @@ class Recorded(Told):
         super().miss(number)
         self.events.append(("missed", number))
 
-    def __call__(self, call: Call) -> Fault | None:
+    def __call__(self, call: Call) -> DiskFault | None:
         self.events.append(call)
         if call.what != "sync" or not call.file.endswith(self.failing_file):
             return None
         self.syncs += 1
-        return Fault(code=FAILS_WITH["sync"]) if self.syncs - 1 in self.failing else None
+        return DiskFault(code=FAILS_WITH["sync"]) if self.syncs - 1 in self.failing else None
 
 
 def record(
@@ -85,7 +85,7 @@ class Cuts:
             may_ask: the log may refuse to open until its lock file is removed, and must have everything then.
         """
         self.may_ask = may_ask
-        self.disk = Disk(folder)
+        self.disk = VolatileDisk(folder)
         self.told = Told()
         self.dice = Random(seed)
         self.place = place

@@ -71,7 +71,7 @@ def test_a_storm_of_slow_and_unlucky_workers_is_decided_as_the_model_decides_it(
     """The same storms that tests.group plays, honest workers only."""
     replay = Replay()
     monkeypatch.setattr(builders, "step", replay.step)
-    storm = workers.Storm(seed)
+    storm = workers.RandomRun(seed)
     storm.scene.check_replay = False
     storm.play(80)
     storm.calm()

@@ -15,7 +15,7 @@ import coverage
 import pytest
 
 
-class Recorder:
+class LineRecorder:
     """Coverage with one context per test."""
 
     def __init__(self) -> None:
@@ -44,4 +44,4 @@ class Recorder:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start before the product is imported."""
-    config.pluginmanager.register(Recorder())
+    config.pluginmanager.register(LineRecorder())

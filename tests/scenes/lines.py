@@ -39,7 +39,7 @@ from tests.group.builders import GROUP, numbered, task_list
 from . import looks
 from .forms import line
 from .stage import REBALANCE_TIMEOUT_MS, Stage
-from .words import SceneError, Share, answered, error_name, said
+from .words import NamedShare, SceneError, answered, error_name, said
 
 # --------------------------------------------------------------------------------------------------
 # The stage, before anything happens
@@ -84,7 +84,7 @@ def runs(
 
 
 @line("the coordinator would give {shares}")
-def coordinator_gives(stage: Stage, shares: list[tuple[str, Share]]) -> Iterable[str]:
+def coordinator_gives(stage: Stage, shares: list[tuple[str, NamedShare]]) -> Iterable[str]:
     """What the assignor that runs on the coordinator answers from now on."""
     stage.assignor.shares = {who: frozenset(share.units) for who, share in shares}
     stage.assignor.error = None
@@ -280,7 +280,7 @@ def prepares(stage: Stage, who: str, epoch: int | None = None) -> Iterable[str]:
 def installs(
     stage: Stage,
     who: str,
-    shares: list[tuple[str, Share]],
+    shares: list[tuple[str, NamedShare]],
     units: Iterable[Unit] = (),
     time: int = 0,
     asked: int | None = None,

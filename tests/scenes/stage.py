@@ -45,7 +45,7 @@ class CoordinatorsAssignor(FixedAssignor):
 
 
 @dataclass(kw_only=True, eq=False)
-class Worker:
+class ScriptedWorker:
     """One worker, and what it said and heard last."""
 
     member: Member
@@ -81,7 +81,7 @@ class Stage:
     runs: dict[str, Mapping[Unit, int | None]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     assignor: CoordinatorsAssignor = field(default_factory=CoordinatorsAssignor)
-    workers: dict[str, Worker] = field(default_factory=dict)
+    workers: dict[str, ScriptedWorker] = field(default_factory=dict)
     timers: dict[TimerKey, int] = field(default_factory=dict)
     beaten_ms: dict[str, int] = field(default_factory=dict)
     begun_ms: int = 0
@@ -132,7 +132,7 @@ class Stage:
             self._let_run(scene, self.workers[who], runs[who])
         return scene
 
-    def _let_run(self, scene: Scene, worker: Worker, units: Mapping[Unit, int]) -> None:
+    def _let_run(self, scene: Scene, worker: ScriptedWorker, units: Mapping[Unit, int]) -> None:
         """Have a worker be where the records say it is: it joined, and was answered, long ago."""
         member = worker.member
         known = scene.group.members[worker.who]
@@ -159,7 +159,7 @@ class Stage:
         *,
         instance: str | None = None,
         server: str | None = None,
-    ) -> Worker:
+    ) -> ScriptedWorker:
         """A worker process starts."""
         options = MemberSettings(
             group_id=GROUP,
@@ -168,14 +168,14 @@ class Stage:
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             server_assignor=server,
         )
-        self.workers[who] = Worker(member=Member(options, assignors))
+        self.workers[who] = ScriptedWorker(member=Member(options, assignors))
         return self.workers[who]
 
-    def anybody(self, who: str) -> Worker:
+    def anybody(self, who: str) -> ScriptedWorker:
         """A worker, or a stranger who only speaks up."""
         return self.workers.get(who) or self.enter(who)
 
-    def worker(self, who: str) -> Worker:
+    def worker(self, who: str) -> ScriptedWorker:
         """A worker that is there."""
         if who not in self.workers:
             raise SceneError(f"there is no worker {who}; allowed: {', '.join(sorted(self.workers)) or 'none yet'}")
@@ -183,7 +183,7 @@ class Stage:
 
     # ---- what can happen
 
-    def beat(self, worker: Worker, *, lost: bool = False, **changes: Any) -> list[str]:
+    def beat(self, worker: ScriptedWorker, *, lost: bool = False, **changes: Any) -> list[str]:
         """A worker's next heartbeat, answered and acted upon.
 
         Args:
@@ -205,7 +205,7 @@ class Stage:
         done = [self._perform(worker, action) for action in worker.member.on_response(request, response)]
         return ["; ".join([words, *filter(None, done)]), *news]
 
-    def _perform(self, worker: Worker, action: Action) -> str:
+    def _perform(self, worker: ScriptedWorker, action: Action) -> str:
         match action:
             case Assign():
                 return f"{worker.who} starts {said({grant.unit: grant.owner_epoch for grant in action.grants})}"
@@ -223,7 +223,7 @@ class Stage:
             case Compute() | TellAssignor():
                 return ""
 
-    def lease(self, worker: Worker) -> list[str]:
+    def lease(self, worker: ScriptedWorker) -> list[str]:
         """What a worker does about its lease."""
         actions = worker.member.check_lease(self.scene.now_ms)
         ends_ms = worker.member.lease_ends_ms()
@@ -291,7 +291,7 @@ class Stage:
                 return
         raise SceneError("it does not become quiet")
 
-    def _news_of(self, worker: Worker) -> list[str]:
+    def _news_of(self, worker: ScriptedWorker) -> list[str]:
         """A heartbeat, if there was anything new in its answer."""
         before = worker.member.epoch, dict(worker.member.owned), worker.member.revoking
         told = self.beat(worker)

@@ -20,7 +20,7 @@ class SceneError(Exception):
     """A scene that cannot be played as it is written."""
 
 
-class Share(NamedTuple):
+class NamedShare(NamedTuple):
     """One member's part of a target; ``version`` is that of its metadata, ``None`` for the one the member has."""
 
     units: list[Unit]
@@ -50,14 +50,14 @@ def read_grants(words: str) -> dict[Unit, int | None]:
     return grants
 
 
-def read_shares(words: str) -> list[tuple[str, Share]]:
+def read_shares(words: str) -> list[tuple[str, NamedShare]]:
     """``A: foo foo-0; B: foo-1 (version 3)``."""
     shares = []
     for part in [] if words == "nothing" else words.split("; "):
         match = re.fullmatch(r"(\S+): (.+?)(?: \(version (-?\d+)\))?", part)
         if match is None:
             raise SceneError(f"got {part!r}; allowed: A: foo foo-0; B: foo-1 (version 3); C: nothing")
-        shares.append((match[1], Share(read_units(match[2]), int(match[3]) if match[3] else None)))
+        shares.append((match[1], NamedShare(read_units(match[2]), int(match[3]) if match[3] else None)))
     return shares
 
 

@@ -26,7 +26,7 @@ from connectgroup.worker.runner import RunnerSettings, TaskRunner
 
 from . import network as wires
 from .desk import Desk
-from .disk import Disk, SimulatedLog
+from .disk import SimulatedDisk, SimulatedLog
 from .invariants import ALL, Violation, Watch, place_of
 from .loop import NOWHERE, SCRATCH, Node, SimulatedLoop
 from .network import Network, SimulatedClient
@@ -222,7 +222,9 @@ class Cluster:
         self.violations: list[Violation] = []
         self.durable = Group(GROUP)
         self.watch = Watch(self, ALL)
-        self.disk = Disk(Random(f"{seed} disk"), self.sometimes, self.on_durable, self.hit, self.setting.batch_bytes)
+        self.disk = SimulatedDisk(
+            Random(f"{seed} disk"), self.sometimes, self.on_durable, self.hit, self.setting.batch_bytes
+        )
         self.sink = Sink(self.sometimes, self.watch, SLICES)
         self.network = Network(self, Random(f"{seed} network"))
         self.handling: dict[Any, Any] = {}

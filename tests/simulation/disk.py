@@ -30,7 +30,7 @@ FAULTS = (
 )
 
 
-class Disk:
+class SimulatedDisk:
     """What outlives coordinators: the batches, and the bad luck that waits for the next of them."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Disk:
 class SimulatedLog(Log):
     """One process's hold on the disk."""
 
-    def __init__(self, disk: Disk, crash: Callable[[], None]) -> None:
+    def __init__(self, disk: SimulatedDisk, crash: Callable[[], None]) -> None:
         self._disk = disk
         self._inner = MemoryLog(disk.storage, max_batch_bytes=disk.max_batch_bytes)
         self._crash = crash

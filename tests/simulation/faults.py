@@ -17,7 +17,7 @@ from .disk import FAULTS
 
 if TYPE_CHECKING:
     from .cluster import WorkerNode
-    from .storm import Storm
+    from .storm import FaultSchedule
 
 CONNECTORS = ("files", "orders", "weather")
 MOST_WORKERS = 10
@@ -28,7 +28,7 @@ Arguments = Mapping[str, Any]
 class Kind(NamedTuple):
     """``draw`` gives arguments, or ``None`` where there is nobody it could befall; ``do`` says whether it did."""
 
-    draw: Callable[[Storm], Arguments | None]
+    draw: Callable[[FaultSchedule], Arguments | None]
     do: Callable[..., bool]
     all_workers: bool = False
 
@@ -37,19 +37,19 @@ class Kind(NamedTuple):
 # Workers
 
 
-def somebody(storm: Storm, **arguments: Any) -> Arguments | None:
+def somebody(storm: FaultSchedule, **arguments: Any) -> Arguments | None:
     """Any living worker."""
     nodes = storm.cluster.living()
     return {"member": storm.random.choice(nodes).place, **arguments} if nodes else None
 
 
-def node_of(storm: Storm, member: str) -> WorkerNode | None:
+def node_of(storm: FaultSchedule, member: str) -> WorkerNode | None:
     """A living worker, by name."""
     node = storm.cluster.workers.get(member)
     return node if node is not None and not node.dead else None
 
 
-def crash(storm: Storm, member: str, back_s: float) -> bool:
+def crash(storm: FaultSchedule, member: str, back_s: float) -> bool:
     """SIGKILL, and back under its old name after a while."""
     node = node_of(storm, member)
     if node is None:
@@ -59,7 +59,7 @@ def crash(storm: Storm, member: str, back_s: float) -> bool:
     return True
 
 
-def replace(storm: Storm, member: str, other: str) -> bool:
+def replace(storm: FaultSchedule, member: str, other: str) -> bool:
     """SIGKILL, and another one takes its place."""
     node = node_of(storm, member)
     if node is None or node_of(storm, other) is not None:
@@ -69,7 +69,7 @@ def replace(storm: Storm, member: str, other: str) -> bool:
     return True
 
 
-def pause(storm: Storm, member: str, seconds: float) -> bool:
+def pause(storm: FaultSchedule, member: str, seconds: float) -> bool:
     """SIGSTOP, and SIGCONT."""
     node = node_of(storm, member)
     if node is None or node.stopped:
@@ -79,7 +79,7 @@ def pause(storm: Storm, member: str, seconds: float) -> bool:
     return True
 
 
-def leave(storm: Storm, member: str, back_s: float | None) -> bool:
+def leave(storm: FaultSchedule, member: str, back_s: float | None) -> bool:
     """A clean stop."""
     node = node_of(storm, member)
     if node is None or len(storm.cluster.living()) < 2:
@@ -90,7 +90,7 @@ def leave(storm: Storm, member: str, back_s: float | None) -> bool:
     return True
 
 
-def restart(storm: Storm, member: str, back_s: float) -> bool:
+def restart(storm: FaultSchedule, member: str, back_s: float) -> bool:
     """A worker restarts: it leaves with the announcement that it returns, and is started again."""
     node = node_of(storm, member)
     if node is None or node.worker.member.draining:
@@ -100,7 +100,7 @@ def restart(storm: Storm, member: str, back_s: float) -> bool:
     return True
 
 
-def drain(storm: Storm, member: str, back_s: float) -> bool:
+def drain(storm: FaultSchedule, member: str, back_s: float) -> bool:
     """A worker asks for its work to be taken over, and leaves when it has none."""
     node = node_of(storm, member)
     if node is None or node.stopped or len(storm.cluster.living()) < 2:
@@ -110,7 +110,7 @@ def drain(storm: Storm, member: str, back_s: float) -> bool:
     return True
 
 
-def join(storm: Storm, member: str) -> bool:
+def join(storm: FaultSchedule, member: str) -> bool:
     """One more."""
     if node_of(storm, member) is not None:
         return False
@@ -118,39 +118,39 @@ def join(storm: Storm, member: str) -> bool:
     return True
 
 
-def _newcomer(storm: Storm) -> str | None:
+def _newcomer(storm: FaultSchedule) -> str | None:
     living = {node.place for node in storm.cluster.living()}
     names = [f"w{number}" for number in range(MOST_WORKERS) if f"w{number}" not in living]
     return storm.random.choice(names) if names else None
 
 
-def draw_join(storm: Storm) -> Arguments | None:
+def draw_join(storm: FaultSchedule) -> Arguments | None:
     """A name that nobody has."""
     name = _newcomer(storm)
     return {"member": name} if name else None
 
 
-def draw_replace(storm: Storm) -> Arguments | None:
+def draw_replace(storm: FaultSchedule) -> Arguments | None:
     """A living worker and a new name."""
     name = _newcomer(storm)
     return somebody(storm, other=name) if name else None
 
 
-def draw_bounce(storm: Storm) -> Arguments | None:
+def draw_bounce(storm: FaultSchedule) -> Arguments | None:
     """When each of them comes back; seldom."""
     if storm.random.random() < 0.5:
         return None
     return {"back_s": {node.place: storm.random.random() * 30 for node in storm.cluster.living()}}
 
 
-def bounce(storm: Storm, back_s: Mapping[str, float]) -> bool:
+def bounce(storm: FaultSchedule, back_s: Mapping[str, float]) -> bool:
     """All of them die within a moment."""
     for member, after_s in back_s.items():
         crash(storm, member, after_s)
     return bool(back_s)
 
 
-def draw_roll(storm: Storm) -> Arguments | None:
+def draw_roll(storm: FaultSchedule) -> Arguments | None:
     """In which order, how fast, and whether they say so."""
     members = [node.place for node in storm.cluster.living()]
     storm.random.shuffle(members)
@@ -163,7 +163,7 @@ def draw_roll(storm: Storm) -> Arguments | None:
     }
 
 
-def roll(storm: Storm, members: list[str], every_s: float, down_s: float, clean: bool) -> bool:
+def roll(storm: FaultSchedule, members: list[str], every_s: float, down_s: float, clean: bool) -> bool:
     """A rolling bounce: one after the other is restarted."""
 
     def restart(member: str) -> None:
@@ -177,7 +177,7 @@ def roll(storm: Storm, members: list[str], every_s: float, down_s: float, clean:
     return bool(members)
 
 
-def scale_workers(storm: Storm, step_s: float) -> bool:
+def scale_workers(storm: FaultSchedule, step_s: float) -> bool:
     """Counts 1, N, 0, N: all but one leave, all come, all die, all come."""
     names = [f"w{number}" for number in range(storm.cluster.members_at_first)]
     first, *rest = [node.place for node in storm.cluster.living()] or [names[0]]
@@ -199,7 +199,7 @@ def scale_workers(storm: Storm, step_s: float) -> bool:
     return bool(first)
 
 
-def twin(storm: Storm, member: str, seconds: float) -> bool:
+def twin(storm: FaultSchedule, member: str, seconds: float) -> bool:
     """A second process under the name of one that lives (F33); the newer one is the one that counts."""
     node, before = node_of(storm, member), storm.cluster.twins.get(member)
     if node is None or (before is not None and not before.dead):
@@ -220,7 +220,7 @@ def twin(storm: Storm, member: str, seconds: float) -> bool:
 # Network
 
 
-def part(storm: Storm, member: str, cuts: list[str], seconds: float) -> bool:
+def part(storm: FaultSchedule, member: str, cuts: list[str], seconds: float) -> bool:
     """Cut one worker off, in one direction or both."""
     node, network = node_of(storm, member), storm.cluster.network
     if node is None:
@@ -237,12 +237,12 @@ def part(storm: Storm, member: str, cuts: list[str], seconds: float) -> bool:
     return True
 
 
-def draw_part(*cuts: str) -> Callable[[Storm], Arguments | None]:
+def draw_part(*cuts: str) -> Callable[[FaultSchedule], Arguments | None]:
     """One worker, for some time."""
     return lambda storm: somebody(storm, cuts=list(cuts), seconds=storm.random.uniform(1, 4 * storm.cluster.session_s))
 
 
-def draw_swizzle(storm: Storm) -> Arguments | None:
+def draw_swizzle(storm: FaultSchedule) -> Arguments | None:
     """Some of them, each for a time of its own."""
     random = storm.random
     nodes = [node for node in storm.cluster.living() if random.random() < 0.5]
@@ -250,7 +250,7 @@ def draw_swizzle(storm: Storm) -> Arguments | None:
     return {"held_s": held} if held else None
 
 
-def swizzle(storm: Storm, held_s: Mapping[str, float]) -> bool:
+def swizzle(storm: FaultSchedule, held_s: Mapping[str, float]) -> bool:
     """Hold several workers' messages up, and let go in another order."""
     network = storm.cluster.network
     for member, seconds in held_s.items():
@@ -261,7 +261,7 @@ def swizzle(storm: Storm, held_s: Mapping[str, float]) -> bool:
     return True
 
 
-def reset(storm: Storm, member: str) -> bool:
+def reset(storm: FaultSchedule, member: str) -> bool:
     """A worker's connections break."""
     node = node_of(storm, member)
     for client in node.clients if node is not None else ():
@@ -273,7 +273,7 @@ def reset(storm: Storm, member: str) -> bool:
 # Coordinators, disk, clock
 
 
-def kill_coordinator(storm: Storm, back_s: float) -> bool:
+def kill_coordinator(storm: FaultSchedule, back_s: float) -> bool:
     """Gone, and back after a while."""
     node = storm.cluster.serving
     if node is None:
@@ -283,7 +283,7 @@ def kill_coordinator(storm: Storm, back_s: float) -> bool:
     return True
 
 
-def restart_coordinator(storm: Storm, back_s: float) -> bool:
+def restart_coordinator(storm: FaultSchedule, back_s: float) -> bool:
     """It says so, and comes back."""
     cluster = storm.cluster
     node = cluster.serving
@@ -300,7 +300,7 @@ def restart_coordinator(storm: Storm, back_s: float) -> bool:
     return True
 
 
-def pause_coordinator(storm: Storm, seconds: float) -> bool:
+def pause_coordinator(storm: FaultSchedule, seconds: float) -> bool:
     """It stands still, and goes on as if nothing had been."""
     node = storm.cluster.serving
     if node is None or node.stopped:
@@ -310,7 +310,7 @@ def pause_coordinator(storm: Storm, seconds: float) -> bool:
     return True
 
 
-def take_over(storm: Storm, pause_s: float | None) -> bool:
+def take_over(storm: FaultSchedule, pause_s: float | None) -> bool:
     """It stands still, mostly; another takes its place; then it goes on, for a while."""
     cluster = storm.cluster
     node = cluster.serving
@@ -325,7 +325,7 @@ def take_over(storm: Storm, pause_s: float | None) -> bool:
     return True
 
 
-def spoil(storm: Storm, fault: str) -> bool:
+def spoil(storm: FaultSchedule, fault: str) -> bool:
     """The next append, or load, fails in this way; a process that dies of it comes back."""
     disk = storm.cluster.disk
     if fault in disk.faults:
@@ -339,7 +339,7 @@ def spoil(storm: Storm, fault: str) -> bool:
     return True
 
 
-def slow_disk(storm: Storm, factor: float, seconds: float) -> bool:
+def slow_disk(storm: FaultSchedule, factor: float, seconds: float) -> bool:
     """Every append takes so many times as long."""
     disk = storm.cluster.disk
     disk.slow = factor
@@ -347,13 +347,13 @@ def slow_disk(storm: Storm, factor: float, seconds: float) -> bool:
     return True
 
 
-def jump(storm: Storm, milliseconds: int) -> bool:
+def jump(storm: FaultSchedule, milliseconds: int) -> bool:
     """The wall clock, either way."""
     storm.cluster.clock_ms += milliseconds
     return True
 
 
-def compact(storm: Storm) -> bool:
+def compact(storm: FaultSchedule) -> bool:
     """Drop what later records have replaced."""
     node = storm.cluster.serving
     if node is None or node.coordinator is None or node.log.epoch != storm.cluster.disk.storage.epoch:
@@ -370,7 +370,7 @@ def compact(storm: Storm) -> bool:
 # Connectors
 
 
-def fail_task(storm: Storm, member: str, which: float) -> bool:
+def fail_task(storm: FaultSchedule, member: str, which: float) -> bool:
     """One task ends by itself."""
     node = node_of(storm, member)
     if node is None or not node.running or node.stopped:
@@ -382,25 +382,25 @@ def fail_task(storm: Storm, member: str, which: float) -> bool:
     return True
 
 
-def some_tasks(storm: Storm) -> int:
+def some_tasks(storm: FaultSchedule) -> int:
     """A number of tasks for one connector."""
     return storm.random.randint(1, storm.random.choice([1, 3, max(1, storm.cluster.tasks_at_first // 3)]))
 
 
-def scale(storm: Storm, connector: str, tasks: int) -> bool:
+def scale(storm: FaultSchedule, connector: str, tasks: int) -> bool:
     """Another number of tasks."""
     storm.cluster.desk.order_connector(connector, tasks)
     return True
 
 
-def config_storm(storm: Storm, orders: list[tuple[str, int]]) -> bool:
+def config_storm(storm: FaultSchedule, orders: list[tuple[str, int]]) -> bool:
     """One change after another, as fast as they are taken (F31)."""
     for connector, tasks in orders:
         storm.cluster.desk.order_connector(connector, tasks)
     return True
 
 
-def remove(storm: Storm, connector: str, again: bool) -> bool:
+def remove(storm: FaultSchedule, connector: str, again: bool) -> bool:
     """Remove a connector; mostly it comes back."""
     if connector not in storm.cluster.durable.connectors:
         return False
@@ -410,13 +410,13 @@ def remove(storm: Storm, connector: str, again: bool) -> bool:
     return True
 
 
-def switch(storm: Storm, connector: str, state: int) -> bool:
+def switch(storm: FaultSchedule, connector: str, state: int) -> bool:
     """Pause, stop or resume one."""
     storm.cluster.desk.order(ConnectorChange(connector=connector, target_state=state))
     return True
 
 
-def grow(storm: Storm, connector: str, parts: int) -> bool:
+def grow(storm: FaultSchedule, connector: str, parts: int) -> bool:
     """A source asks for another number of tasks; its connector finds out."""
     known = storm.cluster.durable.connectors.get(connector)
     if known is None or not known.tasks:
@@ -426,25 +426,25 @@ def grow(storm: Storm, connector: str, parts: int) -> bool:
     return True
 
 
-def _draw_grow(storm: Storm) -> Arguments | None:
+def _draw_grow(storm: FaultSchedule) -> Arguments | None:
     return {"connector": storm.random.choice(CONNECTORS), "parts": some_tasks(storm)}
 
 
-def _draw_config_storm(storm: Storm) -> Arguments | None:
+def _draw_config_storm(storm: FaultSchedule) -> Arguments | None:
     number = storm.random.randint(5, 20)
     return {"orders": [[storm.random.choice(CONNECTORS), some_tasks(storm)] for _ in range(number)]}
 
 
-def _draw_pause(storm: Storm) -> Arguments | None:
+def _draw_pause(storm: FaultSchedule) -> Arguments | None:
     return somebody(storm, seconds=storm.cluster.session_s * 10 ** storm.random.uniform(-1, 0.7))
 
 
-def _draw_leave(storm: Storm) -> Arguments | None:
+def _draw_leave(storm: FaultSchedule) -> Arguments | None:
     back_s = storm.random.random() * 40 if storm.random.random() < 0.7 else None
     return somebody(storm, back_s=back_s)
 
 
-def _draw_take_over(storm: Storm) -> Arguments | None:
+def _draw_take_over(storm: FaultSchedule) -> Arguments | None:
     pauses = storm.random.random() < 0.7
     return {"pause_s": storm.random.random() * 2 * storm.cluster.session_s if pauses else None}
 

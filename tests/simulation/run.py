@@ -19,7 +19,7 @@ from .cluster import Cluster
 from .invariants import Violation
 from .loop import NODE, SimulatedLoop, simulated
 from .setting import Plan
-from .storm import Storm
+from .storm import FaultSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def play(
             random.seed(seed)
             loop = SimulatedLoop()
             try:
-                return _play(loop, seed, began_s, Storm.of(seed, loop, faults, members, tasks, plan, whole))
+                return _play(loop, seed, began_s, FaultSchedule.of(seed, loop, faults, members, tasks, plan, whole))
             finally:
                 loop.close()
     finally:
@@ -72,7 +72,7 @@ def play(
         random.setstate(state)
 
 
-def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: Storm) -> Result:
+def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: FaultSchedule) -> Result:
     cluster = storm.cluster
 
     def on_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

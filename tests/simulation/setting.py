@@ -85,7 +85,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """One thing that befalls a cluster. ``arguments`` are plain values: names, numbers, lists and dicts of them."""
 
     at_s: float
@@ -109,7 +109,7 @@ class Plan:
     members: int | None
     tasks: int | None
     setting: Setting
-    faults: tuple[Fault, ...]
+    faults: tuple[PlannedFault, ...]
     ends_s: float
 
     def to_json(self) -> str:
@@ -123,7 +123,7 @@ class Plan:
         setting = raw["setting"]
         setting["weather"] = Weather(**setting["weather"])
         setting["versions"] = tuple((low, high) for low, high in setting["versions"])
-        faults = tuple(Fault(**fault) for fault in raw["faults"])
+        faults = tuple(PlannedFault(**fault) for fault in raw["faults"])
         return cls(**{**raw, "setting": Setting(**setting), "faults": faults})
 
     def __str__(self) -> str:

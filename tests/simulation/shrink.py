@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from .setting import Fault, Plan, Setting, Weather
+from .setting import Plan, PlannedFault, Setting, Weather
 
 Fails = Callable[[Plan, bool], float | None]
 """When the promise breaks in a run of that plan, whole or up to the end of its faults, in simulated seconds."""
@@ -88,6 +88,6 @@ class Shrinker:
         return True
 
 
-def _among(fault: Fault, piece: tuple[Fault, ...]) -> bool:
+def _among(fault: PlannedFault, piece: tuple[PlannedFault, ...]) -> bool:
     """By identity: two faults may look alike."""
     return any(fault is other for other in piece)

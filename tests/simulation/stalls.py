@@ -15,7 +15,7 @@ from connectgroup.group.kernel.timers import TimerKind
 
 if TYPE_CHECKING:
     from .cluster import WorkerNode
-    from .storm import Storm
+    from .storm import FaultSchedule
 
 KINDS = (TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.COMPUTE)
 MOST_WORKERS = 12
@@ -28,12 +28,12 @@ HOLD_S = 0.3
 """The stall ends so long after the deadline."""
 
 
-def draw(storm: Storm) -> Mapping[str, Any]:
+def draw(storm: FaultSchedule) -> Mapping[str, Any]:
     """Which member, and after which part of the timer's time the message that ends the timer is sent."""
     return {"which": storm.random.random(), "part": storm.random.uniform(0.6, 0.95)}
 
 
-def outlast(storm: Storm, kind: TimerKind, which: float, part: float) -> bool:
+def outlast(storm: FaultSchedule, kind: TimerKind, which: float, part: float) -> bool:
     """Provoke a timer of that kind; its message will be sent when that part of its time has passed."""
     cluster = storm.cluster
     nodes = [node for node in cluster.living() if not node.stopped and not node.leaving]
@@ -57,7 +57,7 @@ def outlast(storm: Storm, kind: TimerKind, which: float, part: float) -> bool:
     return True
 
 
-def _plan(storm: Storm, kind: TimerKind, victim: WorkerNode, message_s: float, polls: int) -> None:
+def _plan(storm: FaultSchedule, kind: TimerKind, victim: WorkerNode, message_s: float, polls: int) -> None:
     """Once the timer is armed: plan the stall, and the messages that come during it."""
     cluster, now_s = storm.cluster, storm.cluster.loop.now
     timer = _timer(storm, kind, victim)
@@ -91,7 +91,7 @@ def _plan(storm: Storm, kind: TimerKind, victim: WorkerNode, message_s: float, p
     storm.later(max(due_s, begins_s) - now_s + HOLD_S, cluster.disk.resume)
 
 
-def _timer(storm: Storm, kind: TimerKind, victim: WorkerNode) -> tuple[float, float] | None:
+def _timer(storm: FaultSchedule, kind: TimerKind, victim: WorkerNode) -> tuple[float, float] | None:
     """When the provoked timer expires and how long it runs, in seconds; ``None`` where there is none."""
     node = storm.cluster.serving
     if node is None or node.coordinator is None:
@@ -106,14 +106,14 @@ def _timer(storm: Storm, kind: TimerKind, victim: WorkerNode) -> tuple[float, fl
     return max(armed, default=None)
 
 
-def _again(storm: Storm, victim: WorkerNode) -> None:
+def _again(storm: FaultSchedule, victim: WorkerNode) -> None:
     """The victim's next process, with its member id, unless there is a process in its place."""
     cluster = storm.cluster
     if victim.place not in cluster.workers or cluster.workers[victim.place].dead:
         cluster.start_worker(victim.place, victim.member_id)
 
 
-def _join(storm: Storm) -> None:
+def _join(storm: FaultSchedule) -> None:
     """One more worker, unless there are many."""
     living = {node.place for node in storm.cluster.living()}
     name = next((name for number in range(MOST_WORKERS) if (name := f"w{number}") not in living), None)

@@ -22,7 +22,7 @@ from .disk import FAULTS
 from .faults import CONNECTORS, KINDS
 from .invariants import ComesToRest, NoRebalanceStorm
 from .loop import SimulatedLoop
-from .setting import Fault, Plan, Setting
+from .setting import Plan, PlannedFault, Setting
 
 STORM_S = 480.0
 WHOLE_S = 600.0
@@ -31,7 +31,7 @@ TAIL_S = 30.0
 NETWORK_HITS = ("request lost", "answer lost", "message copied", "message delayed", "clog", "partition")
 
 
-class Storm:
+class FaultSchedule:
     """One run's faults. ``done`` are those that had an effect; ``ends_s`` is when they were over."""
 
     def __init__(self, cluster: Cluster, *, faults: bool, plan: Plan | None, whole: bool) -> None:
@@ -41,7 +41,7 @@ class Storm:
         self.rages, self.whole = faults, whole
         # Of how many workers and tasks at first; ``None`` where the seed says it.
         self.asked: tuple[int | None, int | None] = (None, None)
-        self.done: list[Fault] = []
+        self.done: list[PlannedFault] = []
         self.ends_s = 0.0
         self.pending: dict[asyncio.Handle, Callable[[], object]] = {}
 
@@ -55,7 +55,7 @@ class Storm:
         tasks: int | None,
         plan: Plan | None,
         whole: bool,
-    ) -> Storm:
+    ) -> FaultSchedule:
         """A new cluster with a storm over it; see ``run.play``."""
         if plan is not None:
             members, tasks = plan.members, plan.tasks
@@ -120,7 +120,7 @@ class Storm:
             cluster.armed[kind] += 1
             arguments = KINDS[kind].draw(self)
             if arguments is not None:
-                self._do(Fault(cluster.loop.now, kind, arguments))
+                self._do(PlannedFault(cluster.loop.now, kind, arguments))
 
     async def _until(self, at_s: float) -> None:
         """The very moment: a sum of waits would be off by the last bit."""
@@ -129,7 +129,7 @@ class Storm:
             self.cluster.loop.call_at(at_s, there.set_result, None)
             await there
 
-    def _do(self, fault: Fault) -> None:
+    def _do(self, fault: PlannedFault) -> None:
         kind, cluster = KINDS[fault.kind], self.cluster
         cluster.watch.happened += 2 * len(cluster.living()) if kind.all_workers else 1
         if kind.do(self, **fault.arguments):

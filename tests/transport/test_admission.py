@@ -11,7 +11,7 @@ import pytest
 from connectgroup.errors import ConfigError, CoordinatorNotAvailable, TransportError, from_code
 from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.testing.contracts.transport import Stage, beat, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, FIND_COORDINATOR
@@ -33,7 +33,7 @@ LIMIT_REACHED = [
 async def test_first_request_above_a_connection_limit_is_answered_with_the_limit(
     limits: dict[str, float], message: str
 ) -> None:
-    stage = Stage()
+    stage = ScriptedHandler()
     async with server(stage, **limits) as tcp:
         peers = [await Peer.to(tcp) for _ in range(2)]
         for peer in peers:
@@ -60,7 +60,7 @@ async def test_first_request_above_a_connection_limit_is_answered_with_the_limit
 
 
 async def test_connections_above_the_limit_are_limited_themselves() -> None:
-    async with server(Stage(), max_connections=1, max_refused=2, refused_deadline_s=30) as tcp:
+    async with server(ScriptedHandler(), max_connections=1, max_refused=2, refused_deadline_s=30) as tcp:
         admitted = await Peer.to(tcp)
         assert await admitted.is_alive()
         refused = [await Peer.to(tcp) for _ in range(2)]
@@ -75,7 +75,7 @@ async def test_connections_above_the_limit_are_limited_themselves() -> None:
 
 
 async def test_silent_connection_above_the_limit_makes_room_for_the_next() -> None:
-    async with server(Stage(), max_connections=1, max_refused=1, refused_deadline_s=0.1) as tcp:
+    async with server(ScriptedHandler(), max_connections=1, max_refused=1, refused_deadline_s=0.1) as tcp:
         admitted, silent = await Peer.to(tcp), await Peer.to(tcp)
         assert await admitted.is_alive()
         assert await silent.is_closed_by_server()
@@ -90,7 +90,7 @@ async def test_silent_connection_above_the_limit_makes_room_for_the_next() -> No
 
 
 async def test_server_closes_with_connections_above_the_limit_open() -> None:
-    async with server(Stage(), max_connections=1, refused_deadline_s=30) as tcp:
+    async with server(ScriptedHandler(), max_connections=1, refused_deadline_s=30) as tcp:
         admitted, refused = await Peer.to(tcp), await Peer.to(tcp)
         assert await admitted.is_alive()
         refused.send(ApiVersionsRequest(), correlation_id=1)
@@ -121,7 +121,7 @@ async def test_name_of_an_address_that_other_machines_can_reach_is_refused(
     monkeypatch: pytest.MonkeyPatch, addresses: list[str]
 ) -> None:
     Lookups(monkeypatch, "127.evil.example", addresses)
-    tcp = TcpServer(Stage(), "127.evil.example", loopback_only=True)
+    tcp = TcpServer(ScriptedHandler(), "127.evil.example", loopback_only=True)
     with pytest.raises(ConfigError) as caught:
         await tcp.start()
     assert str(caught.value) == (
@@ -133,7 +133,7 @@ async def test_name_of_an_address_that_other_machines_can_reach_is_refused(
 async def test_server_listens_on_the_addresses_that_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name has another address by the time the port is opened (DNS rebinding)."""
     Lookups(monkeypatch, "rebinding.example", ["127.0.0.1"], ["0.0.0.0"])
-    tcp = TcpServer(Stage(), "rebinding.example", loopback_only=True)
+    tcp = TcpServer(ScriptedHandler(), "rebinding.example", loopback_only=True)
     await tcp.start()
     try:
         client = TcpClient("127.0.0.1", tcp.port)
@@ -147,7 +147,7 @@ async def test_server_listens_on_the_addresses_that_were_checked(monkeypatch: py
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
 async def test_loopback_hosts_are_served(host: str) -> None:
-    tcp = TcpServer(Stage(), host, loopback_only=True)
+    tcp = TcpServer(ScriptedHandler(), host, loopback_only=True)
     await tcp.start()
     client = TcpClient(host, tcp.port)
     try:

@@ -15,7 +15,7 @@ import pytest
 from connectgroup.errors import NotSent, TransportError
 from connectgroup.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
 from connectgroup.protocol.messages.describe import DescribeRequest
-from connectgroup.testing.contracts.transport import Stage, closing, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, closing, said
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served
@@ -220,7 +220,7 @@ async def test_an_answer_nobody_asked_for_gives_up_the_connection() -> None:
 
 @pytest.mark.asyncio
 async def test_a_connection_that_is_lost_fails_all_calls_and_the_next_call_connects_again() -> None:
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     first = TcpServer(stage)
     await first.start()
     async with closing(TcpClient("127.0.0.1", first.port)) as client:
@@ -265,7 +265,7 @@ async def test_closing_ends_an_attempt_to_connect() -> None:
 
 @pytest.mark.asyncio
 async def test_callers_that_wait_for_the_connection_are_sent_in_their_order_and_may_go_away() -> None:
-    stage = Stage()
+    stage = ScriptedHandler()
     tcp = TcpServer(stage)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:

@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.cluster import (
     FoundCoordinator,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.testing.contracts.transport import Stage, TransportContract, beat, closing, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, TransportContract, beat, closing, said
 from connectgroup.transport.base import Client
 from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_client import TcpClient
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @asynccontextmanager
-async def server(handler: Stage, **limits: float) -> AsyncIterator[TcpServer]:
+async def server(handler: ScriptedHandler, **limits: float) -> AsyncIterator[TcpServer]:
     tcp = TcpServer(handler, limits=Limits(**limits))  # type: ignore[arg-type]
     await tcp.start()
     try:
@@ -93,7 +93,7 @@ class Peer:
 
 class TestTcpTransport(TransportContract):
     @asynccontextmanager
-    async def serving(self, handler: Stage) -> AsyncIterator[Callable[[], Client]]:
+    async def serving(self, handler: ScriptedHandler) -> AsyncIterator[Callable[[], Client]]:
         async with server(handler) as tcp:
             yield lambda: TcpClient("127.0.0.1", tcp.port)
 
@@ -103,7 +103,7 @@ class TestTcpTransport(TransportContract):
 
 @pytest.mark.asyncio
 async def test_answers_leave_in_the_order_of_the_requests_also_those_the_server_gives_itself() -> None:
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     async with server(stage) as tcp:
         peer = await Peer.to(tcp)
         peer.send(beat("a"), correlation_id=11)
@@ -124,7 +124,7 @@ async def test_answers_leave_in_the_order_of_the_requests_also_those_the_server_
 async def test_no_more_requests_of_one_connection_run_at_a_time_than_allowed() -> None:
     """F11: the rest stays in the sockets' buffers, and comes when there is room."""
     names = [str(number) for number in range(40)]
-    stage = Stage(*names)
+    stage = ScriptedHandler(*names)
     async with server(stage, max_in_flight=4) as tcp:
         peer = await Peer.to(tcp)
         for number, name in enumerate(names):
@@ -146,7 +146,7 @@ async def test_no_more_requests_of_one_connection_run_at_a_time_than_allowed() -
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", APIS[API_VERSIONS].versions)
 async def test_api_versions_are_answered_with_all_that_is_served(version: int) -> None:
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.send(
             ApiVersionsRequest(client_software_name="x", client_software_version="1"), correlation_id=1, version=version
@@ -158,7 +158,7 @@ async def test_api_versions_are_answered_with_all_that_is_served(version: int) -
 @pytest.mark.asyncio
 async def test_api_versions_in_an_unknown_version_is_answered_in_version_0_and_the_connection_lives() -> None:
     """KIP-511; wire 10."""
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.write(frame(struct.pack(">hhih", API_VERSIONS, 9, 77, -1) + b"\0 no matter what"))
         expected = ApiVersionsResponse(error_code=UnsupportedVersion.code, api_keys=served())
@@ -170,7 +170,7 @@ async def test_api_versions_in_an_unknown_version_is_answered_in_version_0_and_t
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", APIS[FIND_COORDINATOR].versions)
 async def test_find_coordinator_names_the_advertised_address(version: int) -> None:
-    tcp = TcpServer(Stage(), advertised_host="coordinator.example", advertised_port=7, node_id=3)
+    tcp = TcpServer(ScriptedHandler(), advertised_host="coordinator.example", advertised_port=7, node_id=3)
     await tcp.start()
     peer = await Peer.to(tcp)
     keys = () if version < 4 else ("g", "h")
@@ -189,7 +189,7 @@ async def test_find_coordinator_names_the_advertised_address(version: int) -> No
 
 @pytest.mark.asyncio
 async def test_the_port_listened_on_is_advertised_unless_told_otherwise() -> None:
-    async with server(Stage()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
+    async with server(ScriptedHandler()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
         response = await client.call(FindCoordinatorRequest(coordinator_keys=("g",)), timeout_s=10)
         assert isinstance(response, FindCoordinatorResponse)
         assert {(found.host, found.port) for found in response.coordinators} == {("127.0.0.1", tcp.port)}
@@ -197,7 +197,7 @@ async def test_the_port_listened_on_is_advertised_unless_told_otherwise() -> Non
 
 @pytest.mark.asyncio
 async def test_there_is_no_coordinator_for_transactions_here() -> None:
-    async with server(Stage()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
+    async with server(ScriptedHandler()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
         request = FindCoordinatorRequest(key_type=1, coordinator_keys=("t",))
         response = await client.call(request, timeout_s=10)
         assert isinstance(response, FindCoordinatorResponse)
@@ -206,9 +206,9 @@ async def test_there_is_no_coordinator_for_transactions_here() -> None:
 
 @pytest.mark.asyncio
 async def test_a_port_in_use_is_refused_on_one_line() -> None:
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         with pytest.raises(TransportError, match=rf"127.0.0.1:{tcp.port}: cannot listen: .*in use"):
-            await TcpServer(Stage(), "127.0.0.1", tcp.port).start()
+            await TcpServer(ScriptedHandler(), "127.0.0.1", tcp.port).start()
 
 
 # ------------------------------------------------------------------------------------------- bad bytes
@@ -230,7 +230,7 @@ async def test_lost_framing_closes_that_connection_and_no_other(
     data: bytes, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wire 1; one line a peer and minute, however often it tries."""
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         good = await Peer.to(tcp)
         with caplog.at_level(logging.WARNING):
             for _ in range(5):
@@ -251,7 +251,7 @@ async def test_an_unknown_api_or_version_ends_the_connection_after_the_answers_b
     header: tuple[int, int],
 ) -> None:
     """Wire 10. No answer to it could be read, as in Kafka; what was asked before is still answered, in order."""
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     async with server(stage) as tcp:
         peer = await Peer.to(tcp)
         peer.send(beat("a"), correlation_id=1)
@@ -269,7 +269,7 @@ async def test_an_unknown_api_or_version_ends_the_connection_after_the_answers_b
 @pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 100, b"\0" + b"\x80" * 9, b"\0" + b"\xff\xff\xff\xff\x0f" * 3])
 async def test_a_request_that_cannot_be_read_is_answered_and_the_connection_lives(body: bytes) -> None:
     """Wire 4-8: the frame was whole, so nothing else is lost."""
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.write(frame(struct.pack(">hhih", HEARTBEAT, 0, 5, -1) + body))
         correlation_id, response = await peer.receive(HEARTBEAT)
@@ -282,7 +282,7 @@ async def test_a_request_that_cannot_be_read_is_answered_and_the_connection_live
 @pytest.mark.asyncio
 async def test_bytes_that_come_one_at_a_time_make_the_same_request() -> None:
     """F5, the slicer."""
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in frame(encode_request(beat("slow"), version=0, correlation_id=4, client_id="c")):
@@ -299,7 +299,7 @@ async def test_bytes_that_come_one_at_a_time_make_the_same_request() -> None:
 @pytest.mark.asyncio
 async def test_a_connection_reset_in_the_middle_of_a_frame_does_nothing() -> None:
     """F5: half a command is no command."""
-    stage = Stage()
+    stage = ScriptedHandler()
     async with server(stage) as tcp:
         whole = frame(encode_request(beat("half"), version=0, correlation_id=4, client_id="c"))
         for length in (1, 4, 5, len(whole) - 1):
@@ -322,7 +322,7 @@ async def test_a_connection_reset_in_the_middle_of_a_frame_does_nothing() -> Non
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\x40", b"\0\0\0\x40" + bytes(63)])
 async def test_half_a_frame_and_then_silence_is_closed(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Wire 2, slow-loris."""
-    async with server(Stage(), frame_deadline_s=0.1) as tcp:
+    async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.write(data)
         assert await peer.is_closed_by_server()
@@ -333,7 +333,7 @@ async def test_half_a_frame_and_then_silence_is_closed(data: bytes, caplog: pyte
 @pytest.mark.asyncio
 async def test_dripping_bytes_does_not_prolong_the_deadline_of_a_frame() -> None:
     """Wire 3: one byte at a time, for ever."""
-    async with server(Stage(), frame_deadline_s=0.1) as tcp:
+    async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.write(struct.pack(">i", 2**20))
 
@@ -352,7 +352,7 @@ async def test_dripping_bytes_does_not_prolong_the_deadline_of_a_frame() -> None
 async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_parked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     async with server(stage, idle_deadline_s=1.0) as tcp:
         parked, idle = await Peer.to(tcp), await Peer.to(tcp)
         parked.send(beat("a"), correlation_id=1)
@@ -371,7 +371,7 @@ async def test_a_peer_that_never_reads_its_answers_is_not_read_from_and_then_clo
     own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wire 16: what waits for it in the server stays bounded, however much it sends."""
-    stage = Stage()
+    stage = ScriptedHandler()
     limits = {"max_unsent_bytes": 4096, "max_in_flight": 8, "unsent_deadline_s": 0.3}
     async with server(stage, **limits) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
@@ -397,7 +397,7 @@ async def test_a_peer_that_never_reads_its_answers_is_not_read_from_and_then_clo
 @pytest.mark.parametrize("own", [True, False])
 async def test_what_a_peer_can_send_without_reading_its_answers_is_bounded(own: bool) -> None:
     """Wire 16: it stands still long before 32 MB are taken from it."""
-    async with server(Stage(), max_unsent_bytes=4096, max_in_flight=8) as tcp:
+    async with server(ScriptedHandler(), max_unsent_bytes=4096, max_in_flight=8) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
         request = ApiVersionsRequest() if own else beat("x" * 1000)
         data = frame(encode_request(request, version=0, correlation_id=1, client_id=None))
@@ -419,7 +419,7 @@ async def test_what_a_peer_can_send_without_reading_its_answers_is_bounded(own: 
 @pytest.mark.asyncio
 async def test_a_thousand_requests_sent_before_the_first_answer_is_read_are_all_answered() -> None:
     """Wire 16: slow to read is not a crime."""
-    async with server(Stage(), max_unsent_bytes=4096) as tcp:
+    async with server(ScriptedHandler(), max_unsent_bytes=4096) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
         for number in range(1000):
             peer.send(beat("x" * 500), correlation_id=number)
@@ -434,7 +434,7 @@ async def test_a_thousand_requests_sent_before_the_first_answer_is_read_are_all_
 @pytest.mark.parametrize("limits", [{"max_connections": 3}, {"max_connections_per_address": 3}])
 async def test_the_newest_connection_over_a_cap_is_refused_until_another_goes(limits: dict[str, float]) -> None:
     """Wire 3."""
-    async with server(Stage(), **limits, refused_deadline_s=0.1) as tcp:
+    async with server(ScriptedHandler(), **limits, refused_deadline_s=0.1) as tcp:
         peers = [await Peer.to(tcp) for _ in range(3)]
         for peer in peers:
             assert await peer.is_alive()
@@ -459,13 +459,13 @@ async def test_a_name_that_cannot_be_looked_up_for_want_of_a_thread(monkeypatch:
     """F36: one line, as for a port in use."""
     NoThreads(monkeypatch, "asyncio_")
     with pytest.raises(TransportError, match=r"^localhost:0: cannot listen: can't start new thread$"):
-        await TcpServer(Stage(), "localhost").start()
+        await TcpServer(ScriptedHandler(), "localhost").start()
 
 
 @pytest.mark.asyncio
 async def test_as_many_may_come_at_the_same_moment_as_there_are_workers() -> None:
     """They wait to be taken in, and none of them is turned away, although the server takes them one by one."""
-    async with server(Stage()) as tcp:
+    async with server(ScriptedHandler()) as tcp:
         # The loop stands still meanwhile. Where the queue is full, a connection is not made.
         peers = [socket.create_connection(("127.0.0.1", tcp.port), timeout=5) for _ in range(100)]
         for peer in peers:
@@ -475,7 +475,7 @@ async def test_as_many_may_come_at_the_same_moment_as_there_are_workers() -> Non
 @pytest.mark.asyncio
 async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None:
     """Or a peer could park requests without end by connecting anew."""
-    stage = Stage("a", "b")
+    stage = ScriptedHandler("a", "b")
     async with server(stage, max_connections_per_address=1) as tcp:
         peer = await Peer.to(tcp)
         peer.send(beat("a"), correlation_id=1)
@@ -498,7 +498,7 @@ async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None
 
 @pytest.mark.asyncio
 async def test_a_server_that_closes_lets_requests_finish_that_can() -> None:
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     tcp = TcpServer(stage)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
@@ -517,7 +517,7 @@ async def test_a_server_that_closes_lets_requests_finish_that_can() -> None:
 @pytest.mark.asyncio
 async def test_a_server_that_closes_answers_for_requests_that_cannot_finish() -> None:
     """L7: every request is answered or refused, and close returns."""
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     tcp = TcpServer(stage)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
@@ -531,7 +531,7 @@ async def test_a_server_that_closes_answers_for_requests_that_cannot_finish() ->
 
 @pytest.mark.asyncio
 async def test_an_answer_that_cannot_be_encoded_is_a_server_error() -> None:
-    class Odd(Stage):
+    class Odd(ScriptedHandler):
         async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
             return HeartbeatResponse(member_epoch=2**40)
 
@@ -547,7 +547,7 @@ async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carri
     limits: dict[str, float],
 ) -> None:
     """Wire 3. At once, and not when the deadline of its first frame is over."""
-    stage = Stage()
+    stage = ScriptedHandler()
     async with server(stage, **limits) as tcp:
         peers = [await Peer.to(tcp) for _ in range(2)]
         for peer in peers:
@@ -566,7 +566,7 @@ async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carri
 @pytest.mark.asyncio
 async def test_connection_with_a_parked_request_outlives_the_idle_deadline() -> None:
     """A connection without a request is closed earlier."""
-    stage = Stage("a")
+    stage = ScriptedHandler("a")
     async with server(stage, idle_deadline_s=0.5) as tcp:
         parked = await Peer.to(tcp)
         parked.send(beat("a"), correlation_id=1)

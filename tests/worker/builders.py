@@ -290,7 +290,7 @@ class World:
             heartbeats=heartbeats,
             control=control,
             assignors=assignors,
-            listeners=[Recorder(self, member_id)] if listeners is None else listeners,
+            listeners=[RecordingListener(self, member_id)] if listeners is None else listeners,
             times=times,
             first_sequence=int(self.now * 1_000_000),
         )
@@ -426,7 +426,7 @@ class ScriptedTask(Task):
             self.stage.ended(self.context.member_id, self.context.unit)
 
 
-class Recorder(WorkerRebalanceListener):
+class RecordingListener(WorkerRebalanceListener):
     """Writes down what it is told, and that its calls never overlap."""
 
     def __init__(self, stage: World, member_id: str) -> None:

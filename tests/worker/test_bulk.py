@@ -101,7 +101,7 @@ class ManyTask(Task):
         self.cls.blocks("stop", self.unit)
 
 
-class Stage:
+class RunnerHarness:
     """A runner of ``Many`` tasks, and what it reports."""
 
     def __init__(
@@ -142,7 +142,7 @@ def grants(units: Sequence[Unit]) -> list[Grant]:
 
 
 def test_bulk_start_and_stop_are_sliced(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = RunnerHarness(tmp_path)
 
     async def run(loop: CountingLoop) -> None:
         await stage.start(UNITS)
@@ -159,7 +159,7 @@ def test_bulk_start_and_stop_are_sliced(tmp_path: Path) -> None:
 def test_failures_of_many_tasks_wake_the_loop_once(tmp_path: Path) -> None:
     """A wakeup per failure fills the loop's wakeup socket, which Python's signal handling shares."""
     # No retry within the test: on a slow machine many back-off timers expire in one turn, and would be counted as well.
-    stage = Stage(tmp_path, retry_initial_s=600)
+    stage = RunnerHarness(tmp_path, retry_initial_s=600)
 
     async def run(loop: CountingLoop) -> None:
         await stage.start(UNITS)
@@ -187,7 +187,7 @@ async def test_blocked_starts_and_stops_delay_no_other(tmp_path: Path) -> None:
         if unit.task % 3 == 0:
             gate.wait()
 
-    stage = Stage(tmp_path, blocks)
+    stage = RunnerHarness(tmp_path, blocks)
     quick = [unit for unit in UNITS[:300] if unit.task % 3]
     try:
         await stage.runner.start(grants(UNITS[:300]))
@@ -202,7 +202,7 @@ async def test_blocked_starts_and_stops_delay_no_other(tmp_path: Path) -> None:
 
 async def test_units_stopped_while_a_bulk_start_is_under_way_do_not_start(tmp_path: Path) -> None:
     """KAFKA-16375: a worker that loses its units must not go on starting them."""
-    stage = Stage(tmp_path)
+    stage = RunnerHarness(tmp_path)
     starting = asyncio.create_task(stage.runner.start(grants(UNITS)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -223,7 +223,7 @@ async def test_stop_does_not_wait_for_a_start_that_has_not_begun(tmp_path: Path)
             begun.append(unit)
             gate.wait()
 
-    stage = Stage(tmp_path, blocks)
+    stage = RunnerHarness(tmp_path, blocks)
     await stage.runner.start(grants(UNITS))
     await until(lambda: gate.entered >= FIRST_THREADS)
     queued = frozenset(UNITS[1_000:])  # the pool adds threads, but not so many at once

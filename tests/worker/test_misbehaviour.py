@@ -24,7 +24,7 @@ from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import WorkerSettings
 from connectgroup.worker.offload import off_loop
 
-from .builders import GROUP, Recorder, Spread, World
+from .builders import GROUP, RecordingListener, Spread, World
 from .virtual_time import Gate
 
 
@@ -695,7 +695,7 @@ async def test_listener_that_raises_does_not_stop_the_next_listener(tmp_path: Pa
 
     async with World(tmp_path) as world:
         await world.add("c", 1)
-        a = world.make("a", listeners=[Raises(), Recorder(world, "a")], rebalance_timeout_ms=1_000)
+        a = world.make("a", listeners=[Raises(), RecordingListener(world, "a")], rebalance_timeout_ms=1_000)
         a.task = asyncio.create_task(a.worker.run())
         await world.settled()
         if event == "on_revoked":

@@ -29,11 +29,11 @@ LONG_S = 60.0
 
 
 def beat(name: str, *, owned: tuple[ConnectorTasks, ...] | None = None) -> HeartbeatRequest:
-    """A heartbeat that ``Stage`` identifies by ``name``."""
+    """A heartbeat that ``ScriptedHandler`` identifies by ``name``."""
     return HeartbeatRequest(group_id="g", member_id=name, member_epoch=1, owned=owned)
 
 
-class Stage:
+class ScriptedHandler:
     """A scripted handler: it responds immediately; requests in ``parked`` wait until ``release`` is called for them.
 
     Attributes:
@@ -114,13 +114,13 @@ async def closing(client: Client) -> AsyncIterator[Client]:
 class TransportContract:
     """The contract of ``transport.base.Client``."""
 
-    def serving(self, handler: Stage) -> AbstractAsyncContextManager[Callable[[], Client]]:
+    def serving(self, handler: ScriptedHandler) -> AbstractAsyncContextManager[Callable[[], Client]]:
         """Serve the handler; yield a function that creates a client of it."""
         raise NotImplementedError
 
     @pytest.mark.asyncio
     async def test_each_request_is_answered_by_a_response_of_its_own_type(self) -> None:
-        stage = Stage()
+        stage = ScriptedHandler()
         async with self.serving(stage) as connect, closing(connect()) as client:
             assert await client.call(beat("a"), timeout_s=LONG_S) == HeartbeatResponse(
                 member_epoch=1, error_message="a"
@@ -138,14 +138,14 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_an_error_code_is_an_answer(self) -> None:
-        async with self.serving(Stage()) as connect, closing(connect()) as client:
+        async with self.serving(ScriptedHandler()) as connect, closing(connect()) as client:
             response = await client.call(beat("fenced"), timeout_s=LONG_S)
             assert isinstance(response, HeartbeatResponse)
             assert response.error_code == FencedMemberEpoch.code
 
     @pytest.mark.asyncio
     async def test_a_thousand_calls_at_a_time_begin_in_order_and_get_their_own_answers(self) -> None:
-        stage = Stage()
+        stage = ScriptedHandler()
         async with self.serving(stage) as connect, closing(connect()) as client:
             names = [str(number) for number in range(1000)]
             assert await asyncio.gather(*(said(client, name) for name in names)) == names
@@ -154,7 +154,7 @@ class TransportContract:
     @pytest.mark.asyncio
     async def test_a_large_message_passes_both_ways(self) -> None:
         owned = tuple(ConnectorTasks(connector=f"c{n:04}", tasks=tuple(range(100))) for n in range(1000))
-        async with self.serving(Stage()) as connect, closing(connect()) as client:
+        async with self.serving(ScriptedHandler()) as connect, closing(connect()) as client:
             response = await client.call(beat("a", owned=owned), timeout_s=LONG_S)
             assert isinstance(response, HeartbeatResponse)
             assert response.assignment == MemberAssignment(units=owned)
@@ -164,7 +164,7 @@ class TransportContract:
     @pytest.mark.asyncio
     async def test_a_later_request_runs_while_an_earlier_one_is_parked_and_may_release_it(self) -> None:
         """PD-09: the coordinator answers a member's parked heartbeat when its next one arrives."""
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             order: list[str | None] = []
             calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b", "releases a")]
@@ -177,7 +177,7 @@ class TransportContract:
     @pytest.mark.asyncio
     async def test_an_answer_waits_for_the_answers_before_it(self) -> None:
         """Kafka's rule for one connection. Another client does not wait."""
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client, closing(connect()) as other:
             parked = asyncio.ensure_future(said(client, "a"))
             behind = asyncio.ensure_future(said(client, "b"))
@@ -193,7 +193,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_no_answer_in_time_is_an_error_that_says_where_and_what(self) -> None:
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             await said(client, "first")
             with pytest.raises(TransportError, match=r"no answer to HeartbeatRequest in 0.05 s") as caught:
@@ -205,7 +205,7 @@ class TransportContract:
     @pytest.mark.asyncio
     async def test_after_an_answer_that_never_came_the_next_call_is_answered(self) -> None:
         """Even though the handler still processes the earlier call: its response must not be matched to the next."""
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             with pytest.raises(TransportError):
                 await said(client, "a", timeout_s=0.05)
@@ -215,7 +215,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_calls_behind_one_that_is_given_up_fail_with_it(self) -> None:
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             await said(client, "first")
             oldest = asyncio.ensure_future(said(client, "a", timeout_s=0.2))
@@ -227,7 +227,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_call_that_times_out_behind_another_leaves_the_other_alone(self) -> None:
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             parked = asyncio.ensure_future(said(client, "a"))
             await stage.has_begun("a")
@@ -241,7 +241,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_caller_that_goes_away_harms_nobody(self) -> None:
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             gone = asyncio.ensure_future(said(client, "a"))
             kept = asyncio.ensure_future(said(client, "b"))
@@ -255,7 +255,7 @@ class TransportContract:
     @pytest.mark.asyncio
     async def test_a_call_behind_one_whose_caller_went_away_can_give_the_connection_up(self) -> None:
         """Otherwise no call would: the caller that waited for the oldest response is gone."""
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             gone = asyncio.ensure_future(said(client, "a"))
             await stage.has_begun("a")
@@ -270,7 +270,7 @@ class TransportContract:
     @pytest.mark.parametrize("name", ["raises", "asserts", "wrong type"])
     async def test_a_handler_that_fails_is_answered_for_and_nobody_else_notices(self, name: str) -> None:
         """D8."""
-        async with self.serving(Stage()) as connect, closing(connect()) as client:
+        async with self.serving(ScriptedHandler()) as connect, closing(connect()) as client:
             before, failed, after = await asyncio.gather(
                 said(client, "before"), client.call(beat(name), timeout_s=LONG_S), said(client, "after")
             )
@@ -281,7 +281,7 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_closed_client_fails_every_call_outstanding_and_later(self) -> None:
-        stage = Stage("a")
+        stage = ScriptedHandler("a")
         async with self.serving(stage) as connect:
             client = connect()
             calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b")]
@@ -297,5 +297,5 @@ class TransportContract:
 
     @pytest.mark.asyncio
     async def test_a_client_that_was_never_used_can_be_closed(self) -> None:
-        async with self.serving(Stage()) as connect:
+        async with self.serving(ScriptedHandler()) as connect:
             await connect().close()
