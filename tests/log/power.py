@@ -1,7 +1,7 @@
 """What a disk may hold when the power goes: what was synced, and of all since then any part.
 
-``VolatileDisk`` records each call on the files of a folder, in order. An unsynced write may have arrived or not, each of
-its sectors of 512 bytes by itself; where none of a write arrived, the file may still be longer, with zeros there.
+``VolatileDisk`` records each call on the files of a folder, in order. An unsynced write may have arrived or not, each
+of its sectors of 512 bytes by itself; where none of a write arrived, the file may still be longer, with zeros there.
 Names come and go in the order in which they were created and removed, up to any point, and for certain once the
 folder was synced, as SQLite does when it first syncs a write-ahead log or a rollback journal it has made.
 

@@ -24,7 +24,7 @@ ASSIGNING: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.computation:_choose_member", "group/test_computing.py",
         C("a member that failed is asked again although others can compute",
           "A or B or D", "D")),
-    *at("connectgroup.group.connect.computation:_ask_member", "group/test_computing.py",
+    *at("connectgroup.group.connect.computation:_ask_member", "scenes/test_scenes.py",
         C("a member that never installs is waited for without end (L5)",
           "return (X,)", "return ()")),
     *at("connectgroup.group.connect.computation:_replace_chosen_member", "group/test_trailing_target.py",
@@ -64,7 +64,7 @@ ASSIGNING: tuple[Fault, ...] = (
           " and request.member_epoch not in (current.epoch, current.previous_epoch):\n"
           "    raise FencedMemberEpoch('the member epoch has advanced')\n...",
           simulator="S13", model=True)),
-    *at("connectgroup.group.connect.install:_is_repeat", "group/test_computing.py",
+    *at("connectgroup.group.connect.install:_is_repeat", "scenes/test_scenes.py",
         C("a repeated Install is an error (CN-08)",
           "...", "return False", simulator="S16", model=True)),
     *at("connectgroup.group.connect.target:install_target", "group/test_delay.py",
@@ -74,7 +74,7 @@ ASSIGNING: tuple[Fault, ...] = (
           "...",
           "overlay.write(TargetRecord(group_id=overlay.group.group_id, epoch=overlay.epoch, assignor=assignor,"
           " computed_by=computed_by))\n...",
-          tests="group/test_rebalance.py")),
+          tests="scenes/test_scenes.py")),
     *at("connectgroup.group.connect.move_limit:limit_moves", "group/test_moves.py",
         C("one move too many per round",
           "S[M:]", "S[M + 1:]", model=True),
