@@ -118,7 +118,8 @@ def test_the_storms_reach_what_they_are_for() -> None:
 def test_the_same_seed_writes_the_same_log_whatever_the_hash_seed() -> None:
     """S18: no order of a set or a dict leaves the core."""
     program = (
-        "import hashlib; from tests.group.workers import RandomRun; storm = RandomRun(8); storm.scene.check_replay = False; "
+        "import hashlib; from tests.group.workers import RandomRun; storm = RandomRun(8); "
+        "storm.scene.check_replay = False; "
         "storm.play(150); storm.calm(); print(hashlib.sha256(repr(storm.scene.log).encode()).hexdigest())"
     )
     root = Path(__file__).parents[2]
