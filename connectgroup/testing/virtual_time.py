@@ -155,7 +155,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         with _changed:
             _ended.difference_update([each for each in _ended if not each.is_alive()])
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """As in asyncio; virtual time waits for the result (a SQLite log writes in an executor)."""
         result = super().run_in_executor(executor, func, *args)
         self._in_executor.add(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -172,10 +172,11 @@ async def test_a_creation_that_was_not_processed_is_retried(failure: Exception |
 
 @pytest.mark.parametrize("failure", [LOST, CoordinatorNotAvailable.code])
 async def test_a_creation_or_deletion_with_an_unknown_outcome_is_not_repeated(failure: Exception | int) -> None:
-    for call in (
+    calls: tuple[Callable[[Admin], Awaitable[object]], ...] = (
         lambda admin: admin.add_connector(GROUP, "c", CONFIG),
         lambda admin: admin.delete_connector(GROUP, "c"),
-    ):
+    )
+    for call in calls:
         client = ScriptedClient("a", failure)
         with pytest.raises((TransportError, CoordinatorNotAvailable), match="the change may have been made"):
             await call(Admin([client]))

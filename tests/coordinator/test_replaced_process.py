@@ -19,7 +19,7 @@ async def test_earlier_process_is_fenced_once_another_has_joined() -> None:
 
         answer = await ask(coordinator, beat("a", 1, sequence=11, process_id=1))
         assert answer.error_code == FencedInstanceId.code
-        assert "another process has joined as 'a'" in answer.error_message
+        assert "another process has joined as 'a'" in (answer.error_message or "")
         leave = await ask(coordinator, beat("a", -1, sequence=12, process_id=1))
         assert leave.error_code == FencedInstanceId.code
         assert (await look(coordinator)).members == before.members, "requests of the earlier process change no state"
