@@ -36,30 +36,47 @@ def _description(group: DescribedGroup) -> Iterable[str]:
     yield f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
     computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
     yield f"assignor: {group.assignor_name or 'none yet'}{computing}"
+    # Units that the assignment in force leaves out: its assignor says why.
+    left_out = group.state != "Assigning" and any(not delayed.member_id for delayed in group.delayed)
     if group.assignor_error:
-        yield f"last assignor error: {group.assignor_error}"
+        yield f"{'unschedulable' if left_out else 'last assignor error'}: {group.assignor_error}"
     for member in group.members:
-        yield f"worker {member.member_id} ({member.client_host}): {member.state}, epoch {member.member_epoch}"
+        yield f"worker {member.member_id} ({member.client_host}): {_state(member)}"
         yield f"  {_about(member)}"
         yield f"  assigned {show(each_unit(member.assigned), most=20)}"
         if member.pending_revocation:
             yield f"  pending revocation {show(each_unit(member.pending_revocation), most=20)}"
     for delayed in group.delayed:
-        cause = f"for worker {delayed.instance_id or delayed.member_id}" if delayed.member_id else "by the assignor"
-        yield f"delayed {delayed.left_ms / 1000:.1f} s more {cause}: {show(each_unit(delayed.units), most=20)}"
+        left_s, units = delayed.left_ms / 1000, show(each_unit(delayed.units), most=20)
+        if delayed.member_id:
+            yield f"delayed {left_s:.1f} s more for worker {delayed.instance_id or delayed.member_id}: {units}"
+        else:
+            yield f"not assigned: {units}; the assignor is run again in {left_s:.0f} s"
+    away = {member.member_id: member.instance_id for member in group.members if member.state == "AWAY"}
     for connector in group.connectors:
         yield f"connector {connector.connector}: {connector.target_state}, version {connector.version}"
         for unit in connector.units:
             where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
+            if unit.member_id in away:
+                where = f"for instance {away[unit.member_id]}"
             yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip()
             if unit.message:
                 yield f"    {unit.message}"
+
+
+def _state(member: DescribedMember) -> str:
+    """Format the state of a member; of a temporarily left one, how long its units are kept."""
+    if member.state != "AWAY":
+        return f"{member.state}, epoch {member.member_epoch}"
+    kept = f"for {member.kept_ms / 1000:.1f} s" if member.kept_ms >= 0 else "until its session timeout"
+    return f"temporarily left, kept {kept}"
 
 
 def _about(member: DescribedMember) -> str:
     """Format the properties with which a member joined: client id, epoch, and its properties for assignors."""
     labels = ",".join(f"{label.name}={label.value}" for label in member.labels)
     given = {
+        "instance": member.instance_id,
         "client id": member.client_id,
         "joined at epoch": member.joined_epoch,
         "capacity": member.capacity,

@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")
-    restart.add_argument("name")
+    restart.add_argument("name", help="the worker's name, or its group instance id")
     restart.add_argument("--group", type=_name, default="workers", help="group id (workers)")
     restart.add_argument("--no-wait", action="store_true", help="do not wait until the worker runs its tasks again")
     restart.add_argument(

@@ -357,15 +357,18 @@ class Admin:
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
         """Wait until a worker is in the group and runs all units of its latest target assignment.
 
+        Args:
+            member_id: its member id, or its group instance id.
+
         Raises:
             TimedOut: not within ``timeout_s``.
         """
 
         def runs_all(group: DescribedGroup) -> bool:
-            member = next((member for member in group.members if member.member_id == member_id), None)
+            member = next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)
             if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
                 return False
-            units = [unit for connector in group.connectors for unit in connector.units if unit.member_id == member_id]
+            units = [unit for each in group.connectors for unit in each.units if unit.member_id == member.member_id]
             return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
 
         what = f"running all tasks of worker {printable(member_id)}"

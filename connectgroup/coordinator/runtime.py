@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from ..errors import GroupError, InvalidRequest
+from ..errors import ConfigError, GroupError, InvalidRequest
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
@@ -57,6 +57,7 @@ class Coordinator:
             group_types: the types of groups to serve besides ``connect``.
         """
         self._log = log
+        self._started = False
         self._registry = Registry([ConnectGroupType(with_own_assignor(settings)), *group_types])
         self.shard = self.shard_class(
             log,
@@ -73,6 +74,7 @@ class Coordinator:
             LogError: the log cannot be opened or read at all. If a single group cannot be read, the coordinator
                 rejects the requests for that group and serves the others.
         """
+        self._started = True
         await self.shard.start()
 
     async def close(self) -> None:
@@ -80,7 +82,13 @@ class Coordinator:
         await self.shard.close()
 
     async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
-        """Handle one request and return its response; see ``messages.Handler``."""
+        """Handle one request and return its response; see ``messages.Handler``.
+
+        Raises:
+            ConfigError: ``start`` has not been called.
+        """
+        if not self._started:
+            raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
         client = Client(client_host, client_id)
         if isinstance(request, DescribeRequest):
             response: Any = DescribeResponse(

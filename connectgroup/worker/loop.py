@@ -271,6 +271,8 @@ class Worker:
         A unit keeps running until it is assigned to another member.
         """
         self.member.drain()
+        if self.member.owned:
+            logger.info("draining: waiting for another worker to take %s", show(self.member.owned))
         self._on_change()
 
     async def wait_stopped(self) -> None:

@@ -65,11 +65,41 @@ def test_a_worker_with_a_name_is_bounced_and_nobody_else_notices(tmp_path: Path)
             before, epoch = stage.places(), stage.epoch()
             first.signal(signal.SIGTERM)
             assert first.ended() == 0, first.story()
-        assert "worker b1 (127.0.0.1): AWAY, epoch -2" in stage.describe()
+        described = stage.describe()
+        assert re.search(
+            r"^worker b1 \(127\.0\.0\.1\): temporarily left, kept for [\d.]+ s\n  instance b, ", described, re.M
+        )
+        assert re.search(r"^  naps\S*: WAITING for instance b$", described, re.MULTILINE)
         with stage.worker("b2", "--instance", "b") as second:
             wait("its work again", lambda: "b2" in stage.places().values() and stage.all_run(), second.story)
             assert stage.places() == {unit: "b2" if who == "b1" else who for unit, who in before.items()}
             assert stage.epoch() == epoch
+            restarted = run_command("workers", "restart", "b", "--group", GROUP, *stage.at)
+            assert (restarted.err, restarted.out) == ("", "worker b: restarted\n"), second.story()
+
+
+def test_the_only_worker_reports_that_it_drains_in_vain(tmp_path: Path) -> None:
+    """It runs its tasks until another worker takes them, or until it is stopped."""
+    with Stage(tmp_path) as stage, stage.worker("a") as a:
+        wait("at work", stage.all_run, a.story)
+        a.signal(signal.SIGUSR1)
+        a.line_with("draining: waiting for another worker to take naps, naps-0, naps-1, naps-2, naps-3, naps-4")
+        assert stage.all_run()
+        a.signal(signal.SIGTERM)
+        assert a.ended() == 0
+
+
+def test_an_unschedulable_task_is_described_with_the_next_computation(tmp_path: Path) -> None:
+    config = {"connector.class": "idle", "tasks.max": "1", "assignment.labels": "gpu=true"}
+    file = connector_file(tmp_path / "gpu.json", **config)
+    with Stage(tmp_path) as stage, stage.worker("a", "--assignor", "weighted") as a:
+        wait("at work", stage.all_run, a.story)
+        assert run_command("connectors", "put", file, "--group", GROUP, *stage.at).code == 0
+        wait("a task without a worker", lambda: "unschedulable: " in stage.describe(), a.story)
+        described = stage.describe()
+        assert re.search(r"^unschedulable: .*naps.*gpu=true", described, re.MULTILINE), described
+        assert re.search(r"^not assigned: naps.*; the assignor is run again in \d+ s$", described, re.MULTILINE)
+        assert "last assignor error" not in described
 
 
 def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
@@ -79,11 +109,11 @@ def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
             before = stage.places()
             b.signal(signal.SIGKILL)
             b.ended()
-        wait("the end of its session", lambda: "waiting" in stage.describe(), a.story)
+        wait("the end of its session", lambda: "delayed" in stage.describe(), a.story)
         assert re.search(r"^delayed [\d.]+ s more for worker b: naps", stage.describe(), re.MULTILINE)
         with stage.worker("b") as again:
             wait("its work again", lambda: stage.places() == before, again.story)
-        assert "waiting" not in stage.describe()
+        assert "delayed" not in stage.describe()
 
 
 def test_a_worker_is_drained_and_the_group_deleted_when_all_have_left(tmp_path: Path) -> None:

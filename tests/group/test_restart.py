@@ -215,6 +215,18 @@ def test_a_request_ends_when_the_worker_is_told_to_drain() -> None:
     assert not scene.heartbeat("m2", 10, TWO, full=True, draining=True).restart
 
 
+def test_a_static_member_is_restarted_by_its_instance_id() -> None:
+    scene = three(m2="i2")
+    assert request_restart(scene, "i2").error_code == 0
+    assert scene.heartbeat("m2", 10, instance="i2").restart
+    scene.go_away("m2", "i2")
+    scene.now_ms += 2_800
+    (shown,) = [member for member in describe(scene.group, scene.now_ms).members if member.member_id == "m2"]
+    assert (shown.instance_id, shown.state, shown.kept_ms) == ("i2", "AWAY", scene.settings.session_timeout_ms - 2_800)
+    scene.join("m2", instance="i2")
+    assert {member.kept_ms for member in describe(scene.group, scene.now_ms).members} == {-1}
+
+
 def test_a_static_member_restarts_by_leaving_temporarily() -> None:
     """Epoch -2: no rebalance at all; its units are kept until the session timeout (ST-01)."""
     scene = three(m2="i2")

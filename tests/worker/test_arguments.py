@@ -18,6 +18,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.log.memory import MemoryLog
 from connectgroup.member.actions import Grant
 from connectgroup.member.state_machine import MemberSettings
+from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
@@ -70,6 +71,12 @@ async def test_an_argument_of_the_wrong_kind_is_named(arguments: dict[str, Any],
     with pytest.raises(ConfigError) as caught:
         worker(**arguments)
     assert str(caught.value).startswith(message)
+
+
+async def test_a_request_before_the_start_of_the_coordinator_is_an_error() -> None:
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    with pytest.raises(ConfigError, match=r"allowed: await coordinator\.start\(\) first$"):
+        await asyncio.wait_for(coordinator.handle(DescribeRequest(), client_host="here"), 10)
 
 
 async def test_set_runner_checks_too() -> None:

@@ -51,14 +51,14 @@ def describe(
         assignor_name=group.target_assignor,
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
-        members=tuple(_members(group)),
+        members=tuple(_members(group, now_ms)),
         connectors=tuple(_connectors(group, only, task_configs)),
         rebalances=tuple(group.rebalances.values()),
         delayed=shown(Overlay(group, now_ms)),
     )
 
 
-def _members(group: Group) -> Iterable[DescribedMember]:
+def _members(group: Group, now_ms: int) -> Iterable[DescribedMember]:
     for member_id, member in sorted(group.members.items()):
         current = group.current(member_id)
         yield DescribedMember(
@@ -76,7 +76,16 @@ def _members(group: Group) -> Iterable[DescribedMember]:
             host=member.host,
             client_id=member.client_id,
             joined_epoch=member.joined_epoch,
+            kept_ms=_kept_ms(group, member_id, now_ms),
         )
+
+
+def _kept_ms(group: Group, member_id: str, now_ms: int) -> int:
+    """The time until the session timeout of a temporarily left member; -1 for others, and after a reload."""
+    until_ms = group.kept_until_ms.get(member_id)
+    if until_ms is None or not group.current(member_id).temporarily_left:
+        return -1
+    return max(0, until_ms - now_ms)
 
 
 def _member_state(member: MemberRecord, current: Current) -> str:

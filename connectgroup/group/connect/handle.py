@@ -25,6 +25,7 @@ from ...protocol.messages.describe import (
 )
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MAX_MOVES, ComputationRecord, RebalanceRecord, Record
+from ...protocol.units import STATIC_LEAVE_EPOCH
 from ..kernel.effects import Effect, Warn
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
@@ -155,6 +156,8 @@ def step(
         timers += follow_up.timers
     if not records:
         return outcome  # the usual heartbeat: no record, so no follow-up
+    if isinstance(what, HeartbeatRequest) and what.member_epoch == STATIC_LEAVE_EPOCH:
+        group.kept_until_ms[what.member_id] = now_ms + settings.session_timeout_ms
     finish = finished(group, now_ms)
     _apply(group, finish)
     records += finish

@@ -21,7 +21,9 @@ from .state import Group
 
 
 def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcome[RestartResponse]:
-    """Ask one member to restart. Several members may restart at the same time; a repeated request changes nothing.
+    """Ask one member to restart, by its member id or its group instance id.
+
+    Several members may restart at the same time; a repeated request changes nothing.
 
     Raises:
         GroupIdNotFound: there is no such group.
@@ -31,7 +33,11 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
     validate.restart(request)
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
-    member_id, member = request.member_id, group.members.get(request.member_id)
+    # An operator knows a static member by its group instance id: the member id may change at every start.
+    member_id = request.member_id
+    if member_id not in group.members:
+        member_id = group.instances.get(member_id, member_id)
+    member = group.members.get(member_id)
     if member is None:
         delay = group.delays.get(member_id)
         if delay is not None:

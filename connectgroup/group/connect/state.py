@@ -94,6 +94,9 @@ class Group:
         # Used only to explain rebalances; excluded from the comparison after a replay.
         self.stopped: dict[Unit, tuple[str, int]] = {}
         self.landed: dict[Unit, Move] = {}
+        # Used only to describe: when the session of a temporarily left member ends. Session timers start anew after a
+        # load, so this is not known then.
+        self.kept_until_ms: dict[str, int] = {}
         # Members to notify: those that may have a new response since the runtime last cleared this set.
         self.members_to_wake: set[str] = set()
 
@@ -252,6 +255,7 @@ class Group:
             case Kind.MEMBER:
                 self._forget_instance(key.name)
                 self.members.pop(key.name, None)
+                self.kept_until_ms.pop(key.name, None)
                 if not self.current(key.name).held:
                     self.currents.pop(key.name, None)
                 self.behind.discard(key.name)

@@ -34,6 +34,7 @@ class DescribedMember:
         host: *(tagged)* see ``HeartbeatRequest``.
         client_id: *(tagged)* the client id of the request with which the member joined.
         joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown.
+        kept_ms: *(tagged)* for how long the units of a temporarily left member are still kept; -1 if unknown.
     """
 
     member_id: str
@@ -50,6 +51,7 @@ class DescribedMember:
     host: str = ""
     client_id: str = ""
     joined_epoch: int = 0
+    kept_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
