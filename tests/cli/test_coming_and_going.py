@@ -80,7 +80,7 @@ def test_a_worker_with_a_name_is_bounced_and_nobody_else_notices(tmp_path: Path)
 
 def test_the_only_worker_reports_that_it_drains_in_vain(tmp_path: Path) -> None:
     """It runs its tasks until another worker takes them, or until it is stopped."""
-    with Stage(tmp_path) as stage, stage.worker("a") as a:
+    with CommandHarness(tmp_path) as stage, stage.worker("a") as a:
         wait("at work", stage.all_run, a.story)
         a.signal(signal.SIGUSR1)
         a.line_with("draining: waiting for another worker to take naps, naps-0, naps-1, naps-2, naps-3, naps-4")
@@ -92,7 +92,7 @@ def test_the_only_worker_reports_that_it_drains_in_vain(tmp_path: Path) -> None:
 def test_an_unschedulable_task_is_described_with_the_next_computation(tmp_path: Path) -> None:
     config = {"connector.class": "idle", "tasks.max": "1", "assignment.labels": "gpu=true"}
     file = connector_file(tmp_path / "gpu.json", **config)
-    with Stage(tmp_path) as stage, stage.worker("a", "--assignor", "weighted") as a:
+    with CommandHarness(tmp_path) as stage, stage.worker("a", "--assignor", "weighted") as a:
         wait("at work", stage.all_run, a.story)
         assert run_command("connectors", "put", file, "--group", GROUP, *stage.at).code == 0
         wait("a task without a worker", lambda: "unschedulable: " in stage.describe(), a.story)
