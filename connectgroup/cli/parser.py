@@ -141,6 +141,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_server(parser: argparse.ArgumentParser) -> None:
     from ..config.base import DEFAULT_PORT
 
+    parser.add_argument(
+        "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on (127.0.0.1)")
     parser.add_argument(
         "--port", type=_number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"

@@ -96,7 +96,8 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
     values = {
         "host": options.host,
         "port": options.port,
-        "data": options.data / "groups.sqlite",
+        "data": options.data / "groups.sqlite" if options.log is None else None,
+        "log": options.log,
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
@@ -126,7 +127,8 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
 
     config = _coordinator_config(options)
     server = CoordinatorServer(config)
-    _make_directory("--data", options.data)
+    if options.log is None:
+        _make_directory("--data", options.data)
     _allow_open_files(config.max_connections)
     stopping = _stop_event()
     await server.start()

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
+from ..log.registry import log_from_url, sqlite_url
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings
 
@@ -18,7 +19,8 @@ class CoordinatorConfig(Settings):
     """Settings of one coordinator.
 
     Attributes:
-        data: the log's file; null keeps all state in memory, and a restart loses it.
+        data: the log's file: short for ``log: sqlite:///file``.
+        log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
         scheduled_rebalance_max_delay_ms: how long the units of a lost worker are delayed for it; 0 reassigns them
             immediately. A move costs milliseconds here, so the default is much lower than Connect's 300 s.
@@ -35,6 +37,7 @@ class CoordinatorConfig(Settings):
     host: str = "127.0.0.1"
     port: Port = DEFAULT_PORT
     data: Path | None = None
+    log: str | None = None
     session_timeout_ms: Milliseconds = 10_000
     heartbeat_interval_ms: Milliseconds = 3_000
     assignor: Name = "balanced"
@@ -52,10 +55,20 @@ class CoordinatorConfig(Settings):
                 self.heartbeat_interval_ms,
                 f"at most a third of session_timeout_ms ({self.session_timeout_ms})",
             )
+        if self.log is not None and self.data is not None:
+            raise ConfigError("log", self.log, "a URL without data, or data without a URL")
+        log_from_url(self.log_url)
         # There is no authentication yet. The addresses that a name resolves to are checked when the port is opened.
         if not self.host or (is_address(self.host) and not is_loopback(self.host)):
             raise ConfigError("host", self.host, LOOPBACK)
         return self
+
+    @property
+    def log_url(self) -> str:
+        """The URL of the log."""
+        if self.data is not None:
+            return sqlite_url(self.data)
+        return self.log or "memory:"
 
     def group_settings(self, server_assignors: Mapping[str, ServerAssignorCall]) -> GroupSettings:
         """Return the settings of the group rules."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..config.coordinator import CoordinatorConfig
-from ..log.base import Log
-from ..log.memory import MemoryLog
-from ..log.sqlite.log import SqliteLog
+from ..log.registry import log_from_url
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .own_assignors import LIMIT_S, server_assignors
@@ -19,10 +17,11 @@ class CoordinatorServer:
         """Create a server; ``start`` opens the log and the port.
 
         Raises:
+            ConfigError: the log's URL is invalid.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
-        log: Log = SqliteLog(config.data) if config.data is not None else MemoryLog()
+        log = log_from_url(config.log_url)
         self.coordinator = Coordinator(log, config.group_settings(server_assignors([config.assignor], limit_s=LIMIT_S)))
         limits = Limits(
             max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address

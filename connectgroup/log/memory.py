@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from urllib.parse import SplitResult
 
 from ..errors import LogError, WireError
 from ..protocol.records.base import Key
@@ -95,3 +96,14 @@ class MemoryLog(Log):
         newest = self._storage.epoch
         if newest != self._epoch:
             raise LogFenced(f"the memory log was opened again at epoch {newest}, this one has {self._epoch}")
+
+
+def from_url(url: SplitResult) -> Log:
+    """The log of ``memory:``; see ``registry``.
+
+    Raises:
+        ValueError: the URL has a path or more.
+    """
+    if url.netloc or url.path or url.query or url.fragment:
+        raise ValueError("memory: has no path")
+    return MemoryLog()

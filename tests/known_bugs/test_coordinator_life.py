@@ -74,7 +74,7 @@ async def test_a_coordinator_whose_log_fails_to_close_still_answers_everybody() 
 
 async def test_a_server_whose_log_fails_to_close_lets_go_of_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-19064: whatever fails on the way, what comes behind it is unloaded too."""
-    monkeypatch.setattr("connectgroup.coordinator.server.MemoryLog", FailsToClose)
+    monkeypatch.setattr("connectgroup.coordinator.server.log_from_url", lambda url: FailsToClose())
     server = CoordinatorServer(CoordinatorConfig(port=0))
     await server.start()
     with pytest.raises(LogError, match="went away"):

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
+from urllib.parse import SplitResult, unquote
 
 from ...errors import LogError
 from ...protocol.records.connect import Record
@@ -147,3 +148,15 @@ def _copy(error: Exception) -> Exception:
     copy: LogError = type(error)(*error.args)
     copy.__cause__ = error
     return copy
+
+
+def from_url(url: SplitResult) -> Log:
+    """The log of ``sqlite:///path``, with four slashes for an absolute path; see ``registry``.
+
+    Raises:
+        ValueError: the URL has no path, or has a host, a query or a fragment.
+    """
+    path = unquote(url.path.removeprefix("/"))
+    if url.netloc or url.query or url.fragment or not path:
+        raise ValueError("a path is required")
+    return SqliteLog(path)

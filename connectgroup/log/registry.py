@@ -1,0 +1,56 @@
+"""Logs by URL: ``sqlite:///path`` and ``memory:``.
+
+A back end is one module or package of ``connectgroup.log`` with a function ``from_url``, and one entry in
+``BACK_ENDS``. It is imported only when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from ..errors import ConfigError
+from .base import Log
+
+BACK_ENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "memory": ("connectgroup.log.memory", "memory:"),
+        "sqlite": ("connectgroup.log.sqlite.log", "sqlite:///path"),
+    }
+)
+"""By scheme: the module with ``from_url``, and the form of its URLs for error messages."""
+
+ALLOWED: Final = ", ".join(form for _, form in BACK_ENDS.values())
+
+
+def log_from_url(url: str, *, field: str = "log") -> Log:
+    """Create the log of a URL; it is not opened.
+
+    Args:
+        url: one of the forms in ``BACK_ENDS``. Characters that a URL reserves are percent-encoded.
+        field: the name of the setting, for the error.
+
+    Raises:
+        ConfigError: the scheme is unknown, or the back end rejects the rest of the URL.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(field, url, ALLOWED) from error
+    module, form = BACK_ENDS.get(parts.scheme, ("", ""))
+    if not module:
+        raise ConfigError(field, url, ALLOWED)
+    try:
+        log: Log = import_module(module).from_url(parts)
+    except ValueError as error:
+        raise ConfigError(field, url, form) from error
+    return log
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a log in a file; a relative path is relative to the working directory."""
+    return f"sqlite:///{quote(str(path))}"

@@ -1,0 +1,62 @@
+"""Logs by URL: the scheme chooses the back end, and an invalid URL is a ``ConfigError``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.errors import ConfigError
+from connectgroup.log.memory import MemoryLog
+from connectgroup.log.registry import log_from_url, sqlite_url
+
+
+def test_memory_url() -> None:
+    assert isinstance(log_from_url("memory:"), MemoryLog)
+
+
+def test_sqlite_url_opens_the_file_of_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "a b?#%41.sqlite"
+
+    async def open_and_close() -> None:
+        log = log_from_url(sqlite_url(path))
+        await log.open()
+        await log.close()
+
+    asyncio.run(open_and_close())
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("", "memory:, sqlite:///path"),
+        ("groups.sqlite", "memory:, sqlite:///path"),
+        ("kafka://broker:9092/topic", "memory:, sqlite:///path"),
+        ("sqlite://[", "memory:, sqlite:///path"),
+        ("memory:x", "memory:"),
+        ("memory://host", "memory:"),
+        ("sqlite:", "sqlite:///path"),
+        ("sqlite:///", "sqlite:///path"),
+        ("sqlite://host/path", "sqlite:///path"),
+        ("sqlite:///path?mode=ro", "sqlite:///path"),
+    ],
+)
+def test_invalid_url_names_the_allowed_ones(url: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        log_from_url(url)
+    assert (error.value.field, error.value.allowed) == ("log", allowed)
+
+
+def test_coordinator_takes_a_file_or_a_url_or_neither() -> None:
+    assert checked(CoordinatorConfig, {}).log_url == "memory:"
+    assert checked(CoordinatorConfig, {"data": "groups.sqlite"}).log_url == "sqlite:///groups.sqlite"
+    assert checked(CoordinatorConfig, {"data": "/var/groups.sqlite"}).log_url == "sqlite:////var/groups.sqlite"
+    assert checked(CoordinatorConfig, {"log": "sqlite:///groups.sqlite"}).log_url == "sqlite:///groups.sqlite"
+    with pytest.raises(ConfigError, match="a URL without data, or data without a URL"):
+        checked(CoordinatorConfig, {"log": "memory:", "data": "groups.sqlite"})
+    with pytest.raises(ConfigError, match=r"log: got 'redis:x'; allowed: memory:, sqlite:///path"):
+        checked(CoordinatorConfig, {"log": "redis:x"})
