@@ -17,9 +17,7 @@ GROUP = "sleepers"
     [(["--no-assignor"], "coordinator"), (["--server-assignor", "balanced"], "coordinator"), ([], "worker-1")],
     ids=" ".join,
 )
-def test_up_has_the_target_assignment_computed_by_whom_it_is_told(
-    tmp_path: Path, options: list[str], computed_by: str
-) -> None:
+def test_up_uses_the_configured_assignor(tmp_path: Path, options: list[str], computed_by: str) -> None:
     file = connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
     words = ("--group", GROUP, "--data", tmp_path / "data", "--connector", file, "--port", 0, "--workers", 1)
     with Program("up", *words, *options, "--rebalance-timeout-ms", 5000) as up:
@@ -31,7 +29,7 @@ def test_up_has_the_target_assignment_computed_by_whom_it_is_told(
         wait("a target assignment", explained, up.story)
 
 
-def test_a_worker_that_asks_for_an_unknown_assignor_of_the_coordinator_ends(tmp_path: Path) -> None:
+def test_worker_that_requests_an_unknown_server_assignor_exits(tmp_path: Path) -> None:
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as coordinator:
         at = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         done = run_command(

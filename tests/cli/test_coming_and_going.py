@@ -58,7 +58,7 @@ class CommandHarness:
 SHORT = ("--session-timeout-ms", 3000, "--heartbeat-interval-ms", 500, "--rebalance-delay-ms", 60_000)
 
 
-def test_a_worker_with_a_name_is_bounced_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_restart_of_a_static_worker_moves_nothing(tmp_path: Path) -> None:
     with CommandHarness(tmp_path) as stage, stage.worker("a") as a:
         with stage.worker("b1", "--instance", "b") as first:
             wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b1"}, a.story)
@@ -102,7 +102,7 @@ def test_an_unschedulable_task_is_described_with_the_next_computation(tmp_path: 
         assert "last assignor error" not in described
 
 
-def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
+def test_units_of_a_killed_worker_are_described_as_delayed(tmp_path: Path) -> None:
     with CommandHarness(tmp_path, *SHORT) as stage, stage.worker("a") as a:
         with stage.worker("b") as b:
             wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
@@ -116,7 +116,7 @@ def test_the_work_of_a_killed_worker_waits_and_says_so(tmp_path: Path) -> None:
         assert "delayed" not in stage.describe()
 
 
-def test_a_worker_is_drained_and_the_group_deleted_when_all_have_left(tmp_path: Path) -> None:
+def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:
     with CommandHarness(tmp_path, "--moves-per-round", 1) as stage:
         with stage.worker("a") as a, stage.worker("b") as b:
             wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
@@ -145,7 +145,7 @@ class Never(ConnectAssignor):
 """
 
 
-def test_when_the_workers_assignor_fails_the_coordinators_own_is_the_one_it_was_given(
+def test_configured_server_assignor_computes_when_the_client_assignor_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugins = tmp_path / "plugins"

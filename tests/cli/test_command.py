@@ -49,7 +49,7 @@ def connector_file(path: Path, **config: str) -> Path:
     return path
 
 
-def test_a_reader_that_has_read_enough_is_no_error(address: str, idle: Path) -> None:
+def test_closed_pipe_of_a_reader_is_no_error(address: str, idle: Path) -> None:
     """``connectgroup groups describe ... | head``."""
     group = ("--group", GROUP, "--coordinator", address)
     assert run_command("connectors", "put", idle, *group).code == 0
@@ -61,14 +61,14 @@ def test_a_reader_that_has_read_enough_is_no_error(address: str, idle: Path) -> 
     assert (ran.returncode, ran.stderr) == (141, b"")
 
 
-def test_the_data_directory_is_for_its_owner_only(address: str, tmp_path: Path) -> None:
+def test_data_directory_is_private_to_its_owner(address: str, tmp_path: Path) -> None:
     """The log holds connector configurations; what SQLite keeps beside it does too."""
     data = tmp_path / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()} == {0o600}
 
 
-def test_a_command_may_have_no_output_at_all(address: str, idle: Path) -> None:
+def test_command_works_without_standard_output(address: str, idle: Path) -> None:
     """``>&-``: what it does is done."""
     put = [sys.executable, "-m", "connectgroup", "connectors", "put", str(idle), "--group", GROUP]
     words = ["sh", "-c", 'exec "$@" >&-', "sh", *put, "--coordinator", address]
@@ -76,7 +76,7 @@ def test_a_command_may_have_no_output_at_all(address: str, idle: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_pipe_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every broken pipe is that of a reader of ours."""
 
     def breaks(options: object) -> None:
@@ -87,7 +87,7 @@ def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatc
         main(["groups", "list"])
 
 
-def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Path) -> None:
+def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_path: Path) -> None:
     """A connector's life from the command line, with one worker."""
     at = ("--coordinator", address)
     group = ("--group", GROUP, *at)
@@ -132,7 +132,7 @@ def test_every_command_does_what_it_says(address: str, idle: Path, tmp_path: Pat
     assert re.fullmatch(rf"{GROUP} +Empty +epoch \d+ +0 workers\n", done("groups", "list", *at))
 
 
-def test_a_coordinator_told_to_stop_ends_well_and_knows_its_groups_when_it_is_back(
+def test_coordinator_stopped_by_a_signal_keeps_its_groups(
     coordinator: Program, address: str, idle: Path, tmp_path: Path
 ) -> None:
     assert run_command("connectors", "put", idle, "--group", GROUP, "--coordinator", address).code == 0
@@ -144,7 +144,7 @@ def test_a_coordinator_told_to_stop_ends_well_and_knows_its_groups_when_it_is_ba
         assert GROUP in run_command("groups", "list", "--coordinator", at).out
 
 
-def test_up_runs_a_group_and_starts_a_worker_again_that_died(idle: Path, tmp_path: Path) -> None:
+def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: Path) -> None:
     """Without Spark. SIGINT, which Ctrl-C is, stops all of it in order."""
     log = tmp_path / "log"
     connector_file(idle, **{"connector.class": "idle", "tasks.max": "2", "log": str(log)})
@@ -420,7 +420,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 @pytest.mark.parametrize("what", LINES)
-def test_an_error_is_one_line_and_exit_code_2(places: dict[str, str], what: str) -> None:
+def test_error_is_one_line_and_exit_code_2(places: dict[str, str], what: str) -> None:
     """What, where, what is allowed; never a traceback, never a usage of ten lines."""
     words, line = LINES[what]
     done = run_command(*(word.format(**places) for word in words))
@@ -432,20 +432,20 @@ def test_an_error_is_one_line_and_exit_code_2(places: dict[str, str], what: str)
     assert done.err.count("\n") == 1
 
 
-def test_help_is_there_for_every_command() -> None:
+def test_every_command_has_help() -> None:
     for words in ([], ["up"], ["coordinator"], ["worker"], ["groups"], ["groups", "describe"], ["workers", "restart"]):
         done = run_command(*words, "--help")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(" ".join(["usage: connectgroup", *words]))
 
 
-def test_the_installed_script_is_the_same_command() -> None:
+def test_installed_script_is_the_same_command() -> None:
     script = Path(sys.executable).parent / "connectgroup"
     done = subprocess.run([script, "groups", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, run_command("groups", "--help").out)
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_importing_the_package_imports_no_optional_dependency() -> None:
     """``import connectgroup`` costs an embedder nothing; a name costs its module when it is first used."""
     heavy = {"numpy", "pydantic", "pyspark", "pyarrow", "pandas", "opentelemetry", "tenacity", "sqlite3", "asyncio"}
     code = "import sys, connectgroup; print(*sorted(name.partition('.')[0] for name in sys.modules))"
@@ -485,7 +485,7 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def test_a_group_runs_with_nothing_but_the_base_packages(idle: Path, tmp_path: Path) -> None:
+def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path) -> None:
     """No Spark, no Kafka, no web framework: a coordinator, a worker and every public name, in processes that refuse
     to import anything that the package itself does not ask for."""
     (tmp_path / "site").mkdir()

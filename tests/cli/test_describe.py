@@ -15,7 +15,7 @@ from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, Heartbeat
 from connectgroup.transport.tcp_client import TcpClient
 
 
-async def test_client_id_joined_epoch_and_traits_of_a_worker_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_client_id_joined_epoch_and_properties_of_a_worker_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """The client id comes from the header of the request that joined (KIP-848, member metadata record)."""
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
     await server.start()

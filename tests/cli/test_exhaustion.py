@@ -33,7 +33,7 @@ def no_descriptor_left(program: Program, address: tuple[str, int]) -> Iterator[N
     resource.prlimit(program.pid, resource.RLIMIT_NOFILE, before)
 
 
-def test_a_coordinator_without_descriptors_serves_its_members_and_takes_the_others_later(tmp_path: Path) -> None:
+def test_coordinator_without_file_descriptors_serves_its_members(tmp_path: Path) -> None:
     """F36: new ones are shed before old ones, and no state is lost."""
     times = ("--session-timeout-ms", 6000, "--heartbeat-interval-ms", 500)
     with CommandHarness(tmp_path, *times) as stage, stage.worker("a") as a, stage.worker("b") as b:
@@ -54,7 +54,7 @@ def test_a_coordinator_without_descriptors_serves_its_members_and_takes_the_othe
             wait("a new one", lambda: stage.all_run() and set(stage.places().values()) == {"a", "c"}, c.story)
 
 
-def test_a_coordinator_allows_itself_as_many_files_as_it_takes_connections(tmp_path: Path) -> None:
+def test_coordinator_raises_its_limit_of_open_files(tmp_path: Path) -> None:
     """The usual limit is half of that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))

@@ -106,7 +106,7 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
         assert b.ended() == 0, b.story()
 
 
-def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) -> None:
     # A paused worker must not be lost while the test looks at it.
     with RestartHarness(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
         with stage.worker("--name", "b") as b:
@@ -133,7 +133,7 @@ def test_a_worker_that_cannot_be_restarted_is_refused_in_one_line(tmp_path: Path
         assert (gone.err, gone.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
 
 
-async def test_a_supervised_worker_that_restarts_is_started_again_at_once(tmp_path: Path) -> None:
+async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path: Path) -> None:
     """Also by a supervisor that lets dead workers lie; its exit is not reported as a death."""
     lines: list[str] = []
     supervisor = Supervisor(

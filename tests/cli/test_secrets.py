@@ -101,7 +101,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
     assert "4711" not in text
 
 
-def test_a_masked_value_is_not_taken_for_a_value(tmp_path: Path) -> None:
+def test_masked_value_is_not_accepted_as_a_value(tmp_path: Path) -> None:
     """What ``connectors list`` prints may be written back by mistake."""
     path = file_of(tmp_path / "c.json", {"connector.class": "idle", "db.password": "[hidden]"})
     with pytest.raises(ConfigError, match=r"db\.password: got '\[hidden\]'; allowed: the value that a listing has"):
@@ -144,7 +144,7 @@ class Unmade(Connector):
         raise NotImplementedError
 
 
-async def test_what_a_connector_raises_is_shown_without_its_credentials(
+async def test_error_of_a_connector_is_shown_without_credentials(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     statuses: list[TaskStatus] = []
@@ -190,7 +190,7 @@ async def test_what_a_connector_raises_is_shown_without_its_credentials(
     assert CANARY not in repr(grants)
 
 
-def test_a_class_that_refuses_a_configuration_does_not_show_it(
+def test_rejected_configuration_is_not_shown_by_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("connectgroup.plugins.load_connector_class", lambda name: Unmade)
@@ -202,7 +202,7 @@ def test_a_class_that_refuses_a_configuration_does_not_show_it(
     assert CANARY not in shown.out + shown.err
 
 
-def test_no_repr_and_no_error_holds_a_credential() -> None:
+def test_repr_and_errors_hold_no_credential() -> None:
     lines = entries(CONFIG)
     change = ConnectorChange(connector="c", config=lines, task_configs=(TaskConfig(config=lines),))
     shown: list[object] = [
@@ -231,7 +231,7 @@ def test_no_repr_and_no_error_holds_a_credential() -> None:
     "key",
     [*CREDENTIALS, "password", "config.db.password", "ssl.key.password", "github_token", "PASSPHRASE", "x-api-key"],
 )
-def test_a_credential_is_known_by_its_name(key: str) -> None:
+def test_credentials_are_recognized_by_name(key: str) -> None:
     assert is_credential(key)
 
 
@@ -239,5 +239,5 @@ def test_a_credential_is_known_by_its_name(key: str) -> None:
     "key",
     ["tasks.max", "source.path", "trigger.ms", "sink.table", "keyspace", "monkey", "assignment.labels", "author"],
 )
-def test_other_settings_are_no_credentials(key: str) -> None:
+def test_other_settings_are_not_masked(key: str) -> None:
     assert not is_credential(key)

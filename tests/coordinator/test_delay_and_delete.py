@@ -23,7 +23,7 @@ async def delete(coordinator: Coordinator, *group_ids: str) -> dict[str, int]:
     return {result.group_id: result.error_code for result in answer.results}
 
 
-async def test_groups_are_deleted_one_by_one() -> None:
+async def test_each_group_of_a_delete_request_has_its_own_result() -> None:
     log = MemoryLog()
     async with serving(log) as coordinator:
         await change(coordinator, add(group_id="empty"))
@@ -36,7 +36,7 @@ async def test_groups_are_deleted_one_by_one() -> None:
         assert [group.group_id for group in listed.groups] == [GROUP]
 
 
-async def test_a_deleted_group_stays_deleted_and_a_new_one_is_a_later_one() -> None:
+async def test_group_created_after_a_deletion_has_a_later_epoch() -> None:
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as coordinator:
         await change(coordinator, add(group_id="g"))
@@ -49,7 +49,7 @@ async def test_a_deleted_group_stays_deleted_and_a_new_one_is_a_later_one() -> N
         assert served(coordinator, "g").created_ms == created_ms + 1_000
 
 
-async def test_there_is_a_limit_on_groups() -> None:
+async def test_number_of_groups_is_limited() -> None:
     async with serving(group=settings(max_groups=2)) as coordinator:
         for group_id in ("g1", "g2"):
             assert (await change(coordinator, add(group_id=group_id))).error_code == 0
@@ -92,7 +92,7 @@ async def lose_b(coordinator: Coordinator) -> None:
     assert served(coordinator, GROUP).members.keys() == {other}
 
 
-async def test_a_delay_ends_on_time_and_across_restarts(storage: MemoryStorage) -> None:
+async def test_delay_ends_on_time_across_coordinator_restarts(storage: MemoryStorage) -> None:
     """CN-11, S15: neither restarted nor forgotten."""
     slow = settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)
     async with serving(MemoryLog(storage), slow) as coordinator:
@@ -108,7 +108,7 @@ async def test_a_delay_ends_on_time_and_across_restarts(storage: MemoryStorage) 
         assert await waiting_ms(coordinator) == []
 
 
-async def test_a_refused_join_keeps_nobody_alive() -> None:
+async def test_rejected_join_does_not_extend_a_session() -> None:
     """L1: two workers, killed and started again with their static names swapped. Each asks for a name that the other's
     dead self still bears; if asking proved that self alive, neither would ever get in.
     """
@@ -144,7 +144,7 @@ async def fence_one(coordinator: Coordinator) -> str:
 
 
 @pytest.mark.parametrize("fault", ["before", "refuse"])
-async def test_a_delay_whose_end_cannot_be_stored_is_tried_again_with_patience(fault: Fault) -> None:
+async def test_end_of_a_delay_that_cannot_be_stored_is_retried_with_back_off(fault: Fault) -> None:
     """F10, KAFKA-20253: loaded again, it is due at once; a full disk must not be written to at full speed."""
     log = FaultyLog()
     async with serving(log, settings(scheduled_delay_ms=5_000)) as coordinator:
@@ -162,7 +162,7 @@ async def test_a_delay_whose_end_cannot_be_stored_is_tried_again_with_patience(f
         assert await waiting_ms(coordinator) == [], "when it can be written it is"
 
 
-async def test_a_delay_that_ends_while_the_coordinator_stands_still_waits_for_what_is_unread_and_no_longer() -> None:
+async def test_delay_that_ends_while_the_coordinator_is_suspended_waits_only_for_unread_messages() -> None:
     """F14: its deadline is in the log; to begin it anew would hold the work back for as long again."""
     async with serving(MemoryLog(), settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)) as coordinator:
         await lose_b(coordinator)

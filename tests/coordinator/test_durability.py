@@ -56,7 +56,7 @@ def code(response: Response) -> int:
 # D1
 
 
-async def test_no_answer_leaves_before_its_records_are_durable() -> None:
+async def test_no_response_is_sent_before_its_records_are_durable() -> None:
     """D1, also for Describe: what it would show is not there yet."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -75,7 +75,7 @@ async def test_no_answer_leaves_before_its_records_are_durable() -> None:
         assert [member.member_id for member in (await describing).members] == ["a", "b"]
 
 
-async def test_a_describe_decided_in_the_turn_of_a_write_waits_for_it() -> None:
+async def test_describe_waits_for_the_write_of_its_turn() -> None:
     """KAFKA-16973: reads go behind the writes before them, also in one turn."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -89,7 +89,7 @@ async def test_a_describe_decided_in_the_turn_of_a_write_waits_for_it() -> None:
         assert (await describing).error_code in ASK_AGAIN
 
 
-async def test_a_parked_heartbeat_whose_time_is_up_waits_for_its_own_records() -> None:
+async def test_parked_heartbeat_whose_max_wait_elapsed_waits_for_its_own_records() -> None:
     """D1 on a slow disk: its status is in the batch that is being written; a failure must not be told as success."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -107,7 +107,7 @@ async def test_a_parked_heartbeat_whose_time_is_up_waits_for_its_own_records() -
         assert code(await ask(coordinator, beat("a", epoch, statuses=(running(epoch),)))) in {0, *ASK_AGAIN}
 
 
-async def test_a_parked_heartbeat_is_answered_in_time_after_a_slow_write() -> None:
+async def test_parked_heartbeat_is_answered_in_time_after_a_slow_write() -> None:
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -126,7 +126,7 @@ async def test_a_parked_heartbeat_is_answered_in_time_after_a_slow_write() -> No
 
 
 @pytest.mark.parametrize("fault", ["before", "after", "bug"])
-async def test_after_a_failed_append_the_caller_asks_again_and_memory_is_what_the_log_has(fault: Fault) -> None:
+async def test_state_is_reloaded_from_the_log_after_a_failed_append(fault: Fault) -> None:
     """D6, F6, F7, F10: the outcome is unknown; what counts is what can be read."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -163,7 +163,7 @@ async def test_timers_run_again_after_a_reload() -> None:
         assert (await look(coordinator)).members == ()
 
 
-async def test_while_the_log_cannot_be_read_the_group_is_not_served_and_others_are() -> None:
+async def test_group_is_not_served_while_its_log_cannot_be_read() -> None:
     log = FaultyLog()
     async with serving(log) as coordinator:
         other = await ask(coordinator, beat("x", group_id="other"))
@@ -182,7 +182,7 @@ async def test_while_the_log_cannot_be_read_the_group_is_not_served_and_others_a
         assert {member.member_id for member in (await look(coordinator)).members} == {"a", "b"}
 
 
-async def test_a_failed_append_does_not_take_a_session_from_members_of_other_groups() -> None:
+async def test_failed_append_does_not_end_sessions_of_other_groups() -> None:
     """D8: the group whose heartbeat shared the turn, and wrote nothing, goes on; its heartbeat counts."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -205,7 +205,7 @@ class Refuses:
         return any(isinstance(record, ConnectorRecord) and record.connector == self.name for record in records)
 
 
-async def test_a_batch_too_large_fails_its_offender_alone() -> None:
+async def test_batch_that_is_too_large_fails_only_its_command() -> None:
     """KAFKA-19760, D9: everybody else of the turn is served, in whatever group."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -226,7 +226,7 @@ async def test_a_batch_too_large_fails_its_offender_alone() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_parked_heartbeats_are_not_blamed_for_a_refused_batch(alone: bool) -> None:
+async def test_parked_heartbeats_are_retried_after_a_rejected_batch(alone: bool) -> None:
     """KAFKA-19760: they were woken by it and are told to ask again; none is left without an answer (L7)."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -245,7 +245,7 @@ async def test_parked_heartbeats_are_not_blamed_for_a_refused_batch(alone: bool)
         await memory_is_log(coordinator, log)
 
 
-async def test_a_heartbeat_overtaken_in_a_refused_turn_is_answered() -> None:
+async def test_heartbeat_overtaken_in_a_rejected_turn_is_answered() -> None:
     """L7: a later heartbeat of the same member pushes the parked one out, and then the batch is refused."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -271,7 +271,7 @@ def fault_in_the_rules(monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bo
     monkeypatch.setattr(group_type, "step", broken)
 
 
-async def test_a_fault_in_the_rules_costs_one_answer_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_the_rules_fails_one_command_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """D8, KAFKA-20570: state as before the command, all others of the turn answered."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -294,7 +294,7 @@ async def test_a_fault_in_the_rules_costs_one_answer_and_no_group(monkeypatch: p
         assert (await ask(coordinator, beat("b"))).error_code == 0
 
 
-async def test_a_fault_in_the_rules_leaves_no_timer_of_what_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_the_rules_leaves_timers_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leave that was taken back must not have cancelled the member's session: it would stay for ever."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -314,7 +314,7 @@ async def test_a_fault_in_the_rules_leaves_no_timer_of_what_did_not_happen(monke
         assert (await look(coordinator)).members == ()
 
 
-async def test_a_fault_in_a_timer_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_a_timer_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-18484: nobody waits for a timer, and everybody for the loop."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
@@ -330,7 +330,7 @@ async def test_a_fault_in_a_timer_does_not_end_the_loop(monkeypatch: pytest.Monk
 # D4, D5
 
 
-async def test_a_coordinator_that_was_fenced_serves_nothing_any_more() -> None:
+async def test_fenced_coordinator_serves_no_request() -> None:
     """D5, F12: not a write, not a read, not a heartbeat that would need no record; no timer fires."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as old:
@@ -357,7 +357,7 @@ async def test_a_coordinator_that_was_fenced_serves_nothing_any_more() -> None:
 # Batches
 
 
-async def test_members_that_come_together_cost_a_few_appends() -> None:
+async def test_concurrent_joins_share_appends() -> None:
     log = FaultyLog()
     async with serving(log) as coordinator:
         together = [send(coordinator, beat(f"m{number:03}")) for number in range(200)]
@@ -366,7 +366,7 @@ async def test_members_that_come_together_cost_a_few_appends() -> None:
         await memory_is_log(coordinator, log)
 
 
-async def test_a_task_list_and_its_target_are_one_batch() -> None:
+async def test_task_list_and_target_are_one_batch() -> None:
     """D3: after a crash between them nobody would compute the target."""
     log = FaultyLog()
     async with serving(log) as coordinator:

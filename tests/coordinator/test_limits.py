@@ -13,7 +13,7 @@ from connectgroup.protocol.messages.describe import DescribeRequest, DescribeRes
 from .builders import GROUP, add, ask, beat, change, look, send, serving
 
 
-async def test_member_ids_that_are_refused_are_not_kept() -> None:
+async def test_rejected_member_ids_are_not_kept() -> None:
     """150 heartbeats with a member id of 7 MiB left 1,137 MB behind."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", sequence=1))
@@ -29,7 +29,7 @@ async def test_member_ids_that_are_refused_are_not_kept() -> None:
         assert after - before < 1 << 20
 
 
-async def test_member_ids_that_no_group_has_are_kept_up_to_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_member_ids_that_no_group_has_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their last sequence is kept for twice the session timeout, in which any number of them may come."""
     monkeypatch.setattr(dedup, "MAX_FORMER_SENDERS", 100)
     async with serving() as coordinator:
@@ -49,7 +49,7 @@ async def test_member_ids_that_no_group_has_are_kept_up_to_a_count(monkeypatch: 
         assert {member.member_id for member in (await look(coordinator)).members} == {"a"}
 
 
-async def test_a_group_named_several_times_is_described_once() -> None:
+async def test_group_named_several_times_is_described_once() -> None:
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
         answer = await send(coordinator, DescribeRequest(group_ids=(GROUP, "other", GROUP, GROUP)))

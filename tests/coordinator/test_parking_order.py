@@ -22,7 +22,7 @@ from .builders import GROUP, add, ask, beat, look, send, serving, tick
 
 
 @pytest.mark.parametrize("sequences", [(-1, -1, -1), (1, 2, 3)], ids=["without sequence", "with sequence"])
-async def test_a_member_that_speaks_again_in_the_very_turn_of_a_change_is_not_fenced(
+async def test_heartbeat_in_the_turn_of_a_change_is_not_fenced(
     sequences: tuple[int, int, int],
 ) -> None:
     """The change wakes its parked heartbeat, of an epoch that its later one moves it away from: seen in the
@@ -46,7 +46,7 @@ async def test_a_member_that_speaks_again_in_the_very_turn_of_a_change_is_not_fe
         assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
 
 
-async def test_a_member_that_joins_before_there_is_a_target_hears_of_it_at_once() -> None:
+async def test_member_parked_at_epoch_0_is_answered_when_a_target_exists() -> None:
     """At epoch 0 every heartbeat is a full one. It parks all the same, or the member waits an interval for its work:
     three seconds, where the group needed a tenth of one."""
     offered = (AssignorInfo(name="balanced", minimum_version=0, maximum_version=0),)

@@ -46,7 +46,7 @@ C = frozenset({Unit("c")})
 # Parked heartbeats
 
 
-async def test_a_heartbeat_with_nothing_to_hear_is_parked_until_its_time_is_up() -> None:
+async def test_heartbeat_is_parked_until_its_max_wait_elapses() -> None:
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         started = asyncio.get_running_loop().time()
@@ -56,7 +56,7 @@ async def test_a_heartbeat_with_nothing_to_hear_is_parked_until_its_time_is_up()
         assert answer.coordinator_epoch == 1
 
 
-async def test_a_heartbeat_is_never_parked_longer_than_a_third_of_the_session() -> None:
+async def test_heartbeat_is_parked_for_a_third_of_the_session_timeout_at_most() -> None:
     """A worker asks for an hour: it must still be able to show that it lives."""
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
@@ -65,7 +65,7 @@ async def test_a_heartbeat_is_never_parked_longer_than_a_third_of_the_session() 
         assert asyncio.get_running_loop().time() - started == pytest.approx(3.333, abs=0.01)
 
 
-async def test_a_heartbeat_that_does_not_ask_to_wait_is_answered_at_once() -> None:
+async def test_heartbeat_without_max_wait_is_answered_at_once() -> None:
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         started = asyncio.get_running_loop().time()
@@ -73,7 +73,7 @@ async def test_a_heartbeat_that_does_not_ask_to_wait_is_answered_at_once() -> No
         assert asyncio.get_running_loop().time() == started
 
 
-async def test_a_change_answers_all_parked_heartbeats_it_concerns_at_once() -> None:
+async def test_change_answers_all_parked_heartbeats_it_concerns() -> None:
     async with serving() as coordinator:
         epochs = {name: (await ask(coordinator, beat(name))).member_epoch for name in "ab"}
         epochs["a"] = (await ask(coordinator, beat("a", epochs["a"]))).member_epoch
@@ -92,7 +92,7 @@ async def test_a_change_answers_all_parked_heartbeats_it_concerns_at_once() -> N
         assert given == {"a": C, "b": frozenset()}
 
 
-async def test_a_later_heartbeat_of_the_same_member_lets_the_parked_one_go() -> None:
+async def test_later_heartbeat_of_the_same_member_answers_the_parked_one() -> None:
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         first = send(coordinator, beat("a", epoch, max_wait_ms=3000))
@@ -103,7 +103,7 @@ async def test_a_later_heartbeat_of_the_same_member_lets_the_parked_one_go() -> 
         assert not second.done()
 
 
-async def test_a_parked_heartbeat_counts_as_life_from_its_arrival_and_no_later() -> None:
+async def test_parked_heartbeat_extends_the_session_from_its_arrival_only() -> None:
     """PD-09: being looked at again because of others' news does not lengthen a session."""
     async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
         await change(coordinator, add())
@@ -121,7 +121,7 @@ async def test_a_parked_heartbeat_counts_as_life_from_its_arrival_and_no_later()
         assert "a" not in {member.member_id for member in (await look(coordinator)).members}
 
 
-async def test_a_heartbeat_looked_at_again_and_parked_again_keeps_its_time() -> None:
+async def test_heartbeat_parked_again_keeps_its_deadline() -> None:
     """News that is none: the answer comes when it was promised, and the session runs from its arrival."""
     async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
         await change(coordinator, add())
@@ -140,7 +140,7 @@ async def test_a_heartbeat_looked_at_again_and_parked_again_keeps_its_time() -> 
         assert (await look(coordinator)).members == ()
 
 
-async def test_a_parked_heartbeat_of_a_member_that_is_removed_is_told_so() -> None:
+async def test_parked_heartbeat_of_a_removed_member_is_rejected() -> None:
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
@@ -151,7 +151,7 @@ async def test_a_parked_heartbeat_of_a_member_that_is_removed_is_told_so() -> No
         assert answer.error_code in {0, UnknownMemberId.code}
 
 
-async def test_a_caller_that_went_away_is_no_trouble() -> None:
+async def test_response_to_a_closed_connection_is_dropped() -> None:
     """KAFKA-18484: one waiting answer that cannot be delivered does not hold up the others."""
     async with serving() as coordinator:
         epochs = {name: (await ask(coordinator, beat(name))).member_epoch for name in "ab"}
@@ -169,7 +169,7 @@ async def test_a_caller_that_went_away_is_no_trouble() -> None:
 # Sequences
 
 
-async def test_a_late_copy_of_an_older_heartbeat_changes_nothing() -> None:
+async def test_late_copy_of_an_older_heartbeat_has_no_effect() -> None:
     """F2, S16: a copy of the join must not make the member lose what it was given since."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -185,7 +185,7 @@ async def test_a_late_copy_of_an_older_heartbeat_changes_nothing() -> None:
         assert (await ask(coordinator, beat("a", joined.member_epoch, C))).error_code == 0, "unnumbered ones count"
 
 
-async def test_a_late_copy_does_not_lengthen_a_session() -> None:
+async def test_late_copy_does_not_extend_a_session() -> None:
     async with serving() as coordinator:
         joined = await ask(coordinator, beat("a", sequence=5))
         for _ in range(4):
@@ -195,7 +195,7 @@ async def test_a_late_copy_does_not_lengthen_a_session() -> None:
         assert (await look(coordinator)).members == ()
 
 
-async def test_a_join_overtaken_by_its_senders_leave_makes_no_ghost() -> None:
+async def test_join_overtaken_by_the_leave_of_its_sender_creates_no_member() -> None:
     """KAFKA-16639, F3: they travel on connections of their own; a ghost would hold units for a session timeout."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", sequence=1))
@@ -205,7 +205,7 @@ async def test_a_join_overtaken_by_its_senders_leave_makes_no_ghost() -> None:
         assert (await ask(coordinator, beat("a", sequence=4))).error_code == 0, "who really comes again is welcome"
 
 
-async def test_a_member_id_with_a_lower_sequence_is_taken_again_after_a_while() -> None:
+async def test_member_id_with_a_lower_sequence_is_accepted_after_a_while() -> None:
     """A worker started again on a machine whose clock went back; and nothing is remembered of strangers for ever."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", sequence=1_000_000))
@@ -239,7 +239,7 @@ async def story(coordinator: Coordinator) -> dict[str, int]:
     return {"a": a.member_epoch, "b": b.member_epoch}
 
 
-async def test_a_restart_on_the_same_file_keeps_everybody_at_work(tmp_path: Path) -> None:
+async def test_coordinator_restart_on_the_same_file_keeps_every_assignment(tmp_path: Path) -> None:
     """F7 on a real disk: same units, same epochs, and the next change goes on from there."""
     path = tmp_path / "groups.sqlite"
     async with serving(SqliteLog(path)) as first:
@@ -257,7 +257,7 @@ async def test_a_restart_on_the_same_file_keeps_everybody_at_work(tmp_path: Path
         await memory_is_log(second, second._log)
 
 
-async def test_sessions_start_anew_with_the_coordinator() -> None:
+async def test_sessions_restart_with_the_coordinator() -> None:
     """D5, TO-05: nobody is punished for time in which the coordinator was down, and nobody is forgotten."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as first:
@@ -271,7 +271,7 @@ async def test_sessions_start_anew_with_the_coordinator() -> None:
         assert (await look(second)).members == ()
 
 
-async def test_a_revocation_under_way_is_timed_by_the_next_coordinator_too() -> None:
+async def test_pending_revocation_is_timed_by_the_next_coordinator() -> None:
     """TO-05, S14: a slow member is removed by a durable record, whoever coordinates."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as first:
@@ -291,7 +291,7 @@ async def test_a_revocation_under_way_is_timed_by_the_next_coordinator_too() -> 
         assert "a" not in {member.member_id for member in (await look(second)).members}
 
 
-async def test_close_answers_everybody_and_cancels_every_timer() -> None:
+async def test_close_answers_every_request_and_cancels_every_timer() -> None:
     """L7, KAFKA-19857: parked, waiting in line, or in the middle of a slow append."""
     log = FaultyLog()
     coordinator = Coordinator(log, settings())
@@ -321,7 +321,7 @@ async def test_close_answers_everybody_and_cancels_every_timer() -> None:
     await coordinator.close()
 
 
-async def test_close_while_a_group_is_being_loaded_again() -> None:
+async def test_close_during_the_reload_of_a_group() -> None:
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.faults.append("before")
@@ -335,7 +335,7 @@ async def test_close_while_a_group_is_being_loaded_again() -> None:
 # What cannot be served
 
 
-async def test_a_group_with_a_broken_record_is_refused_by_name_and_the_others_are_served(
+async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """D7, F27: never "skip and go on"."""
@@ -362,7 +362,7 @@ async def test_a_group_with_a_broken_record_is_refused_by_name_and_the_others_ar
     assert len([batch for batch in storage.batches if batch[0].key.group_id == "bad"]) == 2, "nothing was written to it"
 
 
-async def test_asking_about_a_group_does_not_make_it() -> None:
+async def test_describe_does_not_create_a_group() -> None:
     async with serving() as coordinator:
         assert (await look(coordinator, "nobody")).error_code == 69
         everything = await send(coordinator, DescribeRequest())
@@ -370,7 +370,7 @@ async def test_asking_about_a_group_does_not_make_it() -> None:
         assert everything.groups == ()
 
 
-async def test_what_a_coordinator_does_not_serve_it_says() -> None:
+async def test_api_that_is_not_served_is_rejected() -> None:
     async with serving() as coordinator:
         with pytest.raises(InvalidRequest, match="ApiVersionsRequest"):
             await coordinator.handle(ApiVersionsRequest(), client_host="test")

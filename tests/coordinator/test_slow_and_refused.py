@@ -13,7 +13,7 @@ from connectgroup.protocol.units import Unit
 from .builders import FaultyLog, add, ask, beat, change, look, send, serving, task_list, tick
 
 
-async def test_a_member_heard_in_time_outlives_a_slow_append() -> None:
+async def test_member_whose_heartbeat_arrived_in_time_survives_a_slow_append() -> None:
     """F11, S14: its heartbeat waits behind a slow fsync while its session would end; proof of life is its arrival."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -31,7 +31,7 @@ async def test_a_member_heard_in_time_outlives_a_slow_append() -> None:
         assert [member.member_id for member in (await look(coordinator)).members] == ["a", "b"]
 
 
-async def test_a_timer_that_fired_before_its_member_spoke_is_out_of_date() -> None:
+async def test_timer_that_fired_before_the_heartbeat_of_its_member_is_stale() -> None:
     """The expired timer stands in the queue already when the heartbeat arrives."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -48,7 +48,7 @@ async def test_a_timer_that_fired_before_its_member_spoke_is_out_of_date() -> No
         assert "a" in [member.member_id for member in (await look(coordinator)).members]
 
 
-async def test_a_coordinator_that_stood_still_expels_nobody_for_it() -> None:
+async def test_suspended_coordinator_removes_no_member() -> None:
     """F14, F15, D5: all its timers are due at once when it wakes, and what the members said is still unread."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
@@ -63,7 +63,7 @@ async def test_a_coordinator_that_stood_still_expels_nobody_for_it() -> None:
         assert (await look(coordinator)).members == (), "then it counts as ever"
 
 
-async def test_a_late_copy_in_a_refused_turn_is_still_late() -> None:
+async def test_late_copy_in_a_rejected_turn_is_still_stale() -> None:
     """F2: the turn is decided again without its offender; the copy must not be taken for a join then."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -80,7 +80,7 @@ async def test_a_late_copy_in_a_refused_turn_is_still_late() -> None:
         assert again.error_code == 0
 
 
-async def test_two_parked_heartbeats_in_a_refused_turn_are_both_answered() -> None:
+async def test_two_parked_heartbeats_in_a_rejected_turn_are_both_answered() -> None:
     """L7: the second takes the place of the first, also where the turn is decided again."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -95,7 +95,7 @@ async def test_two_parked_heartbeats_in_a_refused_turn_are_both_answered() -> No
         assert not unanswered
 
 
-async def test_a_worker_is_not_blamed_for_a_batch_it_did_not_write() -> None:
+async def test_worker_gets_no_error_for_a_batch_it_did_not_write() -> None:
     """A heartbeat can end a rebalance whose record the log will not have: its sender is told to ask again."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -105,7 +105,7 @@ async def test_a_worker_is_not_blamed_for_a_batch_it_did_not_write() -> None:
         assert (await ask(coordinator, beat("a"))).error_code == 0
 
 
-async def test_the_explanation_of_a_rebalance_stays_small() -> None:
+async def test_explanation_of_a_rebalance_has_bounded_size() -> None:
     """A hundred thousand moves must fit into a record, and a hundred such records into an answer."""
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch

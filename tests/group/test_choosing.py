@@ -40,14 +40,14 @@ def ranges(**versions: tuple[int, int]) -> list[MemberRecord]:
         pytest.param({}, None, id="nobody is there"),
     ],
 )
-def test_the_assignor_that_all_list_and_most_prefer(listed: dict[str, list[str]], chosen: str | None) -> None:
+def test_assignor_that_all_members_list_and_most_prefer(listed: dict[str, list[str]], chosen: str | None) -> None:
     """PD-06: the one all members list; among several the one most members put first."""
     members = [member(member_id, *(info(name) for name in some)) for member_id, some in listed.items()]
     assert select_assignor(members) == chosen
     assert select_assignor(list(reversed(members))) == chosen
 
 
-def test_an_assignor_whose_versions_do_not_overlap_is_passed_over() -> None:
+def test_assignor_without_a_common_version_is_not_chosen() -> None:
     """Preferred by both, usable by neither."""
     members = [member("A", info("x", 1, 2), info("y", 0, 1)), member("B", info("x", 3, 4), info("y", 1, 5))]
     assert select_assignor(members) == "y"
@@ -79,12 +79,12 @@ def test_an_assignor_whose_versions_do_not_overlap_is_passed_over() -> None:
         ),
     ],
 )
-def test_cn_01_who_can_compute(members: list[MemberRecord], able: list[str]) -> None:
+def test_cn_01_members_that_are_able_to_compute(members: list[MemberRecord], able: list[str]) -> None:
     """Source, "Worker Selection": "must select a worker which is able to handle all the supported versions"."""
     assert members_able_to_compute(members, "a", {member.member_id for member in members}) == able
 
 
-def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each() -> None:
+def test_cn_01_member_with_the_widest_version_range_computes() -> None:
     """CN-01 in a group; an install that hands B a version it cannot read is refused."""
     scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
     for member_id, low, high in (("B", 3, 4), ("C", 2, 4), ("A", 1, 5)):
@@ -114,7 +114,7 @@ def test_cn_01_the_member_with_the_widest_range_is_asked_and_versions_fit_each()
     assert scene.group.target("B").version == 4
 
 
-def test_cn_02_a_member_that_lists_none_does_not_let_two_in_that_cannot_work_together() -> None:
+def test_cn_02_member_that_lists_no_assignor_does_not_admit_two_incompatible_ones() -> None:
     """They would be left alone with each other when it goes, and its leaving, or its death, could not be handled."""
     scene = Scene(settings=settings())
     scene.join("A", info("x"))
@@ -125,7 +125,7 @@ def test_cn_02_a_member_that_lists_none_does_not_let_two_in_that_cannot_work_tog
     assert list(scene.group.members) == ["A"]
 
 
-def test_somebody_lists_none_so_the_coordinator_computes() -> None:
+def test_coordinator_computes_if_a_member_lists_no_assignor() -> None:
     """PD-06: "or when a member lists none, the coordinator runs its own"."""
     scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
     scene.join("A", info("a"))
@@ -135,7 +135,7 @@ def test_somebody_lists_none_so_the_coordinator_computes() -> None:
     assert scene.group.computed_by == "coordinator"
 
 
-def test_whoever_computed_last_is_asked_again() -> None:
+def test_last_computing_member_is_chosen_again() -> None:
     """Its assignor is known to work; the choice is the same on every replay."""
     scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
     scene.join("B", info("a"))
@@ -151,7 +151,7 @@ def test_whoever_computed_last_is_asked_again() -> None:
 # ---- what makes a new target necessary
 
 
-def test_a_timeout_or_an_address_is_no_reason_to_rebalance() -> None:
+def test_changed_timeout_or_address_does_not_bump_the_group_epoch() -> None:
     """The record is written; the epoch stays."""
     scene = Scene.at_rest(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO}, rebalance_timeout_ms=7)
     scene.heartbeat("m1", 5, full=True)

@@ -61,14 +61,14 @@ def computing(scene: Scene) -> str:
 # ---- asking
 
 
-def test_a_member_that_joins_again_is_told_to_compute_again(pair: Scene) -> None:
+def test_member_that_rejoins_is_asked_to_compute_again(pair: Scene) -> None:
     """Its former process may have died with the question; nobody would compute before the timer else."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
     assert pair.join("A", A).error_code == ComputeAssignment.code
 
 
-def test_a_computation_that_is_over_is_not_begun_again_by_a_join(pair: Scene) -> None:
+def test_rejoin_does_not_repeat_a_finished_computation(pair: Scene) -> None:
     """L2: nobody is told anything new, so nothing is written of it."""
     assert pair.group.computation is not None
     assert pair.group.computation.prepared
@@ -76,7 +76,7 @@ def test_a_computation_that_is_over_is_not_begun_again_by_a_join(pair: Scene) ->
     assert not [record for record in pair.records if isinstance(record, ComputationRecord)]
 
 
-def test_the_question_is_complete(pair: Scene) -> None:
+def test_assignor_input_is_complete(pair: Scene) -> None:
     """Prepare: members with metadata and share of the target, connectors with their task counts; nothing else."""
     pair.update(added("bar"))
     prepared = pair.prepare("A", 3)
@@ -95,7 +95,7 @@ def test_the_question_is_complete(pair: Scene) -> None:
     assert pair.records == ()
 
 
-def test_the_places_of_a_share_are_ascending(fixed: FixedAssignor) -> None:
+def test_unit_indices_are_ascending(fixed: FixedAssignor) -> None:
     """Equal groups are equal bytes, whatever order a set of units has in this process."""
     has = {"A": foo(*range(-1, 40)), "B": frozenset[Unit]()}
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 40}, members=has)
@@ -103,7 +103,7 @@ def test_the_places_of_a_share_are_ascending(fixed: FixedAssignor) -> None:
     assert [member.unit_indices for member in fixed.asked[-1].members] == [tuple(range(1, 42)), ()]
 
 
-def test_nobody_is_chosen_while_the_target_is_current(pair: Scene) -> None:
+def test_no_member_is_chosen_while_the_target_is_current(pair: Scene) -> None:
     """CN-04: "not chosen" where there is nothing to compute, the last computer included."""
     assert pair.prepare("A", 3).error_code == UnknownMemberId.code
     assert pair.install("A", 3, 3, {"A": foo(-1, 0, 1)}).error_code == UnknownMemberId.code
@@ -129,7 +129,9 @@ def test_nobody_is_chosen_while_the_target_is_current(pair: Scene) -> None:
         pytest.param([], "foo is given to nobody (and 2 more)", id="nothing at all"),
     ],
 )
-def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tuple[str, Units]], violation: str) -> None:
+def test_cn_07_invalid_target_is_rejected_as_a_whole(
+    pair: Scene, shares: list[tuple[str, Units]], violation: str
+) -> None:
     """CN-07, S9, F21: INVALID_ASSIGNMENT with the first offence named; no part of it is stored.
 
     That it failed is stored: the next member must be asked, also after a change of coordinator.
@@ -146,7 +148,7 @@ def test_cn_07_an_illegal_target_is_refused_whole(pair: Scene, shares: list[tupl
     assert violation in describe(pair.group).assignor_error
 
 
-def test_cn_07_one_member_named_the_same_task_twice(pair: Scene) -> None:
+def test_cn_07_member_listed_with_one_task_twice(pair: Scene) -> None:
     """The wire's shape can say it, a set cannot."""
     pair.join("C", A)
     pair.prepare("A", 3)
@@ -156,7 +158,7 @@ def test_cn_07_one_member_named_the_same_task_twice(pair: Scene) -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 4])
-def test_cn_07_a_version_a_member_cannot_read(pair: Scene, version: int) -> None:
+def test_cn_07_version_outside_the_range_of_the_member(pair: Scene, version: int) -> None:
     """CN-01: "the version handed to each member is inside its range"."""
     pair.join("C", A)
     members = [InstalledMember(member_id="A", units=grouped(foo(-1, 0, 1)), version=version)]
@@ -178,7 +180,7 @@ def test_cn_07_a_version_a_member_cannot_read(pair: Scene, version: int) -> None
     ],
     ids=["other units", "other metadata", "other error"],
 )
-def test_s13_a_second_and_different_install_for_the_same_epoch_is_refused(
+def test_s13_different_install_for_the_same_epoch_is_rejected(
     pair: Scene, members: tuple[InstalledMember, ...]
 ) -> None:
     """S13: idempotent on retry with *equal* content only; a success would claim that something else was stored."""
@@ -186,7 +188,7 @@ def test_s13_a_second_and_different_install_for_the_same_epoch_is_refused(
     assert pair.group.target("A").units == foo(-1, 0)
 
 
-def test_metadata_of_the_assignor_reaches_its_member(pair: Scene) -> None:
+def test_assignor_metadata_reaches_its_member(pair: Scene) -> None:
     """A share that differs in metadata alone is a new share, and is shown in a full answer."""
     pair.join("C", A)
     pair.prepare("A", 3)
@@ -204,7 +206,7 @@ def test_metadata_of_the_assignor_reaches_its_member(pair: Scene) -> None:
 # ---- silence and failure
 
 
-def test_after_three_failures_the_coordinator_helps_itself(pair: Scene, fixed: FixedAssignor) -> None:
+def test_server_assignor_computes_after_three_failures(pair: Scene, fixed: FixedAssignor) -> None:
     """PD-06: each able member is asked once before any is asked twice; then ``group.remote.assignor``."""
     pair.join("C", A)
     asked = []
@@ -218,7 +220,7 @@ def test_after_three_failures_the_coordinator_helps_itself(pair: Scene, fixed: F
     assert "C did not install" in describe(pair.group).assignor_error
 
 
-def test_two_members_fail_and_are_asked_again_before_the_coordinator_helps(pair: Scene, fixed: FixedAssignor) -> None:
+def test_two_members_fail_and_are_asked_again_before_the_fallback(pair: Scene, fixed: FixedAssignor) -> None:
     """Failures are counted for the group, not for the member; a target assignment ends the count."""
     pair.update(added("bar"))
     fixed.shares = {"A": foo(-1, 0) | {Unit("bar")}, "B": foo(1)}
@@ -237,7 +239,7 @@ def test_two_members_fail_and_are_asked_again_before_the_coordinator_helps(pair:
     assert fixed.calls == 1
 
 
-def test_a_faulty_assignor_cannot_block_a_group_that_keeps_changing(pair: Scene, fixed: FixedAssignor) -> None:
+def test_failing_assignor_does_not_block_a_group_that_keeps_changing(pair: Scene, fixed: FixedAssignor) -> None:
     """Failures count on when the group epoch advances while an assignor runs (PD-06)."""
     fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
     for number in range(3):
@@ -250,7 +252,7 @@ def test_a_faulty_assignor_cannot_block_a_group_that_keeps_changing(pair: Scene,
     assert (fixed.calls, pair.group.target_epoch) == (1, pair.group.epoch)
 
 
-def test_the_chosen_member_leaves_or_dies(pair: Scene) -> None:
+def test_chosen_member_leaves_or_expires(pair: Scene) -> None:
     """F22: its install is refused, somebody else is asked."""
     pair.join("C", A)
     pair.prepare("A", 3)
@@ -261,7 +263,7 @@ def test_the_chosen_member_leaves_or_dies(pair: Scene) -> None:
     assert computing(pair) == "C"
 
 
-def test_a_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair: Scene) -> None:
+def test_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair: Scene) -> None:
     """KAFKA-8896 for the third kind of timer."""
     assert pair.expire(TimerKind.COMPUTE).records == ()
     pair.leave("A")
@@ -269,7 +271,7 @@ def test_a_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair
     assert pair.expire(TimerKind.COMPUTE).records == ()
 
 
-def test_a_computation_under_way_gets_its_timer_back_after_a_load(pair: Scene) -> None:
+def test_pending_computation_has_a_timer_again_after_a_load(pair: Scene) -> None:
     """L5: a target that is stale is always being seen to."""
     pair.join("C", A)
     assert compute(GROUP, pair.group, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
@@ -303,7 +305,7 @@ def test_compute_timer_holds_when_the_group_epoch_advances(pair: Scene) -> None:
     [PluginError("assignor fixed: ValueError: boom"), ValueError("boom"), ZeroDivisionError(), KeyError("boom")],
     ids=lambda error: type(error).__name__,
 )
-def test_hb_18_an_assignor_of_the_coordinator_that_raises(fixed: FixedAssignor, error: Exception) -> None:
+def test_hb_18_server_assignor_that_raises(fixed: FixedAssignor, error: Exception) -> None:
     """HB-18: the group epoch is not stuck. Kafka answers UNKNOWN_SERVER_ERROR to whoever happened to ask; here its
     heartbeat is answered, the old target stays, and the timer tries again (PD-06: "a bad plug-in cannot stop
     a group").
@@ -327,9 +329,7 @@ def test_hb_18_an_assignor_of_the_coordinator_that_raises(fixed: FixedAssignor, 
 
 
 @pytest.mark.parametrize("shares", [{"m1": foo(-1)}, {"m1": foo(-1, 0, 1), "m2": foo(1)}, {"m1": foo(-1, 0, 1, 2)}])
-def test_hb_18_an_assignor_of_the_coordinator_that_answers_nonsense(
-    fixed: FixedAssignor, shares: dict[str, Units]
-) -> None:
+def test_hb_18_server_assignor_with_an_invalid_result(fixed: FixedAssignor, shares: dict[str, Units]) -> None:
     """The coordinator's own assignor is not trusted either."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
     fixed.shares = shares
@@ -338,14 +338,14 @@ def test_hb_18_an_assignor_of_the_coordinator_that_answers_nonsense(
     assert "server-side assignor fixed" in describe(scene.group).assignor_error
 
 
-def test_no_assignor_at_all_is_said_and_not_crashed(fixed: FixedAssignor) -> None:
+def test_missing_server_assignor_is_reported(fixed: FixedAssignor) -> None:
     """A coordinator set up without a server-side assignor."""
     scene = Scene(settings=replace(settings(fixed), server_assignor=""))
     assert scene.join("m1").error_code == 0
     assert "group.remote.assignor" in describe(scene.group).assignor_error
 
 
-def test_server_assignors_that_members_ask_for(fixed: FixedAssignor) -> None:
+def test_server_assignors_requested_by_members(fixed: FixedAssignor) -> None:
     """The one all ask for; where they do not agree, the coordinator's."""
     scene = Scene.at_rest(settings(fixed), epoch=1, connectors={"foo": 1}, members={})
     fixed.shares = {"m1": foo(-1, 0)}
@@ -358,7 +358,7 @@ def test_server_assignors_that_members_ask_for(fixed: FixedAssignor) -> None:
 # ---- computing and reconciling at the same time
 
 
-def test_s14_a_member_asked_to_compute_is_not_fenced_for_a_revocation_it_has_done(pair: Scene) -> None:
+def test_s14_computing_member_is_not_fenced_for_an_acknowledged_revocation(pair: Scene) -> None:
     """S14: B has stopped foo-1 and says so in the very heartbeat that is to be answered COMPUTE_ASSIGNMENT.
 
     Were the acknowledgement left to a later heartbeat, a member whose plug-in is missing, and so never prepares,
@@ -381,7 +381,7 @@ def test_s14_a_member_asked_to_compute_is_not_fenced_for_a_revocation_it_has_don
     assert told(pair.heartbeat("C", pair.current("C").epoch, full=True, owned=UNASSIGNED)) == (4, ["foo-1"])
 
 
-def test_a_heartbeat_between_prepare_and_install_does_not_spoil_the_install(pair: Scene) -> None:
+def test_heartbeat_between_prepare_and_install_does_not_invalidate_the_install(pair: Scene) -> None:
     """They travel on connections of their own: the epoch may move in between."""
     pair.join("C", A)
     pair.prepare("A", 3)

@@ -56,7 +56,7 @@ def scene(fixed: FixedAssignor) -> Scene:
         ("bar", 1, False),
     ],
 )
-def test_a_change_names_the_version_it_was_made_for(
+def test_change_carries_the_version_it_applies_to(
     scene: Scene, fixed: FixedAssignor, connector: str, expected: int, good: bool
 ) -> None:
     """PD-07: compare-and-set; 0 is "does not exist yet", -1 any."""
@@ -70,7 +70,7 @@ def test_a_change_names_the_version_it_was_made_for(
     assert (connector in scene.group.connectors) == (connector == "foo" or good)
 
 
-def test_of_two_that_change_the_same_version_one_is_told(scene: Scene) -> None:
+def test_second_change_of_the_same_version_is_rejected(scene: Scene) -> None:
     """Two operators cannot overwrite each other unseen."""
     first = ConnectorChange(connector="foo", expected_version=1, config=entries({"v": "one"}))
     second = replace(first, config=entries({"v": "two"}))
@@ -81,7 +81,7 @@ def test_of_two_that_change_the_same_version_one_is_told(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("bad_one", [0, 1, 2])
-def test_all_changes_are_made_or_none(scene: Scene, bad_one: int) -> None:
+def test_all_changes_are_applied_or_none(scene: Scene, bad_one: int) -> None:
     """The row of the offender carries the error; nothing of the rest is done."""
     changes = [added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True)]
     changes[bad_one] = replace(changes[bad_one], expected_version=7)
@@ -92,7 +92,7 @@ def test_all_changes_are_made_or_none(scene: Scene, bad_one: int) -> None:
     assert scene.group.epoch == 20
 
 
-def test_several_changes_are_one_epoch_and_one_explanation(scene: Scene, fixed: FixedAssignor) -> None:
+def test_several_changes_share_one_epoch_and_one_explanation(scene: Scene, fixed: FixedAssignor) -> None:
     """Causes 5 and 6 of the source; PD-01: they share one recomputation."""
     fixed.shares = {"A": tasks(bar=[-1]), "B": tasks(baz=[-1])}
     response = scene.update(added("bar"), added("baz"), ConnectorChange(connector="foo", delete=True))
@@ -143,7 +143,7 @@ def test_a_task_list_is_the_owners_word(scene: Scene, fixed: FixedAssignor) -> N
     assert len(scene.group.connectors["foo"].tasks) == 4
 
 
-def test_a_former_owner_cannot_write_a_task_list(scene: Scene, fixed: FixedAssignor) -> None:
+def test_former_owner_cannot_write_a_task_list(scene: Scene, fixed: FixedAssignor) -> None:
     """While it is stopping the connector, and after; the new owner can, with its own grant."""
     fixed.shares = {"A": foo(0), "B": foo(-1, 1, 2)}
     scene.join("C")

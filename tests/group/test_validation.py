@@ -164,7 +164,7 @@ BAD_ASSIGNORS: list[tuple[AssignorInfo, str]] = [
 
 @pytest.mark.parametrize("request_", [HEARTBEAT, JOIN], ids=["stay", "join"])
 @pytest.mark.parametrize(("bad", "field"), BAD_ASSIGNORS, ids=lambda value: repr(value)[:60])
-def test_cn_17_a_client_assignor(scene: Scene, request_: HeartbeatRequest, bad: AssignorInfo, field: str) -> None:
+def test_cn_17_client_assignor(scene: Scene, request_: HeartbeatRequest, bad: AssignorInfo, field: str) -> None:
     """CN-17. "Assignor.Name must be non-empty." "Assignor.MinimumVersion must be >= -1." "Assignor.MaximumVersion must
     be >= 0 and >= Assignor.MinimumVersion." "Assignor.Version must be in the >= Assignor.MinimumVersion and <=
     Assignor.MaximumVersion."
@@ -183,12 +183,12 @@ def test_cn_17_a_client_assignor(scene: Scene, request_: HeartbeatRequest, bad: 
     ],
     ids=repr,
 )
-def test_client_assignors_at_the_limits_are_taken(scene: Scene, good: AssignorInfo) -> None:
+def test_client_assignors_at_the_limits_are_accepted(scene: Scene, good: AssignorInfo) -> None:
     """The same sentences from their other side."""
     taken(scene, replace(JOIN, client_assignors=(good,)))
 
 
-def test_an_assignor_listed_twice(scene: Scene) -> None:
+def test_assignor_listed_twice(scene: Scene) -> None:
     """A list of preferences names each once."""
     refused(
         scene, replace(JOIN, client_assignors=(info("a"), info("a", high=2))), "ClientAssignors", "each assignor once"
@@ -210,7 +210,7 @@ def test_server_assignor_is_a_name(scene: Scene, name: str) -> None:
 
 
 @pytest.mark.parametrize("owned", [None, (ConnectorTasks(connector="foo", tasks=(0,)),)], ids=["null", "something"])
-def test_owned_of_a_join(scene: Scene, owned: tuple[ConnectorTasks, ...] | None) -> None:
+def test_owned_units_of_a_join(scene: Scene, owned: tuple[ConnectorTasks, ...] | None) -> None:
     """RV-06, PD-04: epoch 0 means "I run nothing"."""
     refused(scene, replace(JOIN, owned=owned), "ConnectorsAndTasks", "empty list")
 
@@ -227,7 +227,7 @@ BAD_REPORTS = [
 
 
 @pytest.mark.parametrize("owned", BAD_REPORTS, ids=repr)
-def test_owned_units_are_named_once_and_for_real(scene: Scene, owned: tuple[ConnectorTasks, ...]) -> None:
+def test_owned_units_are_unique_and_valid(scene: Scene, owned: tuple[ConnectorTasks, ...]) -> None:
     """Bad input 12: duplicates and numbers that cannot be a task's."""
     refused(scene, replace(HEARTBEAT, owned=owned), "ConnectorsAndTasks")
 
@@ -239,7 +239,7 @@ def test_max_wait_ms(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("state", [0, 3, -1, 127])
-def test_a_status_is_running_or_failed(scene: Scene, state: int) -> None:
+def test_status_is_running_or_failed(scene: Scene, state: int) -> None:
     """Tagged Statuses: the whole heartbeat is turned down, with nothing of it kept."""
     statuses = (
         TaskStatus(connector="foo", task=0, owner_epoch=5, state=1),
@@ -248,7 +248,7 @@ def test_a_status_is_running_or_failed(scene: Scene, state: int) -> None:
     refused(scene, replace(HEARTBEAT, statuses=statuses), "Statuses.State", str(state))
 
 
-def test_a_turned_down_update_of_a_member_leaves_what_it_said_before(scene: Scene) -> None:
+def test_rejected_update_of_a_member_leaves_its_state_unchanged(scene: Scene) -> None:
     """Good and bad fields in one heartbeat: none is taken."""
     before = scene.group.members["m1"]
     refused(scene, replace(HEARTBEAT, rebalance_timeout_ms=77, client_assignors=(info(""),)), "Assignor.Name")
@@ -306,14 +306,14 @@ def test_changes_of_connectors(what: str) -> None:
     refused(scene, make(), words)
 
 
-def test_connectors_that_are_stopped_count_against_the_limit_too() -> None:
+def test_stopped_connectors_count_against_the_limit() -> None:
     """They may be resumed, and nothing could refuse that."""
     scene = Scene.at_rest(settings(max_units=4), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
     scene.update(ConnectorChange(connector="foo", target_state=TargetState.STOPPED))
     refused(scene, replace(UPDATE, changes=tuple(map(added_connector, range(3)))), "got 5 connectors and tasks")
 
 
-def test_a_refusal_never_repeats_control_characters_or_novels(scene: Scene) -> None:
+def test_error_message_is_escaped_and_truncated(scene: Scene) -> None:
     """Bad input, the rule: received value cut to 80 characters, control characters escaped, one line."""
     evil = "\x1b[31mred\x07\r\n" + "y" * 10_000
     refused(scene, replace(HEARTBEAT, group_id=evil))
@@ -323,7 +323,7 @@ def test_a_refusal_never_repeats_control_characters_or_novels(scene: Scene) -> N
     refused(scene, replace(UPDATE, changes=(ConnectorChange(connector=evil, target_state=1),)))
 
 
-def test_a_heartbeat_that_obeys_all_rules_is_answered(scene: Scene) -> None:
+def test_valid_heartbeat_is_answered(scene: Scene) -> None:
     """The negative tests above would also pass if everything were refused."""
     response = scene.act(HEARTBEAT).response
     assert isinstance(response, HeartbeatResponse)
@@ -337,7 +337,7 @@ def test_a_heartbeat_that_obeys_all_rules_is_answered(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("group_id", BAD_NAMES)
-def test_describe_and_delete_answer_a_bad_group_id_with_invalid_group_id(group_id: str) -> None:
+def test_describe_and_delete_reject_a_bad_group_id_with_invalid_group_id(group_id: str) -> None:
     """RV-01: "Describe/JoinGroup paths say INVALID_GROUP_ID"."""
     for request in (DescribeRequest(group_ids=(group_id,)), DeleteRequest(group_ids=(group_id,))):
         response = handle(Group(group_id), request, 0, settings()).response

@@ -53,7 +53,7 @@ def failed(cluster: LocalGroup, pipe: Pipe, *parts: str) -> str:
     return message
 
 
-def test_an_unknown_connector_class_names_those_there_are(
+def test_unknown_connector_class_lists_the_available_ones(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     feeder = scene.feed()
@@ -71,7 +71,7 @@ def test_an_unknown_connector_class_names_those_there_are(
     scene.finish()
 
 
-def test_a_setting_that_is_not_allowed_is_named(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
+def test_invalid_setting_is_named(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
     scene.feed().write(100)
     pipe = scene.pipe("parquet")
     cluster.put(pipe.name, {**pipe.config, "source.pth": "x"})
@@ -84,7 +84,7 @@ def test_a_setting_that_is_not_allowed_is_named(cluster: LocalGroup, scene: Scen
     scene.finish()
 
 
-def test_a_missing_directory_may_be_made_later(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
+def test_missing_directory_may_be_created_later(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
     pipe = scene.pipe("sqlite")
     cluster.put(pipe.name, pipe.config)
     failed(cluster, pipe, f"{scene.root}/source: does not exist; allowed: source.path names a directory")
@@ -93,9 +93,7 @@ def test_a_missing_directory_may_be_made_later(cluster: LocalGroup, scene: Scena
     scene.finish()
 
 
-def test_a_file_that_cannot_be_read_stops_its_task_alone(
-    cluster: LocalGroup, scene: Scenario, background: Background
-) -> None:
+def test_unreadable_file_stops_only_its_task(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
     """The other task reads on; the one that failed goes on with everything once the file can be read."""
     feeder = scene.feed()
     pipe = scene.pipe("parquet")
@@ -116,7 +114,7 @@ def test_a_file_that_cannot_be_read_stops_its_task_alone(
     scene.finish()
 
 
-def test_a_bad_json_line_stops_its_task_until_it_is_mended_in_place(
+def test_invalid_json_line_stops_its_task_until_it_is_corrected(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     """Nothing of the batch with the line is in; after the mending all of it is. Other tasks go on meanwhile."""
@@ -142,7 +140,7 @@ def test_a_bad_json_line_stops_its_task_until_it_is_mended_in_place(
 
 
 @pytest.mark.parametrize("sink", ["sqlite", "parquet"])
-def test_a_locked_sink_is_waited_for_said_and_written_when_it_is_free(
+def test_write_to_a_locked_sink_is_retried_until_it_is_free(
     cluster: LocalGroup, scene: Scenario, background: Background, sink: str
 ) -> None:
     """F34: somebody else keeps the sink's write lock for longer than ``sink.busy.timeout.ms``."""
@@ -202,7 +200,7 @@ def small_disk(cluster: LocalGroup, tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 @pytest.mark.parametrize("sink", ["sqlite", "parquet"])
-def test_a_full_sink_is_said_and_written_when_there_is_room(
+def test_write_to_a_full_sink_is_retried_until_there_is_space(
     cluster: LocalGroup, small_disk: SmallDisk, scene: Scenario, background: Background, sink: str
 ) -> None:
     """F10, F34: nothing of the batch that did not fit is in, and all of it later."""
@@ -233,7 +231,7 @@ NONSENSE = {
 }
 
 
-def test_nonsense_on_the_coordinators_port_harms_nobody(
+def test_garbage_on_the_coordinator_port_has_no_effect(
     cluster: LocalGroup, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wire 1, 4, 10: the group works on, with the same members; the log says it without a traceback."""
@@ -257,7 +255,7 @@ def test_nonsense_on_the_coordinators_port_harms_nobody(
     assert not any("\n" in record.getMessage() or record.exc_info for record in caplog.records), caplog.text
 
 
-def test_a_worker_with_a_bad_setting_does_not_start(cluster: LocalGroup) -> None:
+def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> None:
     """Beside the group: it is refused before it joins, in one line."""
     refused = run_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
     assert (refused.code, refused.out) == (2, "")
@@ -265,7 +263,7 @@ def test_a_worker_with_a_bad_setting_does_not_start(cluster: LocalGroup) -> None
     assert cluster.members() == set(cluster.alive())
 
 
-def test_a_worker_whose_java_is_killed_goes_on_with_a_new_one(
+def test_worker_whose_java_is_killed_starts_a_new_one(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
     """The out-of-memory killer takes Java and leaves the worker."""

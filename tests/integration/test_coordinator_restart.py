@@ -83,7 +83,7 @@ class Idlers:
         return [rest for _, word, rest in lines if word == what]
 
 
-def test_workers_keep_their_tasks_while_the_coordinator_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_workers_keep_their_tasks_through_a_coordinator_restart(tmp_path: Path) -> None:
     """No task stops, no epoch comes twice, and the group goes on as if nothing had been."""
     group = Idlers(tmp_path)
     with group.coordinator() as first:
@@ -129,7 +129,7 @@ def test_workers_keep_their_tasks_while_the_coordinator_is_killed_and_started_ag
                 assert second.ended() == 0, second.story()
 
 
-def test_a_worker_that_died_while_nobody_coordinated_is_followed_by_one_of_its_name(tmp_path: Path) -> None:
+def test_worker_restarted_while_the_coordinator_is_down_gets_its_tasks(tmp_path: Path) -> None:
     """The new one gets the old one's tasks without waiting for a session timeout, and the other one is left alone."""
     group = Idlers(tmp_path)
     with group.coordinator() as first:

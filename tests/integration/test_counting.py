@@ -22,7 +22,7 @@ def sink(path: Path, table: str, rows: list[tuple[object, ...]]) -> None:
         connection.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
 
 
-def test_a_row_that_is_lost_doubled_or_changed_is_counted(tmp_path: Path) -> None:
+def test_lost_duplicate_and_changed_rows_are_counted(tmp_path: Path) -> None:
     pipe = Pipe("p", tmp_path, tmp_path, "sqlite")
     good: list[tuple[object, ...]] = [row(number) for number in range(ROWS)]
     with pytest.raises(AssertionError, match="100 of 100 rows lost"):
@@ -41,7 +41,7 @@ def test_a_row_that_is_lost_doubled_or_changed_is_counted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_what_the_feeder_says_it_has_written_is_in_the_files(tmp_path: Path, form: str) -> None:
+def test_feeder_counts_the_rows_in_its_files(tmp_path: Path, form: str) -> None:
     """From its own thread and from the test's, in whole lines, every id once."""
     feeder = Feeder(tmp_path / "in", form=form)
     feeder.write(60)
@@ -54,7 +54,7 @@ def test_what_the_feeder_says_it_has_written_is_in_the_files(tmp_path: Path, for
     )
 
 
-def test_the_demo_fails_when_a_row_is_lost_or_doubled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_fails_when_a_row_is_lost_or_duplicated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``make demo`` itself runs all of it; here is only the verdict."""
     path = Path(__file__).parents[2] / "examples" / "demo.py"
     spec = importlib.util.spec_from_file_location("demo", path)

@@ -24,7 +24,7 @@ SEED = int(os.environ.get("CONNECTGROUP_SEED", "1"))
 WITNESSED = {"connector.class": "witnessed-pipeline", "sink.busy.timeout.ms": "60000"}
 
 
-def test_a_worker_that_wakes_after_its_successor_took_over_is_refused(cluster: LocalGroup, scene: Scenario) -> None:
+def test_zombie_worker_is_fenced_when_it_resumes(cluster: LocalGroup, scene: Scenario) -> None:
     """F15, X1: it is stopped at the door of the sink with a batch in hand, and writes it when it wakes."""
     zombie, _ = cluster.have_workers(2)
     scene.run(settings=WITNESSED)
@@ -62,7 +62,7 @@ def test_a_worker_that_wakes_after_its_successor_took_over_is_refused(cluster: L
     scene.finish()
 
 
-def test_a_worker_that_is_added_takes_over_tasks(cluster: LocalGroup, scene: Scenario) -> None:
+def test_added_worker_takes_over_tasks(cluster: LocalGroup, scene: Scenario) -> None:
     """Tasks move to it while rows flow."""
     cluster.have_workers(2)
     scene.run(tasks=3)
@@ -73,7 +73,7 @@ def test_a_worker_that_is_added_takes_over_tasks(cluster: LocalGroup, scene: Sce
     scene.finish()
 
 
-def test_a_worker_killed_in_the_middle_of_a_commit_is_succeeded(cluster: LocalGroup, scene: Scenario) -> None:
+def test_worker_killed_during_a_commit_is_succeeded(cluster: LocalGroup, scene: Scenario) -> None:
     """F16, L3: SIGKILL with a batch at the door of the sink; the Java process and all helpers go with it."""
     victim = cluster.have_workers(3)[-1]
     scene.run(tasks=3, settings=WITNESSED)
@@ -94,7 +94,7 @@ def test_a_worker_killed_in_the_middle_of_a_commit_is_succeeded(cluster: LocalGr
     scene.finish()
 
 
-def test_more_tasks_share_the_files_anew(cluster: LocalGroup, scene: Scenario) -> None:
+def test_changed_tasks_max_redistributes_the_files(cluster: LocalGroup, scene: Scenario) -> None:
     """tasks.max from 2 to 3 and back to 1: files move between tasks, some of them half read."""
     cluster.have_workers(2)
     scene.run(tasks=2)
@@ -110,7 +110,7 @@ def test_more_tasks_share_the_files_anew(cluster: LocalGroup, scene: Scenario) -
     scene.finish()
 
 
-def test_a_worker_that_is_told_to_stop_hands_its_tasks_over(cluster: LocalGroup, scene: Scenario) -> None:
+def test_worker_stopped_by_sigterm_hands_over_its_tasks(cluster: LocalGroup, scene: Scenario) -> None:
     """SIGTERM: it stops its queries, leaves the group and ends with exit code 0."""
     victim = cluster.have_workers(2)[-1]
     scene.run()
@@ -128,7 +128,7 @@ def test_a_worker_that_is_told_to_stop_hands_its_tasks_over(cluster: LocalGroup,
 
 
 @pytest.mark.timeout(200 + 100 * ROUNDS)
-def test_no_row_is_lost_or_doubled_over_many_rounds(cluster: LocalGroup, scene: Scenario) -> None:
+def test_no_row_is_lost_or_duplicated_over_many_rounds(cluster: LocalGroup, scene: Scenario) -> None:
     """The gate of real processes: kills, pauses and stops by turns, at moments nobody chose, on one flow of rows.
 
     ``CONNECTGROUP_ROUNDS`` sets how many (9, with the three scenes above 12), ``CONNECTGROUP_SEED`` who is struck.

@@ -57,7 +57,7 @@ class Talks(Spread):
         self.world.note("? on_assignment")
 
 
-async def test_no_code_of_a_connector_an_assignor_or_a_listener_runs_in_the_loop(tmp_path: Path) -> None:
+async def test_plug_in_code_never_runs_in_the_event_loop(tmp_path: Path) -> None:
     """KAFKA-10792: a source task that was slow to stop blocked the herder's thread. KAFKA-17871: so did a flush that
     hung. KAFKA-15238: so did the set-up of a sink task. Here the loop calls nothing of anybody else's: each of those
     calls is made in a thread of its own, so that none can hold up a heartbeat.
@@ -88,7 +88,7 @@ async def test_no_code_of_a_connector_an_assignor_or_a_listener_runs_in_the_loop
 # KAFKA-10426, KAFKA-16051
 
 
-async def test_callbacks_may_ask_the_group_and_change_it_while_it_waits_for_them(tmp_path: Path) -> None:
+async def test_callbacks_may_call_the_coordinator_while_it_waits_for_them(tmp_path: Path) -> None:
     """KAFKA-10426, KAFKA-16051: the herder held a lock while it waited for a store that waited for the herder. Here no
     lock is held over anybody's code: listeners and tasks ask the coordinator, and an operator's change is made out of
     the very callback for which the group waits.
@@ -141,7 +141,7 @@ class OneAtATime(World):
         super().ended(member_id, unit)
 
 
-async def test_a_connector_that_starts_again_does_not_start_its_tasks_again(tmp_path: Path) -> None:
+async def test_restarted_connector_does_not_restart_its_tasks(tmp_path: Path) -> None:
     """KAFKA-13719: restarting a connector started its tasks where they were not assigned as well; here a connector that
     fails and starts again hands in the list of tasks that is there already, and nothing is started or stopped for it.
     """
@@ -168,7 +168,7 @@ async def test_a_connector_that_starts_again_does_not_start_its_tasks_again(tmp_
         assert (await world.describe()).group_epoch == epoch
 
 
-async def test_paused_and_resumed_again_and_again_each_task_runs_once(tmp_path: Path) -> None:
+async def test_each_task_runs_once_through_repeated_pause_and_resume(tmp_path: Path) -> None:
     """KAFKA-13719: the same for what an operator can do here, with stops that take their time."""
     world = OneAtATime(tmp_path)
     world.runs = Counter()
@@ -188,7 +188,7 @@ async def test_paused_and_resumed_again_and_again_each_task_runs_once(tmp_path: 
             assert world.count(f" start c-{number}") - world.count(f" stop c-{number}") == 1
 
 
-async def test_a_list_of_tasks_that_comes_late_is_not_one_of_the_new_configuration(tmp_path: Path) -> None:
+async def test_late_task_list_is_not_applied_to_a_new_configuration(tmp_path: Path) -> None:
     """KAFKA-13719: a list belongs to the grant it was made under: one that is finished after its connector was given
     another configuration is refused, and no task of it is started.
     """
@@ -213,7 +213,7 @@ async def test_a_list_of_tasks_that_comes_late_is_not_one_of_the_new_configurati
 # KAFKA-15059
 
 
-async def test_a_task_can_fence_off_its_former_self_whatever_the_group_is_at(tmp_path: Path) -> None:
+async def test_task_can_fence_its_predecessor_during_a_rebalance(tmp_path: Path) -> None:
     """KAFKA-15059: zombie fencing was refused while a rebalance was pending, and the tasks failed for good; here it is
     the sink that fences, so a task starts again in the middle of a rebalance that will not end.
     """
@@ -248,7 +248,7 @@ async def test_a_task_can_fence_off_its_former_self_whatever_the_group_is_at(tmp
     store.close()
 
 
-async def test_a_list_of_tasks_is_taken_while_a_rebalance_is_under_way(tmp_path: Path) -> None:
+async def test_task_list_is_accepted_during_a_rebalance(tmp_path: Path) -> None:
     """KAFKA-15059: what a connector's owner has to say does not wait for others to stop what they are to stop."""
     async with World(tmp_path) as world:
         await world.add("c", 4)
@@ -271,7 +271,7 @@ async def test_a_list_of_tasks_is_taken_while_a_rebalance_is_under_way(tmp_path:
 # KAFKA-9849
 
 
-async def test_a_worker_whose_coordinator_can_say_nothing_of_the_group_stops_before_its_session_ends(
+async def test_worker_without_responses_stops_before_its_session_ends(
     tmp_path: Path,
 ) -> None:
     """KAFKA-9849, WC-04: a worker that could not read the config log kept its tasks past their reassignment; here

@@ -54,7 +54,7 @@ async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatRespo
 # KAFKA-19760
 
 
-async def test_a_configuration_that_compresses_well_is_refused_for_its_plain_size_and_nobody_else_is() -> None:
+async def test_configuration_is_rejected_for_its_uncompressed_size() -> None:
     """KAFKA-19760: batches were filled by an estimate of what compression would save, and unknown errors went to all
     who shared one that came out too large; here plain bytes count, and only the author of what is too large is told.
     """
@@ -83,7 +83,7 @@ class TakesATenth(MemoryLog):
         await super().append(records)
 
 
-async def test_nobody_waits_for_company() -> None:
+async def test_request_does_not_wait_for_further_requests_of_a_batch() -> None:
     """MINOR #20739: a comparison the wrong way round let a batch linger when it was due; here a request waits for the
     append that is under way and for its own, whoever else comes, and not a moment longer.
     """
@@ -114,7 +114,7 @@ async def test_nobody_waits_for_company() -> None:
 
 @pytest.mark.parametrize("fault", ["before", "after"])
 @pytest.mark.parametrize("turn", ["the same turn", "the next turn"])
-async def test_nothing_is_built_on_a_word_that_is_not_safe_yet(turn: str, fault: Fault) -> None:
+async def test_no_decision_is_based_on_a_write_that_is_not_durable(turn: str, fault: Fault) -> None:
     """KAFKA-17507: a transaction's end was answered before it was in, and the next one hit what it had left; here a
     unit whose release is not durable yet is promised to nobody, and where the write fails it has never been let go
     of.
@@ -150,7 +150,7 @@ async def test_nothing_is_built_on_a_word_that_is_not_safe_yet(turn: str, fault:
         assert len(got) == (0 if fault == "before" else 2), "it is let go of exactly where the log says so"
 
 
-async def test_a_write_of_a_former_coordinator_that_comes_late_changes_nothing() -> None:
+async def test_late_write_of_a_former_coordinator_changes_nothing() -> None:
     """Jepsen Bufstream K-txn: a commit that had been on its way for long hit a later transaction; here what a
     coordinator sent before it was succeeded is refused when it arrives, and so are all it has still to say.
     """
@@ -195,7 +195,7 @@ async def delete(coordinator: Coordinator) -> int:
 
 @pytest.mark.parametrize("fault", [None, "before", "after"])
 @pytest.mark.parametrize("first", ["the join", "the deletion"])
-async def test_a_group_is_not_deleted_under_somebody_who_is_just_coming_in(first: str, fault: Fault | None) -> None:
+async def test_group_is_not_deleted_while_a_member_joins(first: str, fault: Fault | None) -> None:
     """KAFKA-19163: a group was deleted while something of it was still pending; here a deletion is decided behind what
     came before it, safe or not yet: a group that somebody is joining stays, and one that is deleted first is made anew,
     as a later one; where the write fails, memory is what the log has.
@@ -236,7 +236,7 @@ async def test_a_group_is_not_deleted_under_somebody_who_is_just_coming_in(first
             assert served(coordinator, GROUP).created_ms > made_ms
 
 
-async def test_a_group_with_work_that_waits_for_a_lost_worker_goes_with_all_its_timers() -> None:
+async def test_deleted_group_with_delayed_units_leaves_no_timer() -> None:
     """KAFKA-19163: what waits in a group that is deleted is forgotten with it; no timer of it comes later."""
     log = FaultyLog()
     async with serving(log, settings(scheduled_delay_ms=60_000)) as coordinator:

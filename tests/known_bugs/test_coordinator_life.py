@@ -56,7 +56,7 @@ class FailsToClose(MemoryLog):
         raise LogError("the disk went away")
 
 
-async def test_a_coordinator_whose_log_fails_to_close_still_answers_everybody() -> None:
+async def test_coordinator_whose_log_fails_to_close_answers_every_request() -> None:
     """KAFKA-19064: an exception while unloading left requests without an answer; here everybody is answered and no
     timer is left, and then the error is told to whoever closes.
     """
@@ -72,7 +72,7 @@ async def test_a_coordinator_whose_log_fails_to_close_still_answers_everybody() 
     await coordinator.close()
 
 
-async def test_a_server_whose_log_fails_to_close_lets_go_of_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_whose_log_fails_to_close_releases_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-19064: whatever fails on the way, what comes behind it is unloaded too."""
     monkeypatch.setattr("connectgroup.coordinator.server.log_from_url", lambda url: FailsToClose())
     server = CoordinatorServer(CoordinatorConfig(port=0))
@@ -96,7 +96,7 @@ class UnreadableOnce(SqliteLog):
 # KAFKA-19394
 
 
-async def test_a_coordinator_that_cannot_start_holds_nothing_and_can_be_closed_or_started_again(tmp_path: Path) -> None:
+async def test_coordinator_that_fails_to_start_holds_no_resource(tmp_path: Path) -> None:
     """KAFKA-19394: what failed in the middle of its start could not be closed; here a start that fails lets go of the
     log it had taken, so that anybody may take it, this one included.
     """
@@ -116,7 +116,7 @@ async def test_a_coordinator_that_cannot_start_holds_nothing_and_can_be_closed_o
     await asyncio.wait_for(never.close(), 5)
 
 
-async def test_a_server_whose_port_is_taken_lets_go_of_its_log(tmp_path: Path) -> None:
+async def test_server_whose_port_is_in_use_closes_its_log(tmp_path: Path) -> None:
     """KAFKA-19394: the log was taken first; it is free again once the start has failed."""
     first = CoordinatorServer(CoordinatorConfig(port=0))
     await first.start()
@@ -156,9 +156,7 @@ class OfOneThread(dict[Any, Any]):
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_after_whatever_came_and_went_the_timers_are_those_a_new_coordinator_would_set(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_timers_are_those_that_a_new_coordinator_would_set(tmp_path: Path, seed: int) -> None:
     """MINOR #21376: the map of timers was changed by several threads; here by one, with the log in a thread of its own,
     and after any run of joins, leaves, revocations and silence there is a timer for each thing that waits.
     """

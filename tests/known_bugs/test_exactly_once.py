@@ -99,7 +99,7 @@ class LosesAnswers(OffsetStore):
 
 @pytest.mark.parametrize("again", ["by the same owner", "by the next"])
 @pytest.mark.parametrize("lost", ["before it was in", "after it was in"])
-def test_a_commit_whose_outcome_is_not_known_is_looked_up_and_not_sent_blindly(
+def test_commit_of_unknown_outcome_is_looked_up_before_a_retry(
     open_store: Callable[..., OffsetStore], lost: str, again: str
 ) -> None:
     """Jepsen Bufstream K-txn: a commit nobody knew the outcome of was sent again and lost writes; here whoever goes on
@@ -126,7 +126,7 @@ def test_a_commit_whose_outcome_is_not_known_is_looked_up_and_not_sent_blindly(
     in_order_and_once(store)
 
 
-def test_a_commit_that_was_on_its_way_for_long_hits_nothing_of_the_successor(
+def test_delayed_commit_does_not_affect_the_successor(
     open_store: Callable[..., OffsetStore],
 ) -> None:
     """Jepsen Bufstream K-txn: a delayed commit took effect in the midst of a later transaction; here one transaction
@@ -163,7 +163,7 @@ def test_a_commit_that_was_on_its_way_for_long_hits_nothing_of_the_successor(
 # KAFKA-13469, KAFKA-12226
 
 
-def test_no_batch_is_let_in_past_one_that_is_not(open_store: Callable[..., OffsetStore]) -> None:
+def test_batch_is_not_committed_past_one_that_failed(open_store: Callable[..., OffsetStore]) -> None:
     """KAFKA-13469: offsets were committed at the end of a task before all that was in flight had been acknowledged.
     KAFKA-12226: one record that was not blocked the commits of all others. Here a slice stands exactly behind what is
     in: a later batch is refused while an earlier one is missing, and other slices go on meanwhile.
@@ -193,7 +193,7 @@ def test_no_batch_is_let_in_past_one_that_is_not(open_store: Callable[..., Offse
 # KAFKA-13472, KAFKA-13927
 
 
-def test_each_slice_keeps_its_own_place_while_others_move_between_tasks(open_store: Callable[..., OffsetStore]) -> None:
+def test_each_slice_keeps_its_position_while_others_move(open_store: Callable[..., OffsetStore]) -> None:
     """KAFKA-13472: after a part of the partitions was revoked, the map of offsets of the rest was overwritten.
     KAFKA-13927: after a retry the wrong ones were rewound. Here each slice has a row of its own: whatever moves, fails
     or comes again, the others stand where they stood.
@@ -251,7 +251,7 @@ def test_each_slice_keeps_its_own_place_while_others_move_between_tasks(open_sto
     ],
     ids=["backwards", "twice", "too far", "no text", "before the beginning"],
 )
-def test_offsets_that_cannot_be_stored_fail_their_own_task_alone(
+def test_offsets_that_cannot_be_stored_fail_their_own_task_only(
     open_store: Callable[..., OffsetStore], bad: Sequence[Range], own_connection: bool
 ) -> None:
     """KAFKA-15800: offsets that could not be serialised left the flush half done, and every task after that failed;
@@ -302,7 +302,7 @@ class Watched(Transaction):
         self._transaction.execute_many(statement, rows)
 
 
-def test_fences_and_positions_are_read_at_one_moment(open_store: Callable[..., OffsetStore]) -> None:
+def test_fences_and_positions_are_read_in_one_transaction(open_store: Callable[..., OffsetStore]) -> None:
     """KAFKA-19242: what a commit is checked against was read twice, and changed in between, so a sound commit failed;
     here both reads are one transaction, into which no other owner's claim or commit can come.
     """
@@ -331,7 +331,7 @@ def test_fences_and_positions_are_read_at_one_moment(open_store: Callable[..., O
 # iceberg-kafka-connect#200
 
 
-async def test_whoever_is_given_a_task_fences_off_whoever_had_it_whatever_their_names(
+async def test_new_owner_fences_the_former_owner_whatever_their_names(
     tmp_path: Path, open_store: Callable[..., OffsetStore]
 ) -> None:
     """iceberg-kafka-connect#200: transactional ids were made by chance, so nobody fenced the zombie of before; here the

@@ -63,7 +63,7 @@ def newest(checkpoint: Path, log: str) -> int:
 
 
 @pytest.mark.parametrize("epoch", [1, 2], ids=["the same grant", "the next grant"])
-def test_a_batch_that_is_in_and_that_spark_does_not_know_to_be_in_is_not_written_again(
+def test_batch_committed_without_spark_commit_is_not_written_again(
     bench: Bench, checkpoints: Checkpoints, epoch: int
 ) -> None:
     """paimon#9666, paimon#9667: a crash between the sink's commit and Spark's own left a batch to be replayed, and it
@@ -98,7 +98,7 @@ def test_a_batch_that_is_in_and_that_spark_does_not_know_to_be_in_is_not_written
 
 
 @pytest.mark.parametrize("how", ["one directory", "a copy of it"])
-def test_of_two_queries_with_one_checkpoint_at_most_one_goes_on(
+def test_at_most_one_of_two_queries_with_one_checkpoint_continues(
     table: Bench, checkpoints: Checkpoints, how: str
 ) -> None:
     """SPARK-26425, F35: two queries with one checkpoint both went on, because the log of commits was not looked at as
@@ -129,7 +129,7 @@ def test_of_two_queries_with_one_checkpoint_at_most_one_goes_on(
     assert sum(second.rows) == 20
 
 
-def test_a_second_query_of_the_same_grant_does_not_start_beside_the_first(table: Bench) -> None:
+def test_second_query_of_the_same_grant_does_not_start(table: Bench) -> None:
     """SPARK-26425: the same within one worker: a grant has one query, and who starts another is told so; the first is
     not disturbed, and a task that starts anew does so when its former query has ended.
     """
@@ -151,7 +151,7 @@ def test_a_second_query_of_the_same_grant_does_not_start_beside_the_first(table:
 # KAFKA-15018
 
 
-def test_an_old_checkpoint_does_not_bring_an_old_position_back(table: Bench, checkpoints: Checkpoints) -> None:
+def test_old_checkpoint_does_not_restore_an_old_position(table: Bench, checkpoints: Checkpoints) -> None:
     """KAFKA-15018: of two stores for an offset one had forgotten it and the other had not, so an old one came back;
     here there is one, in the sink. A checkpoint of long ago that says otherwise ends its query; nothing is written
     twice.
@@ -180,7 +180,7 @@ def test_an_old_checkpoint_does_not_bring_an_old_position_back(table: Bench, che
 # KAFKA-18073
 
 
-def test_rows_of_a_batch_that_failed_for_a_while_are_not_skipped(bench: Bench) -> None:
+def test_rows_of_a_batch_that_failed_temporarily_are_not_skipped(bench: Bench) -> None:
     """KAFKA-18073: a record whose conversion failed for a moment was dropped and its offset committed; here a batch
     that fails ends the query: nothing behind it is written before it, and it is written when the task starts again.
     """

@@ -63,7 +63,7 @@ class OwnersByEpoch:
                 assert first == member_id, f"{unit} at epoch {current.epoch}: first {first}'s, then {member_id}'s"
 
 
-def test_a_member_that_has_more_to_stop_keeps_its_epoch(fixed: FixedAssignor) -> None:
+def test_member_with_a_further_revocation_keeps_its_epoch(fixed: FixedAssignor) -> None:
     """KAFKA-19974: from one revocation straight into the next the member's epoch went up, so a unit was owned by two
     members at one epoch; here the epoch waits until nothing is left to stop, also where a connector is paused between.
     """
@@ -100,7 +100,7 @@ def test_a_member_that_has_more_to_stop_keeps_its_epoch(fixed: FixedAssignor) ->
     assert scene.current("B").assigned[Unit("foo", 2)] == 13
 
 
-def test_in_no_storm_do_two_members_own_a_unit_at_one_epoch() -> None:
+def test_no_unit_has_two_owners_at_one_epoch_in_random_runs() -> None:
     """KAFKA-19974: the same under lost messages, slow stops, pauses and restarts: a unit has one owner an epoch."""
     handed_on = 0
     for seed in range(10, 50):
@@ -118,7 +118,7 @@ def test_in_no_storm_do_two_members_own_a_unit_at_one_epoch() -> None:
 # KAFKA-19431
 
 
-def test_what_shall_not_run_any_more_is_given_to_nobody_by_a_target_that_still_names_it(fixed: FixedAssignor) -> None:
+def test_unit_that_may_not_run_is_not_granted_by_a_stale_target(fixed: FixedAssignor) -> None:
     """KAFKA-19431: a member that gave up a topic in the middle of a revocation went on to be assigned it; here what was
     paused while a member is stopping something is in no grant, although the target of before names it.
     """
@@ -147,7 +147,7 @@ def test_what_shall_not_run_any_more_is_given_to_nobody_by_a_target_that_still_n
 
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED, UNRELEASED])
-def test_a_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAssignor, state: MemberState) -> None:
+def test_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAssignor, state: MemberState) -> None:
     """KAFKA-16367: a full request got a partial answer, and the client lost its assignment; here whoever says all is
     told all, in each state, however often it asks; and a partial request is told nothing it knows.
     """
@@ -169,7 +169,7 @@ def test_a_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAss
 # KAFKA-20434
 
 
-def test_a_group_whose_members_all_ask_for_another_assignor_is_computed_anew_by_it(fixed: FixedAssignor) -> None:
+def test_assignor_change_by_all_members_leads_to_a_new_target(fixed: FixedAssignor) -> None:
     """KAFKA-20434: all members rejoined with another assignor and the old target stayed; here the one that is in effect
     computes, from the moment on at which it is.
     """
@@ -195,7 +195,7 @@ def test_a_group_whose_members_all_ask_for_another_assignor_is_computed_anew_by_
 # KAFKA-20273
 
 
-def test_a_group_that_changes_its_kind_of_assignor_does_not_keep_a_target_that_lags(fixed: FixedAssignor) -> None:
+def test_lagging_target_is_not_kept_when_the_kind_of_assignor_changes(fixed: FixedAssignor) -> None:
     """KAFKA-20273: a group was downgraded while its target lagged behind, and the stale one stayed; here the change
     from client-side to server-side computes for the newest epoch, although somebody had been asked already.
     """
@@ -212,7 +212,7 @@ def test_a_group_that_changes_its_kind_of_assignor_does_not_keep_a_target_that_l
 
 
 @pytest.mark.parametrize("computes", ["a member", "the coordinator"])
-async def test_a_new_coordinator_sees_that_the_target_it_has_read_is_out_of_date(tmp_path: Path, computes: str) -> None:
+async def test_new_coordinator_detects_an_outdated_target(tmp_path: Path, computes: str) -> None:
     """KAFKA-20273: the same where the role passes to another coordinator: a computation that was under way, or had
     failed, is not forgotten, so the group does not stay on the stale target.
     """

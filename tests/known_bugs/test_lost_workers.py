@@ -69,9 +69,7 @@ def even(shares: dict[str, list[str]]) -> bool:
 
 
 @pytest.mark.parametrize("back_s", [15, 60], ids=["while its work waits", "when others have its work"])
-async def test_a_worker_that_was_cut_off_returns_with_nothing_and_the_group_comes_to_rest(
-    tmp_path: Path, back_s: float
-) -> None:
+async def test_worker_that_was_cut_off_rejoins_without_units(tmp_path: Path, back_s: float) -> None:
     """KAFKA-9184, WC-07: a worker that was cut off went on with its tasks after they had been given on. KAFKA-9841: it
     came back with its old assignment, and tasks ran twice. Here it stops by itself before the group gives up on it,
     comes back owning nothing, and what it gets it gets under later grants; the next one to be lost is waited for as
@@ -113,7 +111,7 @@ async def test_a_worker_that_was_cut_off_returns_with_nothing_and_the_group_come
 # KAFKA-9848
 
 
-async def test_a_grant_whose_answer_was_lost_is_not_lost_work(tmp_path: Path) -> None:
+async def test_grant_whose_response_was_lost_is_not_delayed(tmp_path: Path) -> None:
     """KAFKA-9848: the answer that gave a worker its tasks was lost, they were taken for lost, and waited for a delay
     although everybody was there; here the worker asks once more and gets them, without a delay and without an epoch.
     """
@@ -156,7 +154,7 @@ async def kill(actor: Actor) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "told to stop"])
-async def test_a_pod_that_is_started_again_under_its_name_does_not_wait_for_the_delay(tmp_path: Path, how: str) -> None:
+async def test_restarted_pod_with_an_instance_id_does_not_wait_for_the_delay(tmp_path: Path, how: str) -> None:
     """strimzi#11475: a pod that was restarted idled for the whole rebalance delay, since it came back as somebody else;
     here it bears the same instance id: it has its work back within two heartbeats of its session's end (at once,
     where it said that it goes for a while), and nobody else's moves.
@@ -190,7 +188,7 @@ class TakesHalfASecond(MemoryLog):
         await super().append(records)
 
 
-async def test_slow_changes_while_workers_come_and_go_run_no_task_twice(tmp_path: Path) -> None:
+async def test_slow_changes_during_rebalances_run_no_task_twice(tmp_path: Path) -> None:
     """strimzi#11475: a slow call that changed a connector met a reassignment, and a task ran on two workers; here
     what is slow is slow for all who would build on it, and the stage fails this test if a task begins twice.
     """

@@ -47,7 +47,7 @@ class Told(WorkerRebalanceListener):
 # KAFKA-16198
 
 
-async def test_a_worker_that_cannot_make_sense_of_what_is_new_keeps_what_it_has(tmp_path: Path) -> None:
+async def test_worker_that_cannot_read_a_new_assignment_keeps_its_units(tmp_path: Path) -> None:
     """KAFKA-16198: a topic whose name was not known yet was left out of the target, so the rest was taken for all of
     it; here a connector whose class is not there (yet) is one that fails, and nothing else is stopped or started for
     it.
@@ -70,7 +70,7 @@ async def test_a_worker_that_cannot_make_sense_of_what_is_new_keeps_what_it_has(
         assert world.count("on_lost") == 0
 
 
-async def test_while_nobody_can_say_what_the_new_target_is_everybody_keeps_what_they_have(tmp_path: Path) -> None:
+async def test_members_keep_their_units_while_no_target_can_be_computed(tmp_path: Path) -> None:
     """KAFKA-16198: "not known" is not "nothing": while each try to compute fails, no unit that runs is taken away."""
     failing = False
 
@@ -100,9 +100,7 @@ async def test_while_nobody_can_say_what_the_new_target_is_everybody_keeps_what_
 
 
 @pytest.mark.parametrize("state", ["STABLE", "UNREVOKED", "UNRELEASED"])
-async def test_a_worker_that_begins_anew_is_taken_back_whatever_the_group_thinks_it_is_at(
-    tmp_path: Path, state: str
-) -> None:
+async def test_rejoin_at_epoch_0_is_accepted_at_any_member_epoch(tmp_path: Path, state: str) -> None:
     """KAFKA-19233: a member that came back with epoch 0 was turned down for as long as the group had it at a higher
     one; here it is served at once, in each state it may have left behind.
     """
@@ -134,9 +132,7 @@ async def test_a_worker_that_begins_anew_is_taken_back_whatever_the_group_thinks
 
 
 @pytest.mark.parametrize("noticed", [False, True])
-async def test_what_a_worker_let_go_of_by_itself_is_started_again_when_it_comes_back_to_it(
-    tmp_path: Path, noticed: bool
-) -> None:
+async def test_unit_revoked_by_the_worker_itself_is_started_again_when_granted(tmp_path: Path, noticed: bool) -> None:
     """KAFKA-9851: tasks given up while the coordinator could not be reached were still listed as running, so they were
     never started again; here they start anew, under a later grant, whether or not the group had noticed.
     """
@@ -163,7 +159,7 @@ async def test_what_a_worker_let_go_of_by_itself_is_started_again_when_it_comes_
 # KAFKA-20332
 
 
-async def test_nothing_of_a_unit_runs_any_more_when_it_is_said_to_be_revoked(tmp_path: Path) -> None:
+async def test_revoked_unit_has_stopped_when_it_is_acknowledged(tmp_path: Path) -> None:
     """KAFKA-20332: records were still handed out for partitions that were being revoked; here a task has ended, however
     long its stop takes, before the listener hears that it is revoked and before the group does.
     """
@@ -195,7 +191,7 @@ async def test_nothing_of_a_unit_runs_any_more_when_it_is_said_to_be_revoked(tmp
 # KAFKA-20428
 
 
-async def test_what_was_given_before_the_leave_and_not_taken_up_yet_does_not_outlive_it(tmp_path: Path) -> None:
+async def test_queued_assignment_is_not_applied_after_a_leave(tmp_path: Path) -> None:
     """KAFKA-20428: unsubscribing applied an assignment that was still queued; here a worker that is told to stop while
     grants wait behind a slow listener ends with nothing, says so, and starts nothing after that.
     """

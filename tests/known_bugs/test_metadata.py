@@ -105,7 +105,7 @@ class Bare:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_metadata_of_an_impossible_length_is_refused_and_nobody_else_notices(length: str) -> None:
+def test_metadata_of_invalid_length_is_rejected_for_its_member_only(length: str) -> None:
     """KAFKA-20570: a negative length in a member's metadata escaped as an error nobody expected and shook the whole
     coordinator; here it is one line to its sender, whose connection lives, and a change to nobody.
     """
@@ -153,9 +153,7 @@ class Reads(Spread):
 
 
 @pytest.mark.parametrize("says", [b"\xff\xfe", b"", b"[" * 60_000, b"\x80\x04\x95pickle"], ids=repr)
-async def test_metadata_that_no_assignor_can_read_costs_a_computation_and_no_worker(
-    tmp_path: Path, says: bytes
-) -> None:
+async def test_metadata_that_no_assignor_can_read_fails_only_a_computation(tmp_path: Path, says: bytes) -> None:
     """KAFKA-20570: to the coordinator metadata is bytes; what an assignor makes of them it makes in a guarded call, and
     where all of them stumble over one member's, the coordinator's own assignor serves the group.
     """
@@ -187,7 +185,7 @@ SOME = (ConnectorSpec(name="c", num_tasks=1), ConnectorSpec(name="d"))
 @pytest.mark.parametrize(
     "members", [UNASSIGNED, IDLE, ONE_WORKS, FORGOTTEN], ids=["nobody", "idle", "one", "forgotten"]
 )
-def test_members_and_connectors_with_nothing_are_questions_like_any_other(
+def test_members_and_connectors_without_units_are_valid_input(
     members: tuple[ConnectMember, ...], connectors: tuple[ConnectorSpec, ...]
 ) -> None:
     """KAFKA-16930: an assignor failed on a member that was subscribed to nothing; here members without units,
@@ -199,7 +197,7 @@ def test_members_and_connectors_with_nothing_are_questions_like_any_other(
     assert sorted(given) == (sorted(group.units) if members else [])
 
 
-def test_a_member_that_lists_no_assignor_and_has_nothing_is_computed_for() -> None:
+def test_member_without_assignors_and_units_is_assigned() -> None:
     """KAFKA-16930: the same as the coordinator's own assignor is asked, members of both kinds mixed."""
     question = PrepareResponse(
         group_epoch=3,

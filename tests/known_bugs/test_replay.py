@@ -32,7 +32,7 @@ def thinned(log: Sequence[Record], random: Random, keeps: float) -> list[Record]
 # KAFKA-19862
 
 
-def test_a_load_that_misses_a_release_ends_with_the_right_owner() -> None:
+def test_load_that_misses_a_release_ends_with_the_right_owner() -> None:
     """KAFKA-19862: compaction went on during the load, the record that took a partition from its old owner was missed,
     and the group could not be loaded; here the claim of two is borne, and once all is read the right one is the owner.
     """
@@ -57,7 +57,7 @@ def test_a_load_that_misses_a_release_ends_with_the_right_owner() -> None:
 
 
 @pytest.mark.parametrize("keeps", [0.0, 0.3, 0.9])
-def test_however_much_of_a_log_is_compacted_while_it_is_read_the_group_is_the_same(keeps: float) -> None:
+def test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load(keeps: float) -> None:
     """KAFKA-19862: of the records that were replaced by the end of the load any may be missing: the group is the
     same.
     """
@@ -88,7 +88,7 @@ def claims_twice(log: Sequence[Record]) -> int:
 # KAFKA-17306
 
 
-def test_records_may_come_before_what_they_belong_to() -> None:
+def test_records_may_precede_those_they_refer_to() -> None:
     """KAFKA-17306: offsets stood before their group in the compacted log; here what is of a member, a connector or a
     target may stand before it, and the group is the same.
     """
@@ -125,9 +125,7 @@ class CompactedOnOpen(MemoryLog):
 
 @pytest.mark.parametrize("log", [MemoryLog, CompactedOnOpen])
 @pytest.mark.parametrize("how", ["delete", "stop"])
-async def test_a_connector_that_goes_is_taken_from_its_workers_also_after_a_load(
-    log: type[MemoryLog], how: str
-) -> None:
+async def test_deleted_connector_is_revoked_from_its_workers_after_a_load(log: type[MemoryLog], how: str) -> None:
     """KAFKA-18916: an index that only live traffic kept up to date was empty, so a deletion moved nobody; here what is
     derived from the log is derived by a load too: a deletion is heard at once by all who hold something of it.
     """

@@ -67,7 +67,7 @@ def test_every_known_bug_has_a_row_and_every_row_a_known_bug() -> None:
 
 
 @pytest.mark.parametrize("bug", sorted(IDS))
-def test_each_row_names_tests_that_speak_of_its_bug_or_says_why_there_are_none(bug: str) -> None:
+def test_each_row_names_tests_that_cite_its_bug_or_gives_a_reason(bug: str) -> None:
     lines = ROWS[bug]
     assert lines, f"{bug}: neither a test nor a reason"
     for line in lines:
@@ -82,7 +82,7 @@ def test_each_row_names_tests_that_speak_of_its_bug_or_says_why_there_are_none(b
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py") if path.name != "test_table.py"))
-def test_each_scenario_begins_with_its_bug_and_stands_in_the_table(file: str) -> None:
+def test_each_scenario_begins_with_its_bug_and_is_in_the_table(file: str) -> None:
     for name, said in docstrings(HERE / file).items():
         if not name:
             continue
@@ -92,7 +92,7 @@ def test_each_scenario_begins_with_its_bug_and_stands_in_the_table(file: str) ->
             assert f"{file}::{name}" in ROWS[bug], f"{file}::{name} is not in the row of {bug}"
 
 
-def test_the_table_is_read_for_what_it_is() -> None:
+def test_table_check_finds_each_kind_of_mistake() -> None:
     """A check that cannot fail is a defect: each kind of mistake is seen."""
     lines = (tests.known_bugs.__doc__ or "").splitlines()
     assert len(ROWS) > 60

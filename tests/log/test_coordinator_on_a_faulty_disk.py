@@ -38,7 +38,7 @@ async def until_served(coordinator: Coordinator, request: HeartbeatRequest) -> t
     [(any_call, False, False), (a_change, False, True), (growth, True, True)],
     ids=["not done", "done, or half of it", "full after half"],
 )
-async def test_a_call_that_fails_once_costs_whoever_asked_a_second_try(
+async def test_single_failed_disk_call_costs_one_retry(
     place: Path, may: Callable[[Call], bool], full: bool, half: bool
 ) -> None:
     """Each call in turn that a join takes: the group is as it was, or the join is in; members before it are members."""
@@ -71,7 +71,7 @@ async def test_a_call_that_fails_once_costs_whoever_asked_a_second_try(
     [(growth, True), (a_change, False), (any_call, False)],
     ids=["full", "cannot be written", "gone"],
 )
-async def test_while_the_disk_is_ill_nothing_is_promised_and_when_it_is_well_everything_is_served_again(
+async def test_no_request_succeeds_while_the_disk_fails_and_all_do_afterwards(
     place: Path, may: Callable[[Call], bool], full: bool
 ) -> None:
     """F10: retriable answers, the same state afterwards, no restart."""

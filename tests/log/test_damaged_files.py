@@ -44,7 +44,7 @@ async def refusal(path: Path, told: Told) -> str:
 
 
 @pytest.mark.parametrize("lock_file_too", [True, False], ids=["with lock file", "without"])
-async def test_a_file_cut_at_any_page_or_beside_it_is_refused(place: Path, lock_file_too: bool) -> None:
+async def test_truncated_file_is_rejected(place: Path, lock_file_too: bool) -> None:
     """F28: closed in good order, so nothing else holds what is missing."""
     original = place / "original"
     original.mkdir()
@@ -68,7 +68,7 @@ async def test_a_file_cut_at_any_page_or_beside_it_is_refused(place: Path, lock_
                 assert (folder / NAME).stat().st_size == length, "left as it was"
 
 
-async def test_a_file_that_was_emptied_says_what_to_do_and_a_file_that_was_removed_is_a_new_log(place: Path) -> None:
+async def test_emptied_file_is_rejected_and_removed_file_is_a_new_log(place: Path) -> None:
     """F28: whoever removes a log that ended well means it; an empty one is an accident."""
     path = place / NAME
     told = await ten_batches(path)
@@ -82,7 +82,7 @@ async def test_a_file_that_was_emptied_says_what_to_do_and_a_file_that_was_remov
     assert told.kept
 
 
-async def test_every_flipped_bit_of_a_record_is_found_and_its_offset_named(place: Path) -> None:
+async def test_every_flipped_bit_of_a_record_is_detected_with_its_offset(place: Path) -> None:
     """D7, F9, F27."""
     original = place / "original"
     original.mkdir()
@@ -155,9 +155,7 @@ def _older_schema(path: Path) -> None:
         "folder as shared memory",
     ],
 )
-def test_a_strange_file_is_refused_on_one_line_and_not_written_to(
-    place: Path, prepare: Callable[[Path], None], says: str
-) -> None:
+def test_foreign_file_is_rejected_and_not_written(place: Path, prepare: Callable[[Path], None], says: str) -> None:
     """Bad input 30."""
     path = place / NAME
     prepare(path)

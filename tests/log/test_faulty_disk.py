@@ -116,7 +116,7 @@ def reading(call: Call) -> bool:
     [(any_call, False, False), (a_change, False, True), (growth, True, False), (growth, True, True)],
     ids=["not done", "done, or half of it", "full", "full after half"],
 )
-async def test_a_call_that_fails_once_costs_at_most_what_was_being_done(
+async def test_single_failed_call_affects_only_the_current_operation(
     place: Path, may: Callable[[Call], bool], full: bool, half: bool
 ) -> None:
     """F10: whichever call it is, from the first of a new file to the last of closing it."""
@@ -139,7 +139,7 @@ async def test_a_call_that_fails_once_costs_at_most_what_was_being_done(
     [(growth, True), (a_change, False), (reading, False), (any_call, False)],
     ids=["full", "cannot be written", "cannot be read", "gone"],
 )
-async def test_a_disk_that_is_ill_for_a_while_costs_no_acknowledged_batch_and_no_restart(
+async def test_disk_that_fails_for_a_while_loses_no_acknowledged_batch(
     place: Path, may: Callable[[Call], bool], full: bool
 ) -> None:
     """F10: from any call on every one fails; when the disk is well again so is the log, and it is the same object."""
@@ -162,7 +162,7 @@ async def test_a_disk_that_is_ill_for_a_while_costs_no_acknowledged_batch_and_no
     assert number > 20, "the calls were not seen"
 
 
-async def test_a_foreign_transaction_holds_up_an_append_for_a_second_and_is_named(place: Path) -> None:
+async def test_foreign_transaction_delays_an_append_for_a_second_and_is_named(place: Path) -> None:
     """The lock file keeps other processes of ours away, and not somebody with a tool for SQLite."""
     async with opened(SqliteLog(place / NAME)) as log:
         told = Told()

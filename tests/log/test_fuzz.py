@@ -19,7 +19,7 @@ NUMBERS: Final = (0, 1, -1, 5, 99, 2**31 - 1, 2**31, -(2**63), 2**63 - 1)
 PAGE_SIZES: Final = (0, 1, 7, 8, 511, 512, 513, 4096, 65_536, 131_072, 2**31, 2**32 - 1)
 
 
-def test_any_row_makes_a_record_or_a_wire_error() -> None:
+def test_any_row_decodes_or_raises_wire_error() -> None:
     """D7, F27. Half of the rows have the checksum of what they hold, as a writer gone wrong would make them."""
     rng = random.Random(SEED)
     rows = [
@@ -66,7 +66,7 @@ def test_any_row_makes_a_record_or_a_wire_error() -> None:
     assert min(accepted, refused) > INPUTS // 50
 
 
-def test_any_write_ahead_log_is_passed_over_or_damaged(place: Path) -> None:
+def test_any_write_ahead_log_is_ignored_or_reported_as_damaged(place: Path) -> None:
     """Half of them with a header whose own checksum is right."""
     rng = random.Random(SEED)
     connection = sqlite3.connect(place / "some.db", isolation_level=None)

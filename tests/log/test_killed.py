@@ -147,7 +147,7 @@ async def five_batches(path: Path) -> Told:
         (an_opening, "killed", 10, 1),
     ],
 )
-def test_a_process_killed_at_any_step_has_lost_nothing_it_acknowledged(
+def test_process_killed_at_any_step_loses_no_acknowledged_batch(
     tmp_path: Path, scene: Scene, start: str, least: int, stride: int, half: bool
 ) -> None:
     """D3, F6, F7, F8, F9: SIGKILL before the n-th write, sync, cut or removal, or half-way through the write, all n."""

@@ -25,7 +25,7 @@ class TestMemoryLog(LogContract):
 
 
 @pytest.mark.asyncio
-async def test_a_log_opened_again_fences_the_one_that_had_it() -> None:
+async def test_reopened_log_fences_the_earlier_one() -> None:
     storage = MemoryStorage()
     async with opened(MemoryLog(storage)) as old, opened(MemoryLog(storage)) as new:
         with pytest.raises(LogFenced, match="epoch 2, this one has 1"):
@@ -34,7 +34,7 @@ async def test_a_log_opened_again_fences_the_one_that_had_it() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_group_whose_bytes_do_not_decode_is_refused_and_the_others_are_served() -> None:
+async def test_group_that_does_not_decode_is_rejected_and_the_others_are_served() -> None:
     """D7, F27."""
     storage = MemoryStorage()
     async with opened(MemoryLog(storage)) as log:

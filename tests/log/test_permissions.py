@@ -25,7 +25,7 @@ def modes(folder: Path) -> dict[str, str]:
     return {path.name: f"{stat.S_IMODE(path.stat().st_mode):04o}" for path in sorted(folder.iterdir())}
 
 
-async def test_the_log_and_the_files_beside_it_are_for_their_owner_only(tmp_path: Path) -> None:
+async def test_log_files_are_private_to_their_owner(tmp_path: Path) -> None:
     log = SqliteLog(tmp_path / "groups.sqlite")
     await log.open()
     await log.append([GroupRecord(group_id="g", epoch=1)])
@@ -39,7 +39,7 @@ async def test_the_log_and_the_files_beside_it_are_for_their_owner_only(tmp_path
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-async def test_a_log_that_others_may_read_is_opened_with_a_warning(
+async def test_log_readable_by_others_is_opened_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     path = tmp_path / "groups.sqlite"

@@ -142,7 +142,7 @@ class EarlyCheckpoint(sqlite3.Connection):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_acknowledged_is_lost_with_the_power(
+def test_power_loss_loses_no_acknowledged_batch(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """D3, F9: some thousand disks, and each opens with all that was acknowledged, in whole batches."""
@@ -168,7 +168,7 @@ class Careless(sqlite3.Connection):
 
 
 @pytest.mark.parametrize(("setting", "says"), [("OFF", "damaged|malformed|lost: "), ("NORMAL", "damaged|lost: ")])
-def test_with_less_than_full_synchronous_the_power_takes_acknowledged_batches(
+def test_power_loss_without_synchronous_full_loses_acknowledged_batches(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, setting: str, says: str
 ) -> None:
     """So the test above can fail, and FULL is needed."""
@@ -204,9 +204,7 @@ async def stubborn_life(path: Path, told: Told) -> None:
 
 
 @pytest.mark.parametrize(("of", "in_a_row"), [("", 1), ("-wal", 2), ("-wal", 3), (NAME, 2)])
-def test_syncs_that_failed_and_lost_what_they_were_to_write_cost_nothing_acknowledged(
-    tmp_path: Path, place: Path, of: str, in_a_row: int
-) -> None:
+def test_failed_syncs_lose_no_acknowledged_batch(tmp_path: Path, place: Path, of: str, in_a_row: int) -> None:
     """F10: the kernel takes pages whose sync failed for written: they can be read, and no later sync writes them.
 
     Each sync of the life fails, and those of that file behind it; then the power goes, at each of the next events.

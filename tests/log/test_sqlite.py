@@ -53,9 +53,7 @@ def _run(what: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_process_killed_in_the_middle_never_loses_an_acknowledged_batch_nor_leaves_half_of_one(
-    tmp_path: Path, seed: int
-) -> None:
+def test_killed_process_loses_no_acknowledged_batch_and_leaves_no_partial_one(tmp_path: Path, seed: int) -> None:
     """D3, F6-F8: a real process, killed 10 times on one file, which compacts itself all the while."""
     dice = random.Random(seed)
     path = tmp_path / "groups.db"
@@ -88,7 +86,7 @@ async def _parts(path: Path) -> dict[int, set[str]]:
         return parts
 
 
-def test_a_full_disk_is_an_error_until_there_is_room_again(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_until_there_is_space(tmp_path: Path) -> None:
     """F10, with the file system's own refusal (a limit on file size) and one process throughout."""
     done = _run("fill", tmp_path / "groups.db")
     assert done.stdout.split() == ["full", "still-full", "readable", "recovered", "complete"], done.stderr
@@ -97,9 +95,7 @@ def test_a_full_disk_is_an_error_until_there_is_room_again(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------------- one writer
 
 
-async def test_a_log_that_gets_no_thread_is_not_opened_and_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_that_gets_no_thread_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F36."""
     path = tmp_path / "groups.db"
     none, log = NoThreads(monkeypatch, "log "), SqliteLog(path)
@@ -110,7 +106,7 @@ async def test_a_log_that_gets_no_thread_is_not_opened_and_holds_nothing(
         assert log.epoch == 1
 
 
-def test_a_second_process_is_turned_away_and_told_who_has_the_log(tmp_path: Path) -> None:
+def test_second_process_is_rejected_with_the_owner_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "groups.db"
     child = _start_appending(path, 0)
     assert child.stdout is not None
@@ -127,7 +123,7 @@ def test_a_second_process_is_turned_away_and_told_who_has_the_log(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_a_writer_whose_lock_file_was_taken_away_is_fenced_by_the_epoch(tmp_path: Path) -> None:
+async def test_writer_whose_lock_file_was_removed_is_fenced_by_the_epoch(tmp_path: Path) -> None:
     """D4: the epoch is checked in the transaction that writes."""
     path = tmp_path / "groups.db"
     async with opened(SqliteLog(path)) as old:
@@ -202,7 +198,7 @@ def _alter(path: Path, statement: str) -> None:
         ("UPDATE groups SET checksum = 1 WHERE group_id = 'g'", "20 records found where 20 were written, or"),
     ],
 )
-async def test_a_group_with_a_damaged_record_is_refused_and_the_others_are_served(
+async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served(
     tmp_path: Path, statement: str, says: str
 ) -> None:
     """D7, F27: never skipped, also not by compaction, and the place is named."""
@@ -226,7 +222,7 @@ async def test_a_group_with_a_damaged_record_is_refused_and_the_others_are_serve
         (2, b"", "offset 41, group g: "),
     ],
 )
-async def test_a_record_of_newer_software_is_not_skipped(
+async def test_record_of_a_newer_version_is_not_skipped(
     tmp_path: Path, kind: int, value: bytes | None, says: str
 ) -> None:
     """KAFKA-18672: a kind or version this software does not know, soundly stored."""
@@ -246,7 +242,7 @@ async def test_a_record_of_newer_software_is_not_skipped(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 122])  # 122: into the text of the schema
-def test_no_flipped_bit_in_the_file_changes_what_is_served(tmp_path: Path, seed: int) -> None:
+def test_flipped_bit_in_the_file_is_never_served(tmp_path: Path, seed: int) -> None:
     """F9: SQLite has no checksum of its pages. Whatever bit flips, a group is served as it was or not at all."""
     dice = random.Random(seed)
     original = tmp_path / "original.db"
@@ -277,7 +273,7 @@ def test_no_flipped_bit_in_the_file_changes_what_is_served(tmp_path: Path, seed:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_flipped_bit_in_the_write_ahead_log_loses_more_than_the_last_transaction(tmp_path: Path, seed: int) -> None:
+def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(tmp_path: Path, seed: int) -> None:
     """F9: SQLite cuts the log at the first bad frame; a cut in the middle must be refused, and again the next time."""
     dice = random.Random(seed)
     original = tmp_path / "groups.db"
@@ -311,7 +307,7 @@ def test_no_flipped_bit_in_the_write_ahead_log_loses_more_than_the_last_transact
     assert refused >= 2, "not one flip was noticed"
 
 
-def test_a_torn_last_transaction_is_cut_off_and_no_other(tmp_path: Path) -> None:
+def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
     """F8, F9: what a crash leaves of a write nobody was told about."""
     path = tmp_path / "groups.db"
     child = _start_appending(path, 0)
@@ -329,7 +325,7 @@ def test_a_torn_last_transaction_is_cut_off_and_no_other(tmp_path: Path) -> None
     assert all(found == {"0", "1", "2"} for found in parts.values())
 
 
-def test_a_log_that_cannot_be_written_back_because_of_a_reader_is_refused_until_the_reader_is_gone(
+def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
     tmp_path: Path,
 ) -> None:
     """What the write-ahead log holds must be in the file, durable, before anything is answered from it."""
@@ -349,7 +345,7 @@ def test_a_log_that_cannot_be_written_back_because_of_a_reader_is_refused_until_
     assert asyncio.run(_parts(path))
 
 
-def test_a_write_ahead_log_that_was_taken_away_is_missed(tmp_path: Path) -> None:
+def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
     """Bad input 30: the file alone would open well, without the last acknowledged records."""
     path = tmp_path / "groups.db"
     child = _start_appending(path, 0)
@@ -418,9 +414,7 @@ def _no_epoch(path: Path) -> None:
         (lambda path: path.with_name("groups.db.lock").mkdir(), "lock file"),
     ],
 )
-def test_a_file_that_cannot_be_our_log_is_refused_on_one_line_and_left_as_it_is(
-    tmp_path: Path, prepare: object, says: str
-) -> None:
+def test_file_that_is_not_a_log_is_rejected_and_unchanged(tmp_path: Path, prepare: object, says: str) -> None:
     """Bad input 30."""
     path = tmp_path / "folder" / "groups.db"
     path.parent.mkdir()
@@ -437,7 +431,7 @@ def test_a_file_that_cannot_be_our_log_is_refused_on_one_line_and_left_as_it_is(
 
 
 @pytest.mark.parametrize(("mode", "says"), [(0o755, "cannot be written by this user"), (0o700, "Permission denied")])
-def test_a_file_this_user_may_not_write_is_refused(mode: int, says: str) -> None:
+def test_file_without_write_permission_is_rejected(mode: int, says: str) -> None:
     """In a process of an ordinary user: the tests may run as root, who may write anything."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
         path = Path(folder) / "groups.db"
@@ -450,7 +444,7 @@ def test_a_file_this_user_may_not_write_is_refused(mode: int, says: str) -> None
         assert done.stdout.splitlines() == [f"{path}: {says}"] * 2, done.stderr
 
 
-def test_a_network_file_system_is_refused_and_a_passing_one_is_warned_of(
+def test_network_file_system_is_rejected_and_an_overlay_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SQLite's write-ahead log needs shared memory, which a network file system has not. None can be mounted in a
@@ -472,7 +466,7 @@ def test_a_network_file_system_is_refused_and_a_passing_one_is_warned_of(
 
 
 @pytest.mark.asyncio
-async def test_replaced_records_do_not_pile_up(tmp_path: Path) -> None:
+async def test_replaced_records_are_compacted(tmp_path: Path) -> None:
     path = tmp_path / "groups.db"
     async with opened(SqliteLog(path, compact_after=50)) as log:
         for number in range(500):
@@ -482,7 +476,7 @@ async def test_replaced_records_do_not_pile_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_many_appends_at_a_time_share_a_commit(tmp_path: Path) -> None:
+async def test_concurrent_appends_share_a_commit(tmp_path: Path) -> None:
     """Group commit: the writes to the write-ahead log are counted, not the time they take."""
     path = tmp_path / "groups.db"
     wal = path.with_name("groups.db-wal")

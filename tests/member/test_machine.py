@@ -91,7 +91,7 @@ def joined(*numbers: int, **changes: Any) -> Member:
 # Trap 2: null and empty are different words
 
 
-def test_a_join_says_everything_and_owns_nothing_rather_than_as_before() -> None:
+def test_join_is_a_full_request_with_no_owned_units() -> None:
     """KAFKA-16190: a full request on join; ``()`` is "nothing", null would be "as before"."""
     assignor = AssignorInfo(name="spread")
     request = say(member(assignor))
@@ -103,12 +103,12 @@ def test_a_join_says_everything_and_owns_nothing_rather_than_as_before() -> None
     assert request.max_wait_ms == 0, "a full request wants its answer now"
 
 
-def test_a_worker_without_assignors_names_the_coordinators() -> None:
+def test_worker_without_assignors_requests_a_server_assignor() -> None:
     assert say(member(server_assignor="even")).server_assignor == "even"
     assert say(member(server_assignor="even")).client_assignors is None
 
 
-def test_a_quiet_heartbeat_says_nothing_but_as_before() -> None:
+def test_heartbeat_without_changes_is_incremental() -> None:
     request = say(joined(0, 1))
     assert request.owned is None
     assert request.client_assignors is None
@@ -118,11 +118,11 @@ def test_a_quiet_heartbeat_says_nothing_but_as_before() -> None:
     assert request.member_epoch == 5
 
 
-def test_a_quiet_heartbeat_of_a_worker_that_owns_nothing_is_as_before_too() -> None:
+def test_heartbeat_of_a_worker_without_units_is_incremental_too() -> None:
     assert say(joined()).owned is None
 
 
-def test_an_acknowledgement_says_what_is_left_even_if_that_is_nothing() -> None:
+def test_acknowledgement_lists_the_remaining_units_even_if_none() -> None:
     machine = joined(0)
     assert hear(machine, answer(5, ())) == [Revoke(units=units(0), epoch=5)]
     assert say(machine).owned is None, "not stopped yet"
@@ -140,7 +140,7 @@ def test_an_acknowledgement_says_what_is_left_even_if_that_is_nothing() -> None:
     assert say(machine).owned == ()
 
 
-def test_an_acknowledgement_is_said_once() -> None:
+def test_acknowledgement_is_sent_once() -> None:
     """KAFKA-20145."""
     machine = joined(0, 1)
     hear(machine, answer(5, units(1)))
@@ -152,7 +152,7 @@ def test_an_acknowledgement_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["no answer", "given up", "retriable", "compute", "stale"])
-def test_after_any_failure_the_next_request_is_a_full_one(how: str) -> None:
+def test_request_after_any_failure_is_a_full_one(how: str) -> None:
     machine = joined(0, 1)
     request = say(machine)
     match how:
@@ -178,7 +178,7 @@ def test_after_any_failure_the_next_request_is_a_full_one(how: str) -> None:
 # Trap 3: a lost answer
 
 
-def test_after_a_lost_answer_the_previous_epoch_is_said_again() -> None:
+def test_previous_epoch_is_sent_again_after_a_lost_response() -> None:
     machine = joined(0)
     lost = say(machine)
     machine.on_no_answer(lost)
@@ -187,7 +187,7 @@ def test_after_a_lost_answer_the_previous_epoch_is_said_again() -> None:
     assert units_of(again.owned) == units(0), "a subset of what was given: what it never heard of it does not own"
 
 
-def test_the_answer_to_a_request_that_was_given_up_means_nothing() -> None:
+def test_response_to_an_abandoned_request_is_ignored() -> None:
     machine = joined(0)
     parked = say(machine)
     machine.report(status(0, 5))
@@ -201,7 +201,7 @@ def test_the_answer_to_a_request_that_was_given_up_means_nothing() -> None:
     assert machine.on_response(current, answer(7, units(0, 2))) == [], "nor does an answer heard twice"
 
 
-def test_sequences_grow_with_every_request() -> None:
+def test_sequence_numbers_are_monotonic() -> None:
     machine = member()
     numbers = [say(machine).sequence for _ in range(3)]
     machine.close()
@@ -213,7 +213,7 @@ def test_sequences_grow_with_every_request() -> None:
 # Trap 1: speaking while stopping
 
 
-def test_a_member_speaks_while_it_stops_units_and_still_owns_them() -> None:
+def test_member_sends_heartbeats_while_units_stop_and_still_owns_them() -> None:
     machine = joined(0, 1)
     hear(machine, answer(5, units(1)))
     for now_ms in range(0, 60_000, 3_000):
@@ -225,7 +225,7 @@ def test_a_member_speaks_while_it_stops_units_and_still_owns_them() -> None:
     assert units_of(say(machine).owned) == units(0, 1), "a full request acknowledges nothing that still runs"
 
 
-def test_a_revocation_repeated_is_not_performed_twice() -> None:
+def test_repeated_revocation_is_performed_once() -> None:
     """S11: the answer comes again after a full request; one stop, one on_revoked."""
     machine = joined(0, 1)
     assert hear(machine, answer(5, units(1))) == [Revoke(units=units(0), epoch=5)]
@@ -233,7 +233,7 @@ def test_a_revocation_repeated_is_not_performed_twice() -> None:
     assert hear(machine, answer(5, ())) == [Revoke(units=units(1), epoch=5)]
 
 
-def test_an_answer_revokes_or_assigns_and_never_both() -> None:
+def test_response_revokes_or_assigns_but_never_both() -> None:
     """PD-02. Whatever is new in an answer that takes something waits for the acknowledgement."""
     machine = joined(0, 1)
     assert hear(machine, answer(5, units(1, 2))) == [Revoke(units=units(0), epoch=5)]
@@ -283,7 +283,7 @@ def test_target_of_an_assignor_this_worker_does_not_offer_is_delivered_to_none()
     assert hear(machine, reached(5, units(), assignor="other")) == []
 
 
-def test_member_that_joined_again_hears_the_target_assignment_again() -> None:
+def test_member_that_rejoined_gets_the_target_assignment_again() -> None:
     machine = member(INFO_A)
     hear(machine, reached(5, units()))
     hear(machine, refused(FencedMemberEpoch.code))
@@ -324,7 +324,7 @@ def test_a_grant_carries_its_owner_epoch_and_configurations() -> None:
     assert machine.owned == {Unit("c"): 2, Unit("c", 0): 4}
 
 
-def test_units_are_owned_from_the_moment_they_are_accepted() -> None:
+def test_units_are_owned_as_soon_as_they_are_accepted() -> None:
     """Before anything starts: a full request sent in between must not read as letting go."""
     machine = member()
     hear(machine, answer(5, units(0)))
@@ -332,19 +332,19 @@ def test_units_are_owned_from_the_moment_they_are_accepted() -> None:
     assert units_of(say(machine).owned) == units(0)
 
 
-def test_a_null_assignment_leaves_everything_as_it_is() -> None:
+def test_null_assignment_changes_nothing() -> None:
     """KAFKA-16198: what an answer does not say is not revoked."""
     machine = joined(0, 1)
     assert hear(machine, answer(6)) == []
     assert (machine.epoch, frozenset(machine.owned)) == (6, units(0, 1))
 
 
-def test_an_empty_assignment_takes_everything() -> None:
+def test_empty_assignment_revokes_everything() -> None:
     machine = joined(0, 1)
     assert hear(machine, answer(5, ())) == [Revoke(units=units(0, 1), epoch=5)]
 
 
-def test_the_same_assignment_again_is_no_action() -> None:
+def test_unchanged_assignment_is_no_action() -> None:
     """KAFKA-17105."""
     machine = joined(0, 1)
     assert hear(machine, answer(6, units(0, 1), owner_epoch=6)) == []
@@ -356,7 +356,7 @@ def test_the_same_assignment_again_is_no_action() -> None:
 
 
 @pytest.mark.parametrize("error", [UnknownMemberId, FencedMemberEpoch, GroupIdNotFound])
-def test_a_member_that_is_none_loses_everything_first_and_joins_after(error: Any) -> None:
+def test_unknown_member_loses_everything_before_it_rejoins(error: Any) -> None:
     """KAFKA-16251, KAFKA-16258: no word is said while anything of the former life runs."""
     machine = joined(0, 1)
     assert hear(machine, refused(error.code)) == [Lose(units=units(0, 1), epoch=5, why="no")]
@@ -377,14 +377,14 @@ def test_a_member_that_is_none_loses_everything_first_and_joins_after(error: Any
 @pytest.mark.parametrize(
     "error", [CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, StaleMemberEpoch]
 )
-def test_a_coordinator_that_cannot_answer_costs_nothing(error: Any) -> None:
+def test_unavailable_coordinator_revokes_nothing(error: Any) -> None:
     machine = joined(0, 1)
     assert hear(machine, refused(error.code)) == []
     assert (machine.phase, machine.epoch, frozenset(machine.owned)) == (Phase.MEMBER, 5, units(0, 1))
 
 
 @pytest.mark.parametrize("error", [InvalidRequest, UnsupportedAssignor, GroupMaxSizeReached, UnknownServerError])
-def test_a_coordinator_that_will_not_have_the_worker_is_told_nothing_more_but_the_leave(error: Any) -> None:
+def test_rejected_worker_sends_nothing_but_the_leave(error: Any) -> None:
     machine = joined(0, 1)
     (fail,) = hear(machine, refused(error.code))
     assert isinstance(fail, Fail)
@@ -396,7 +396,7 @@ def test_a_coordinator_that_will_not_have_the_worker_is_told_nothing_more_but_th
     assert say(machine).member_epoch == -1
 
 
-def test_a_member_that_is_asked_computes_and_stays_a_member() -> None:
+def test_member_that_is_asked_to_compute_computes_and_stays_a_member() -> None:
     machine = joined(0)
     assert hear(machine, refused(ComputeAssignment.code), now_ms=5_000) == [Compute(member_epoch=5)]
     assert machine.phase is Phase.MEMBER
@@ -407,7 +407,7 @@ def test_a_member_that_is_asked_computes_and_stays_a_member() -> None:
     assert (request.member_epoch, request.owned) == (0, ())
 
 
-def test_losing_is_decided_once() -> None:
+def test_loss_is_decided_once() -> None:
     machine = joined(0)
     request = say(machine, 0)
     assert machine.check_lease(8_000) != []
@@ -422,7 +422,7 @@ def test_losing_is_decided_once() -> None:
 # Lease and coordinator epoch
 
 
-def test_the_lease_runs_from_the_send_of_the_last_answered_heartbeat() -> None:
+def test_lease_is_counted_from_the_sending_of_the_last_answered_heartbeat() -> None:
     """PD-10, KAFKA-9184: not from the answer, which may have waited three seconds, nor from the last send."""
     machine = member()
     request = say(machine, 1_000)
@@ -441,25 +441,25 @@ def test_the_lease_runs_from_the_send_of_the_last_answered_heartbeat() -> None:
     assert lose == Lose(units=units(0), epoch=5, why="no answer from the coordinator for 8000 ms")
 
 
-def test_the_lease_leaves_the_margin_that_was_asked_for() -> None:
+def test_lease_leaves_the_configured_margin() -> None:
     machine = joined(0, lease_margin=0.5)
     assert machine.lease_ends_ms() == 5_000
 
 
-def test_a_refusal_by_a_coordinator_that_cannot_serve_is_no_proof_of_life() -> None:
+def test_retriable_error_does_not_extend_the_lease() -> None:
     machine = joined(0)
     hear(machine, refused(CoordinatorNotAvailable.code), now_ms=7_000)
     assert machine.lease_ends_ms() == 8_000
 
 
-def test_who_owns_nothing_has_nothing_to_lose() -> None:
+def test_member_without_units_has_nothing_to_lose() -> None:
     machine = joined()
     assert machine.check_lease(1_000_000) == []
     assert machine.phase is Phase.MEMBER
     assert member().check_lease(1_000_000) == []
 
 
-def test_a_coordinator_epoch_that_goes_back_is_ignored() -> None:
+def test_response_with_a_lower_coordinator_epoch_is_ignored() -> None:
     """D5, F12: a coordinator that was replaced and does not know it, whatever it says."""
     machine = joined(0)
     hear(machine, answer(6, coordinator=3))
@@ -480,7 +480,7 @@ def status(task: int, owner_epoch: int, state: int = 1, message: str = "") -> Ta
     return TaskStatus(connector="c", task=task, owner_epoch=owner_epoch, state=state, message=message)
 
 
-def test_statuses_of_many_units_are_sent_a_thousand_at_a_time() -> None:
+def test_statuses_are_sent_in_batches_of_a_thousand() -> None:
     """The coordinator stores the statuses of one request in one batch of its log; the others need not wait for long."""
     machine = joined(*range(2_500))
     for task in range(2_500):
@@ -498,7 +498,7 @@ def test_statuses_of_many_units_are_sent_a_thousand_at_a_time() -> None:
     assert reported == [status(task, 5) for task in range(2_500)]
 
 
-def test_a_status_is_said_until_it_has_been_answered() -> None:
+def test_status_is_sent_until_it_is_acknowledged() -> None:
     machine = joined(0, 1)
     machine.report(status(1, 5))
     machine.report(status(0, 5))
@@ -515,7 +515,7 @@ def test_a_status_is_said_until_it_has_been_answered() -> None:
     assert say(machine).statuses == ()
 
 
-def test_a_status_that_changed_on_the_way_is_said_again() -> None:
+def test_status_that_changed_in_flight_is_sent_again() -> None:
     machine = joined(0)
     machine.report(status(0, 5))
     request = say(machine)
@@ -524,7 +524,7 @@ def test_a_status_that_changed_on_the_way_is_said_again() -> None:
     assert say(machine).statuses == (status(0, 5, state=2, message="down"),)
 
 
-def test_a_status_of_an_earlier_grant_is_not_said() -> None:
+def test_status_of_an_earlier_grant_is_not_sent() -> None:
     """KAFKA-12525: nor does it push out the one of the present grant."""
     machine = joined(0, 1)
     machine.report(status(0, 5))
@@ -538,7 +538,7 @@ def test_a_status_of_an_earlier_grant_is_not_said() -> None:
     assert say(machine).statuses == (status(0, 7),)
 
 
-def test_statuses_of_a_former_life_are_forgotten() -> None:
+def test_statuses_are_dropped_after_a_loss() -> None:
     machine = joined(0)
     machine.report(status(0, 5))
     hear(machine, refused(FencedMemberEpoch.code))
@@ -550,7 +550,7 @@ def test_statuses_of_a_former_life_are_forgotten() -> None:
 # The end
 
 
-def test_a_retiring_member_lets_go_of_everything_once_and_takes_nothing_new() -> None:
+def test_leaving_member_revokes_everything_once_and_accepts_nothing() -> None:
     machine = joined(0, 1)
     hear(machine, answer(5, units(1)))
     assert machine.retire() == [Revoke(units=units(1), epoch=5)], "0 is being stopped already"
@@ -562,7 +562,7 @@ def test_a_retiring_member_lets_go_of_everything_once_and_takes_nothing_new() ->
     assert not machine.owned
 
 
-def test_a_retiring_member_that_is_fenced_does_not_join_again() -> None:
+def test_leaving_member_that_is_fenced_does_not_rejoin() -> None:
     machine = joined(0)
     machine.retire()
     assert hear(machine, refused(FencedMemberEpoch.code)) != []
@@ -572,13 +572,13 @@ def test_a_retiring_member_that_is_fenced_does_not_join_again() -> None:
     assert say(machine).member_epoch == -1
 
 
-def test_a_member_that_is_losing_has_nothing_to_let_go_of_twice() -> None:
+def test_member_that_is_losing_its_units_does_not_revoke_them() -> None:
     machine = joined(0)
     hear(machine, refused(FencedMemberEpoch.code))
     assert machine.retire() == []
 
 
-def test_a_leave_is_said_once_and_is_the_last_word() -> None:
+def test_leave_is_sent_once_and_last() -> None:
     """KAFKA-16639: also with a heartbeat on its way; KAFKA-20428: whose answer then means nothing."""
     machine = joined(0)
     outstanding = say(machine)
@@ -595,14 +595,14 @@ def test_a_leave_is_said_once_and_is_the_last_word() -> None:
     assert not machine.has_unsent_changes
 
 
-def test_a_member_may_leave_before_it_was_ever_answered() -> None:
+def test_member_may_leave_before_its_first_response() -> None:
     machine = member()
     say(machine)
     machine.close()
     assert say(machine).member_epoch == -1
 
 
-def test_other_assignors_are_offered_at_once() -> None:
+def test_changed_assignors_are_sent_at_once() -> None:
     machine = joined(0)
     machine.set_assignors([])
     assert not machine.has_unsent_changes
@@ -615,7 +615,7 @@ def test_other_assignors_are_offered_at_once() -> None:
 # Restart
 
 
-def test_a_restart_is_an_action_until_the_worker_stops_its_units() -> None:
+def test_restart_is_an_action_until_the_worker_stops_its_units() -> None:
     machine = joined(1)
     assert hear(machine, replace(answer(5), restart=True)) == [Restart()]
     assert hear(machine, replace(answer(5), restart=True)) == [Restart()]
@@ -623,7 +623,7 @@ def test_a_restart_is_an_action_until_the_worker_stops_its_units() -> None:
     assert hear(machine, replace(answer(5), restart=True)) == []
 
 
-def test_a_draining_worker_ignores_a_restart() -> None:
+def test_draining_worker_ignores_a_restart() -> None:
     machine = joined(1)
     machine.drain()
     assert hear(machine, replace(answer(5), restart=True)) == []
@@ -634,7 +634,7 @@ def test_a_draining_worker_ignores_a_restart() -> None:
     [(None, True, -1, True), ("i", True, -2, False), ("i", False, -1, True)],
     ids=["dynamic", "static", "static with a unit that did not stop"],
 )
-def test_a_worker_that_restarts_announces_its_return(
+def test_worker_that_restarts_sends_epoch_minus_two(
     instance: str | None, stopped: bool, epoch: int, returns: bool
 ) -> None:
     """Epoch -2 only if everything has stopped: the successor may be given the same tokens (X6)."""

@@ -169,7 +169,7 @@ class Theatre:
 
 @pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("seed", range(40))
-def test_nothing_runs_twice_and_everything_runs_once_quiet(seed: int, loss: float) -> None:
+def test_each_unit_runs_once_at_the_end_of_random_runs(seed: int, loss: float) -> None:
     """S2, S5, S6, S16, F1-F3, L1. Run one again: the seed and the loss are the test's name."""
     theatre = Theatre(seed, loss)
     dice = random.Random(f"{seed} {loss}")
@@ -191,7 +191,7 @@ def test_nothing_runs_twice_and_everything_runs_once_quiet(seed: int, loss: floa
     assert theatre.settle() < 15
 
 
-def test_a_member_that_loses_every_other_answer_is_never_fenced() -> None:
+def test_member_that_loses_every_other_response_is_never_fenced() -> None:
     """S16: an honest member with a bad line comes through."""
     for seed in range(50):
         theatre = Theatre(seed, 0.5)

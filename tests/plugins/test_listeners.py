@@ -14,12 +14,12 @@ from connectgroup.protocol.units import Unit, Units
 SOME = frozenset({Unit("a", 0), Unit("a")})
 
 
-def test_a_listener_that_overrides_nothing_does_nothing() -> None:
+def test_listener_without_overrides_does_nothing() -> None:
     listener = WorkerRebalanceListener()
     assert listener.on_assigned(SOME, 1) is listener.on_revoked(SOME, 1) is listener.on_lost(SOME, 1) is None
 
 
-async def test_a_callback_may_be_async() -> None:
+async def test_callback_may_be_async() -> None:
     """Checked by mypy as much as by running it: an ``async def`` is a legal override."""
     heard: list[tuple[Units, int]] = []
 
@@ -34,7 +34,7 @@ async def test_a_callback_may_be_async() -> None:
     assert heard == [(SOME, 4)]
 
 
-def test_every_change_of_hands_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_change_of_ownership_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     listener = LoggingListener()
     with caplog.at_level(logging.INFO, logger="connectgroup.units"):
         listener.on_assigned(SOME, 4)

@@ -66,7 +66,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[name]
 
 
-def test_a_plug_in_is_found_by_its_entry_points_name(install: Install) -> None:
+def test_plug_in_is_found_by_its_entry_point_name(install: Install) -> None:
     install("mine", "connectgroup.assignors", good=":Good")
     install("ears", "connectgroup.listeners", ears=":Listens")
     install("work", "connectgroup.connectors", whole=":Whole")
@@ -78,7 +78,7 @@ def test_a_plug_in_is_found_by_its_entry_points_name(install: Install) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "nope", "mine_code:Good", "os.path", "connectgroup.plugins:Kind", "../good"])
-def test_a_name_nobody_defined_lists_those_that_are_and_imports_nothing(install: Install, name: str) -> None:
+def test_unknown_name_lists_the_available_ones_and_imports_nothing(install: Install, name: str) -> None:
     install("mine", "connectgroup.assignors", code="raise RuntimeError('imported')", good=":Good")
     with pytest.raises(ConfigError) as caught:
         load_assignor(name)
@@ -87,7 +87,7 @@ def test_a_name_nobody_defined_lists_those_that_are_and_imports_nothing(install:
     assert "mine_code" not in sys.modules
 
 
-def test_each_kind_has_its_own_names_and_its_own_word_for_them(install: Install) -> None:
+def test_each_kind_has_its_own_names(install: Install) -> None:
     install("mine", "connectgroup.assignors", good=":Good")
     with pytest.raises(ConfigError, match=r"^connector\.class: got 'good'; allowed: "):
         load_connector_class("good")
@@ -95,7 +95,7 @@ def test_each_kind_has_its_own_names_and_its_own_word_for_them(install: Install)
         load_listener("good")
 
 
-def test_two_plug_ins_of_one_name_are_refused_naming_both(install: Install) -> None:
+def test_two_plug_ins_of_one_name_are_rejected_naming_both(install: Install) -> None:
     """KAFKA-20843: silently accepted there, and a crash later."""
     install("first", "connectgroup.assignors", good=":Good")
     install("second", "connectgroup.assignors", good=":Good")
@@ -107,7 +107,7 @@ def test_two_plug_ins_of_one_name_are_refused_naming_both(install: Install) -> N
     )
 
 
-def test_a_built_in_name_cannot_be_taken(install: Install) -> None:
+def test_built_in_name_cannot_be_redefined(install: Install) -> None:
     install("connectgroup-built-in", "connectgroup.assignors", balanced=":Good")
     install("thief", "connectgroup.assignors", balanced=":Good")
     with pytest.raises(PluginError, match=r"more than once.*connectgroup.*thief_code:Good of thief 1\.0"):
@@ -130,7 +130,7 @@ def test_a_built_in_name_cannot_be_taken(install: Install) -> None:
         ("bad-versions", ":BadVersions", "maximum_version: got 0; allowed: 4 .. 32767"),
     ],
 )
-def test_a_bad_plug_in_is_one_line_naming_it(install: Install, name: str, value: str, line: str) -> None:
+def test_invalid_plug_in_is_one_line_naming_it(install: Install, name: str, value: str, line: str) -> None:
     install("bad", "connectgroup.assignors", **{name.replace("-", "_"): value})
     with pytest.raises(PluginError) as caught:
         load_assignor(name)
@@ -147,7 +147,7 @@ def test_a_bad_plug_in_is_one_line_naming_it(install: Install, name: str, value:
         (r"raise ValueError('a\nb\x1b[31m')", r"cannot be imported: ValueError: a\nb\x1b[31m"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_line(install: Install, code: str, line: str) -> None:
+def test_module_that_cannot_be_imported_is_one_line(install: Install, code: str, line: str) -> None:
     install("bad", "connectgroup.listeners", code=code, ears=":Listens")
     with pytest.raises(PluginError) as caught:
         load_listener("ears")
@@ -190,7 +190,7 @@ class Ears(WorkerRebalanceListener):
     assert caught.value.location.endswith("bad_code.py:6")
 
 
-def test_an_abstract_connector_names_what_it_lacks(install: Install) -> None:
+def test_abstract_connector_names_its_missing_methods(install: Install) -> None:
     install("work", "connectgroup.connectors", half=":Half")
     with pytest.raises(PluginError, match=r"connector 'half' .*: is abstract; missing: task$"):
         load_connector_class("half")

@@ -70,7 +70,7 @@ async def failure(port: int, *, timeout_s: float = 30.0, connect_timeout_s: floa
 
 
 @pytest.mark.asyncio
-async def test_nobody_listens() -> None:
+async def test_connection_refused() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert "cannot connect: Connection refused" in await failure(unused.getsockname()[1])
@@ -78,14 +78,14 @@ async def test_nobody_listens() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 9092), ("x" * 300, 9092), ("127.0.0.1", 70_000)])
-async def test_an_address_that_cannot_be_one(host: str, port: int) -> None:
+async def test_invalid_address(host: str, port: int) -> None:
     async with closing(TcpClient(host, port)) as client:
         with pytest.raises(TransportError, match="cannot connect"):
             await said(client, "a")
 
 
 @pytest.mark.asyncio
-async def test_a_name_that_cannot_be_looked_up_for_want_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
     """F36: one more reason to try again, not the end of the worker."""
     none = NoThreads(monkeypatch, "asyncio_")
     async with closing(TcpClient("localhost", 1)) as client:
@@ -97,7 +97,7 @@ async def test_a_name_that_cannot_be_looked_up_for_want_of_a_thread(monkeypatch:
 
 
 @pytest.mark.asyncio
-async def test_an_http_server() -> None:
+async def test_http_server_is_recognized() -> None:
     async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
@@ -111,7 +111,7 @@ async def test_an_http_server() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_waits_for_the_end_of_a_line_is_recognized() -> None:
+async def test_server_that_reads_a_line_first_is_recognized() -> None:
     """``python -m http.server``: it reads a whole line before it responds, and the client must not time out."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -125,7 +125,7 @@ async def test_a_server_that_waits_for_the_end_of_a_line_is_recognized() -> None
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_closes_at_once() -> None:
+async def test_server_that_closes_at_once() -> None:
     async def shut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
 
@@ -145,7 +145,7 @@ async def test_a_server_that_closes_at_once() -> None:
         ({"timeout_s": 0.05}, "no answer within 0.05 s"),
     ],
 )
-async def test_a_server_that_accepts_and_never_answers(timeouts: dict[str, float], says: str) -> None:
+async def test_server_that_accepts_and_never_responds(timeouts: dict[str, float], says: str) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -163,7 +163,7 @@ async def test_a_server_that_accepts_and_never_answers(timeouts: dict[str, float
         (ApiVersion(api_key=HEARTBEAT, min_version=50, max_version=51),),
     ],
 )
-async def test_a_kafka_broker_that_is_no_coordinator_of_ours(apis: tuple[ApiVersion, ...], error_code: int) -> None:
+async def test_kafka_broker_without_our_apis(apis: tuple[ApiVersion, ...], error_code: int) -> None:
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer, apis, error_code)
         await reader.read()
@@ -185,9 +185,7 @@ async def test_a_kafka_broker_that_is_no_coordinator_of_ours(apis: tuple[ApiVers
         (b"", "connection lost by the other side"),
     ],
 )
-async def test_an_answer_that_is_none_gives_up_the_connection_and_the_next_call_makes_a_new_one(
-    answer: bytes, says: str
-) -> None:
+async def test_invalid_response_closes_the_connection_and_the_next_call_reconnects(answer: bytes, says: str) -> None:
     connections = 0
 
     async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,7 +205,7 @@ async def test_an_answer_that_is_none_gives_up_the_connection_and_the_next_call_
 
 
 @pytest.mark.asyncio
-async def test_an_answer_nobody_asked_for_gives_up_the_connection() -> None:
+async def test_unexpected_response_closes_the_connection() -> None:
     async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer, served())
         writer.write(frame(struct.pack(">i", 11) + bytes(20)))
@@ -219,7 +217,7 @@ async def test_an_answer_nobody_asked_for_gives_up_the_connection() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_is_lost_fails_all_calls_and_the_next_call_connects_again() -> None:
+async def test_lost_connection_fails_all_calls_and_the_next_call_reconnects() -> None:
     stage = ScriptedHandler("a")
     first = TcpServer(stage)
     await first.start()
@@ -245,7 +243,7 @@ async def test_a_connection_that_is_lost_fails_all_calls_and_the_next_call_conne
 
 
 @pytest.mark.asyncio
-async def test_closing_ends_an_attempt_to_connect() -> None:
+async def test_close_ends_a_connection_attempt() -> None:
     """L7: also where the other side never answers."""
     reached = asyncio.Event()
 
@@ -264,7 +262,7 @@ async def test_closing_ends_an_attempt_to_connect() -> None:
 
 
 @pytest.mark.asyncio
-async def test_callers_that_wait_for_the_connection_are_sent_in_their_order_and_may_go_away() -> None:
+async def test_calls_that_wait_for_the_connection_are_sent_in_order_and_may_be_cancelled() -> None:
     stage = ScriptedHandler()
     tcp = TcpServer(stage)
     await tcp.start()
@@ -279,7 +277,7 @@ async def test_callers_that_wait_for_the_connection_are_sent_in_their_order_and_
 
 
 @pytest.mark.asyncio
-async def test_calls_wait_while_the_other_side_does_not_read() -> None:
+async def test_calls_wait_while_the_server_does_not_read() -> None:
     """What is sent to a server that stands still does not pile up without end; in time it fails."""
 
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -298,7 +296,7 @@ async def test_calls_wait_while_the_other_side_does_not_read() -> None:
         assert all(any(text in str(error) for text in not_sent) == (type(error) is NotSent) for error in outcomes)
 
 
-async def test_a_request_is_not_sent_without_a_connection() -> None:
+async def test_request_is_not_sent_without_a_connection() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
         async with closing(TcpClient("127.0.0.1", bound.getsockname()[1])) as client:

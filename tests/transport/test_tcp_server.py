@@ -102,7 +102,7 @@ class TestTcpTransport(TransportContract):
 
 
 @pytest.mark.asyncio
-async def test_answers_leave_in_the_order_of_the_requests_also_those_the_server_gives_itself() -> None:
+async def test_responses_are_sent_in_the_order_of_the_requests() -> None:
     stage = ScriptedHandler("a")
     async with server(stage) as tcp:
         peer = await Peer.to(tcp)
@@ -121,7 +121,7 @@ async def test_answers_leave_in_the_order_of_the_requests_also_those_the_server_
 
 
 @pytest.mark.asyncio
-async def test_no_more_requests_of_one_connection_run_at_a_time_than_allowed() -> None:
+async def test_concurrent_requests_of_one_connection_are_limited() -> None:
     """F11: the rest stays in the sockets' buffers, and comes when there is room."""
     names = [str(number) for number in range(40)]
     stage = ScriptedHandler(*names)
@@ -145,7 +145,7 @@ async def test_no_more_requests_of_one_connection_run_at_a_time_than_allowed() -
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", APIS[API_VERSIONS].versions)
-async def test_api_versions_are_answered_with_all_that_is_served(version: int) -> None:
+async def test_api_versions_lists_every_served_api(version: int) -> None:
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.send(
@@ -156,7 +156,7 @@ async def test_api_versions_are_answered_with_all_that_is_served(version: int) -
 
 
 @pytest.mark.asyncio
-async def test_api_versions_in_an_unknown_version_is_answered_in_version_0_and_the_connection_lives() -> None:
+async def test_api_versions_in_an_unknown_version_is_answered_in_version_0() -> None:
     """KIP-511; wire 10."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
@@ -169,7 +169,7 @@ async def test_api_versions_in_an_unknown_version_is_answered_in_version_0_and_t
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", APIS[FIND_COORDINATOR].versions)
-async def test_find_coordinator_names_the_advertised_address(version: int) -> None:
+async def test_find_coordinator_returns_the_advertised_address(version: int) -> None:
     tcp = TcpServer(ScriptedHandler(), advertised_host="coordinator.example", advertised_port=7, node_id=3)
     await tcp.start()
     peer = await Peer.to(tcp)
@@ -188,7 +188,7 @@ async def test_find_coordinator_names_the_advertised_address(version: int) -> No
 
 
 @pytest.mark.asyncio
-async def test_the_port_listened_on_is_advertised_unless_told_otherwise() -> None:
+async def test_bound_port_is_advertised_by_default() -> None:
     async with server(ScriptedHandler()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
         response = await client.call(FindCoordinatorRequest(coordinator_keys=("g",)), timeout_s=10)
         assert isinstance(response, FindCoordinatorResponse)
@@ -196,7 +196,7 @@ async def test_the_port_listened_on_is_advertised_unless_told_otherwise() -> Non
 
 
 @pytest.mark.asyncio
-async def test_there_is_no_coordinator_for_transactions_here() -> None:
+async def test_transaction_coordinators_are_not_available() -> None:
     async with server(ScriptedHandler()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:
         request = FindCoordinatorRequest(key_type=1, coordinator_keys=("t",))
         response = await client.call(request, timeout_s=10)
@@ -205,7 +205,7 @@ async def test_there_is_no_coordinator_for_transactions_here() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_port_in_use_is_refused_on_one_line() -> None:
+async def test_port_in_use_is_rejected_with_one_line() -> None:
     async with server(ScriptedHandler()) as tcp:
         with pytest.raises(TransportError, match=rf"127.0.0.1:{tcp.port}: cannot listen: .*in use"):
             await TcpServer(ScriptedHandler(), "127.0.0.1", tcp.port).start()
@@ -226,7 +226,7 @@ async def test_a_port_in_use_is_refused_on_one_line() -> None:
         (frame(b"\0" * 7), "got 7 bytes"),
     ],
 )
-async def test_lost_framing_closes_that_connection_and_no_other(
+async def test_invalid_frame_closes_only_its_connection(
     data: bytes, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wire 1; one line a peer and minute, however often it tries."""
@@ -247,7 +247,7 @@ async def test_lost_framing_closes_that_connection_and_no_other(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("header", [(20499, 0), (3, 12), (HEARTBEAT, 99), (HEARTBEAT, -1), (-1, -1)])
-async def test_an_unknown_api_or_version_ends_the_connection_after_the_answers_before_it(
+async def test_unknown_api_or_version_closes_the_connection_after_earlier_responses(
     header: tuple[int, int],
 ) -> None:
     """Wire 10. No answer to it could be read, as in Kafka; what was asked before is still answered, in order."""
@@ -267,7 +267,7 @@ async def test_an_unknown_api_or_version_ends_the_connection_after_the_answers_b
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 100, b"\0" + b"\x80" * 9, b"\0" + b"\xff\xff\xff\xff\x0f" * 3])
-async def test_a_request_that_cannot_be_read_is_answered_and_the_connection_lives(body: bytes) -> None:
+async def test_undecodable_request_is_answered_and_the_connection_stays_open(body: bytes) -> None:
     """Wire 4-8: the frame was whole, so nothing else is lost."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
@@ -280,7 +280,7 @@ async def test_a_request_that_cannot_be_read_is_answered_and_the_connection_live
 
 
 @pytest.mark.asyncio
-async def test_bytes_that_come_one_at_a_time_make_the_same_request() -> None:
+async def test_bytes_received_one_at_a_time_form_the_same_request() -> None:
     """F5, the slicer."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
@@ -455,7 +455,7 @@ async def test_the_newest_connection_over_a_cap_is_refused_until_another_goes(li
 
 
 @pytest.mark.asyncio
-async def test_a_name_that_cannot_be_looked_up_for_want_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
     """F36: one line, as for a port in use."""
     NoThreads(monkeypatch, "asyncio_")
     with pytest.raises(TransportError, match=r"^localhost:0: cannot listen: can't start new thread$"):

@@ -33,7 +33,7 @@ def balanced(shares: dict[str, list[str]]) -> bool:
     return all(max(sizes) - min(sizes) <= 1 for sizes in counts)
 
 
-async def test_two_of_three_workers_that_are_gone_for_a_moment_have_their_work_back(tmp_path: Path) -> None:
+async def test_two_of_three_workers_that_return_in_time_get_their_units_back(tmp_path: Path) -> None:
     """WC-05: all runs, each unit once, evenly, within a minute; what stayed up was not touched."""
     async with World(tmp_path, group=WAITS) as world:
         before = await begin(world)
@@ -51,7 +51,7 @@ async def test_two_of_three_workers_that_are_gone_for_a_moment_have_their_work_b
         assert world.count("c stop") == 0
 
 
-async def test_a_change_of_one_connector_restarts_nothing_of_the_others(tmp_path: Path) -> None:
+async def test_change_of_one_connector_restarts_no_task_of_the_others(tmp_path: Path) -> None:
     """WC-06: one is added, one reconfigured, one deleted; then a worker joins and one leaves."""
     async with World(tmp_path, group=WAITS) as world:
         await begin(world)

@@ -12,7 +12,7 @@ from .builders import Spread, World
 pytestmark = pytest.mark.asyncio
 
 
-async def test_workers_that_join_all_the_time_do_not_starve_the_group(tmp_path: Path) -> None:
+async def test_constant_joins_do_not_starve_the_group(tmp_path: Path) -> None:
     """16 workers join every 0.4 s, and the assignor takes 0.5 s: each answer is outdated when it arrives.
 
     It is installed all the same where it is still valid, so tasks run long before the last worker has joined.

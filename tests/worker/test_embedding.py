@@ -202,7 +202,7 @@ async def test_run_returns_within_the_rebalance_timeout_although_a_listener_hang
         assert not runner.running
 
 
-async def test_a_stop_may_take_nearly_the_rebalance_timeout(tmp_path: Path) -> None:
+async def test_stop_may_take_nearly_the_rebalance_timeout(tmp_path: Path) -> None:
     """A task that drains is waited for, and its listener hears of it."""
 
     async def drain() -> None:
@@ -219,7 +219,7 @@ async def test_a_stop_may_take_nearly_the_rebalance_timeout(tmp_path: Path) -> N
         assert world.count("a on_revoked c") == 1
 
 
-async def test_a_worker_runs_once(tmp_path: Path) -> None:
+async def test_worker_runs_once(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
@@ -237,7 +237,7 @@ async def test_a_worker_runs_once(tmp_path: Path) -> None:
             await a.worker.run()
 
 
-async def test_stop_before_run_returns_at_once_and_says_nothing(tmp_path: Path) -> None:
+async def test_stop_before_run_returns_at_once_and_sends_nothing(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         a = world.make("a")
         a.cut()

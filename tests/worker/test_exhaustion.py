@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 
 
-def test_a_call_waits_until_there_is_a_thread_for_it_and_is_made_once() -> None:
+def test_call_waits_until_there_is_a_thread_for_it_and_is_made_once() -> None:
     """A real limit of the process's memory: no room for the stack of one more thread."""
     ran = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "[]\n[1]\n"
@@ -58,7 +58,7 @@ async def half_to_b(
     return none, b
 
 
-async def test_a_task_that_cannot_be_stopped_for_want_of_a_thread_is_given_to_nobody(
+async def test_task_that_cannot_be_stopped_without_a_thread_is_not_granted_to_another_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2, S11: its stop has not begun, so it is not acknowledged; the world checks that no unit ran twice."""
@@ -71,7 +71,7 @@ async def test_a_task_that_cannot_be_stopped_for_want_of_a_thread_is_given_to_no
         assert sum(world.count(f"a stop c-{number}") for number in range(4)) == 2
 
 
-async def test_a_listener_is_told_late_rather_than_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listener_without_a_thread_is_called_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with World(tmp_path) as world:
         none, b = await half_to_b(world, monkeypatch, tasks=2, without="on_revoked")
         assert (world.count("a on_revoked"), len(b.worker.member.owned)) == (0, 0)
@@ -80,9 +80,7 @@ async def test_a_listener_is_told_late_rather_than_never(tmp_path: Path, monkeyp
         assert world.count("a on_revoked") == 1
 
 
-async def test_a_start_without_a_thread_is_a_failure_that_is_shown_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_without_a_thread_fails_and_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with World(tmp_path) as world:
         none = NoThreads(monkeypatch, "start ")
         await world.add("c", 1)
@@ -94,7 +92,7 @@ async def test_a_start_without_a_thread_is_a_failure_that_is_shown_and_tried_aga
         assert world.count("a start c-0") == 1
 
 
-async def test_a_start_for_which_there_was_no_thread_does_not_come_when_its_grant_is_anothers(
+async def test_start_without_a_thread_does_not_happen_after_its_grant_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: the world checks that no unit ran twice."""
@@ -114,7 +112,7 @@ async def test_a_start_for_which_there_was_no_thread_does_not_come_when_its_gran
         assert len(b.worker.member.owned) == 2
 
 
-async def test_an_assignor_without_a_thread_costs_no_time_and_is_not_blamed_for_it(
+async def test_assignor_without_a_thread_is_retried_and_not_counted_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(tmp_path) as world:

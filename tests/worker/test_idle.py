@@ -58,14 +58,14 @@ async def _breathe() -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "", "soon", "1\n2"])
-def test_a_stop_time_that_is_none_is_refused_in_one_line(text: str) -> None:
+def test_invalid_stop_time_is_rejected_with_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"stop\.ms: got .*; allowed: a whole number of milliseconds") as caught:
         IdleConnector("c", {"stop.ms": text})
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many", "100001", "99999999999999"])
-async def test_a_number_of_tasks_that_is_none_fails_the_connector_alone(tmp_path: Path, text: str) -> None:
+async def test_invalid_number_of_tasks_fails_only_its_connector(tmp_path: Path, text: str) -> None:
     statuses: list[TaskStatus] = []
 
     async def publish(name: str, owner_epoch: int, configs: Sequence[Config]) -> None:

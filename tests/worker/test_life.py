@@ -19,7 +19,7 @@ from connectgroup.worker.loop import WorkerSettings
 from .builders import GROUP, World, error, settings
 
 
-async def test_one_worker_gets_everything_and_a_second_one_its_share(tmp_path: Path) -> None:
+async def test_second_worker_gets_its_part_of_the_units(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -28,7 +28,7 @@ async def test_one_worker_gets_everything_and_a_second_one_its_share(tmp_path: P
         assert await world.settled(within=1) == {"a": ["c", "c-0"], "b": ["c-1", "c-2"]}
 
 
-async def test_only_what_moves_is_stopped(tmp_path: Path) -> None:
+async def test_only_units_that_move_are_stopped(tmp_path: Path) -> None:
     """KAFKA-17105: needless restarts. One start for what stays, one stop and one start for what moves."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -41,7 +41,7 @@ async def test_only_what_moves_is_stopped(tmp_path: Path) -> None:
         assert sum(world.count(f" start c-{number}") for number in range(3)) == 3 + moved
 
 
-async def test_a_change_is_heard_at_once_and_not_at_the_next_heartbeat(tmp_path: Path) -> None:
+async def test_change_reaches_a_parked_worker_at_once(tmp_path: Path) -> None:
     """PD-09: a parked heartbeat is answered on news."""
     async with World(tmp_path) as world:
         world.start("a")
@@ -53,7 +53,7 @@ async def test_a_change_is_heard_at_once_and_not_at_the_next_heartbeat(tmp_path:
         assert world.now - started < 0.5
 
 
-async def test_a_worker_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
+async def test_leaving_worker_hands_over_its_units_at_once(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -67,7 +67,7 @@ async def test_a_worker_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
         assert world.count("a on_lost") == 0
 
 
-async def test_a_leaving_worker_is_told_of_each_unit_once(tmp_path: Path) -> None:
+async def test_leaving_worker_gets_one_callback_for_each_unit(tmp_path: Path) -> None:
     """S11: exactly one on_revoked or on_lost; also when it is asked to leave in the middle of a revocation."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -87,7 +87,7 @@ async def test_a_leaving_worker_is_told_of_each_unit_once(tmp_path: Path) -> Non
         assert await world.settled("b", within=1) == {"b": ["c", "c-0", "c-1", "c-2"]}
 
 
-async def test_a_worker_that_dies_is_replaced_after_the_session_timeout(tmp_path: Path) -> None:
+async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Path) -> None:
     """L3 without a delay: its units run elsewhere within the session timeout and a moment."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -103,7 +103,7 @@ async def test_a_worker_that_dies_is_replaced_after_the_session_timeout(tmp_path
         assert 6 < took < 11
 
 
-async def test_a_slow_stop_does_not_stop_heartbeats(tmp_path: Path) -> None:
+async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:
     """Trap 1 and KAFKA-10792: a stop of 40 s, far beyond the session timeout; nothing is lost, nothing runs twice."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -121,7 +121,7 @@ async def test_a_slow_stop_does_not_stop_heartbeats(tmp_path: Path) -> None:
         assert world.count("a on_lost") == 0
 
 
-async def test_a_second_rebalance_before_the_first_is_finished_skips_no_revocation(tmp_path: Path) -> None:
+async def test_second_rebalance_before_the_end_of_the_first_skips_no_revocation(tmp_path: Path) -> None:
     """KAFKA-10763: joins, a change of tasks and a leave while units are being stopped; each runs once in the end."""
     async with World(tmp_path) as world:
         await world.add("c", 6)
@@ -194,7 +194,7 @@ async def test_failed_stop_that_began_early_is_not_acknowledged(tmp_path: Path) 
         await world.until(lambda: a.units == {Unit("c"), Unit("d")}, within=20)
 
 
-async def test_a_slow_on_revoked_does_not_stop_heartbeats(tmp_path: Path) -> None:
+async def test_slow_on_revoked_does_not_delay_heartbeats(tmp_path: Path) -> None:
     """Trap 1, for the listener."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -211,7 +211,7 @@ async def test_a_slow_on_revoked_does_not_stop_heartbeats(tmp_path: Path) -> Non
         assert a.worker.lost == 0
 
 
-async def test_a_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> None:
+async def test_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> None:
     """KAFKA-10792, 17871, 15238: whatever of a connector blocks, the worker stays and the others work."""
     async with World(tmp_path) as world:
         for point in ("construct x", "task_configs y", "start z-0"):
@@ -229,7 +229,7 @@ async def test_a_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> 
         await world.until(lambda: world.count("a stop c-0"), within=1)
 
 
-async def test_a_stream_of_statuses_does_not_keep_heartbeats_from_being_answered(tmp_path: Path) -> None:
+async def test_stream_of_statuses_does_not_prevent_responses_to_heartbeats(tmp_path: Path) -> None:
     """10,000 tasks that start one after the other, and a coordinator that takes a while to answer: no lease is lost."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -256,7 +256,7 @@ async def test_a_stream_of_statuses_does_not_keep_heartbeats_from_being_answered
         assert a.heartbeats.heartbeats < 150
 
 
-async def test_an_idle_worker_beats_no_more_than_twice_an_interval(tmp_path: Path) -> None:
+async def test_idle_worker_sends_at_most_two_heartbeats_an_interval(tmp_path: Path) -> None:
     """L2, KAFKA-20253, KAFKA-20145: ten quiet minutes."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -270,7 +270,7 @@ async def test_an_idle_worker_beats_no_more_than_twice_an_interval(tmp_path: Pat
             assert 80 <= actor.heartbeats.heartbeats - sent <= 200
 
 
-async def test_a_worker_that_does_not_park_beats_once_an_interval(tmp_path: Path) -> None:
+async def test_worker_that_does_not_park_sends_one_heartbeat_an_interval(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a", max_wait_ms=0)
@@ -329,7 +329,7 @@ async def test_listeners_may_be_async(tmp_path: Path) -> None:
 # Cut off
 
 
-async def test_a_worker_that_is_cut_off_stops_before_its_work_is_given_away(tmp_path: Path) -> None:
+async def test_worker_that_was_cut_off_stops_before_its_units_are_granted_again(tmp_path: Path) -> None:
     """KAFKA-9184, F4: on_lost before the session timeout; back again when the net is."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -352,7 +352,7 @@ async def test_a_worker_that_is_cut_off_stops_before_its_work_is_given_away(tmp_
 
 
 @pytest.mark.parametrize("how", ["between two tries", "in a call that ignores its timeout"])
-async def test_the_lease_ends_on_time_whatever_the_worker_is_waiting_for(tmp_path: Path, how: str) -> None:
+async def test_lease_ends_on_time_whatever_the_worker_waits_for(tmp_path: Path, how: str) -> None:
     """KAFKA-9184: not at the next try, which may come too late."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -373,7 +373,7 @@ async def test_the_lease_ends_on_time_whatever_the_worker_is_waiting_for(tmp_pat
         assert 4.9 <= world.now - cut <= 8.05
 
 
-async def test_a_worker_whose_coordinator_is_away_for_a_moment_loses_nothing(tmp_path: Path) -> None:
+async def test_worker_loses_nothing_while_the_coordinator_is_away_for_a_moment(tmp_path: Path) -> None:
     """F1: one answer lost, at whatever moment, costs nothing: half of what is left of the lease is for asking again."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -388,7 +388,7 @@ async def test_a_worker_whose_coordinator_is_away_for_a_moment_loses_nothing(tmp
         assert world.count(" stop ") == 0
 
 
-async def test_a_worker_lost_at_the_coordinator_only_finds_out_and_comes_back(tmp_path: Path) -> None:
+async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None:
     """L4, F15: said to be dead while it is alive; its next heartbeat says so."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -406,7 +406,7 @@ async def test_a_worker_lost_at_the_coordinator_only_finds_out_and_comes_back(tm
         assert a.worker.lost == 1
 
 
-async def test_a_restarted_coordinator_finds_everybody_at_work(tmp_path: Path) -> None:
+async def test_restarted_coordinator_finds_every_task_running(tmp_path: Path) -> None:
     """F7: no task stops; epochs go on."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -423,7 +423,7 @@ async def test_a_restarted_coordinator_finds_everybody_at_work(tmp_path: Path) -
         assert world.count("on_lost") == 0
 
 
-async def test_everybody_out_and_back(tmp_path: Path) -> None:
+async def test_group_grows_shrinks_to_none_and_grows_again(tmp_path: Path) -> None:
     """F32: one, many, none, many."""
     async with World(tmp_path) as world:
         await world.add("c", 7)
@@ -456,7 +456,7 @@ async def test_stop_returns_while_joining_without_a_coordinator(tmp_path: Path) 
         await asyncio.wait_for(a.task, 6)
 
 
-async def test_stop_before_the_first_answer_leaves_no_ghost_behind(tmp_path: Path) -> None:
+async def test_stop_before_the_first_response_leaves_no_member_behind(tmp_path: Path) -> None:
     """KAFKA-17116, KAFKA-16985: a join may be on its way when the leave is sent."""
     async with World(tmp_path) as world:
         a = world.make("a")
@@ -484,7 +484,7 @@ async def test_stop_returns_with_a_blocked_task(tmp_path: Path, cut: bool) -> No
             assert (await world.describe()).members == ()
 
 
-async def test_stop_says_goodbye_even_when_a_listener_refuses(tmp_path: Path) -> None:
+async def test_stop_sends_the_leave_although_a_listener_raises(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
@@ -501,7 +501,7 @@ async def test_stop_says_goodbye_even_when_a_listener_refuses(tmp_path: Path) ->
         assert not a.units
 
 
-async def test_a_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
+async def test_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
     """An embedder's way to pull the plug: nothing may go on writing, and nobody waits for a timeout (KAFKA-16985)."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
@@ -523,7 +523,7 @@ async def test_a_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("code", [StaleMemberEpoch.code, -1, 14, 15, 16, 20480, 999], ids=lambda code: f"error {code}")
-async def test_no_answer_makes_a_worker_spin(tmp_path: Path, code: int) -> None:
+async def test_worker_backs_off_on_repeated_errors(tmp_path: Path, code: int) -> None:
     """L2, KAFKA-20253: whatever a coordinator says again and again, the worker asks at a bounded rate."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -546,9 +546,7 @@ async def test_no_answer_makes_a_worker_spin(tmp_path: Path, code: int) -> None:
 
 
 @pytest.mark.parametrize("full", [True, False])
-async def test_the_answers_of_a_replaced_coordinator_are_ignored_and_do_not_make_a_worker_spin(
-    tmp_path: Path, full: bool
-) -> None:
+async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp_path: Path, full: bool) -> None:
     """D5, F12: a lower coordinator epoch; in the end the lease ends."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -575,7 +573,7 @@ async def test_the_answers_of_a_replaced_coordinator_are_ignored_and_do_not_make
         await world.until(lambda: world.count("a on_lost"), within=2)
 
 
-async def test_a_worker_the_group_will_not_have_stops_and_says_why(tmp_path: Path) -> None:
+async def test_worker_rejected_for_good_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:
     """A refusal that no repetition would change ends ``run`` with the coordinator's own words, once."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
@@ -598,7 +596,7 @@ async def test_a_worker_the_group_will_not_have_stops_and_says_why(tmp_path: Pat
         a.task = None
 
 
-async def test_a_full_group_turns_a_worker_away_with_one_line(tmp_path: Path) -> None:
+async def test_full_group_rejects_a_worker_with_one_line(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(max_members=1)) as world:
         world.start("a")
         await asyncio.sleep(1)
@@ -614,7 +612,7 @@ async def test_a_full_group_turns_a_worker_away_with_one_line(tmp_path: Path) ->
 # Connectors change
 
 
-async def test_a_connector_that_grows_and_shrinks_moves_only_the_difference(tmp_path: Path) -> None:
+async def test_changed_tasks_max_moves_only_the_difference(tmp_path: Path) -> None:
     """tasks.max up and down, the other tasks keep running (KAFKA-17105)."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
@@ -630,7 +628,7 @@ async def test_a_connector_that_grows_and_shrinks_moves_only_the_difference(tmp_
         assert [world.count(f" stop c-{number}") for number in (1, 2, 3)] == [1, 1, 1]
 
 
-async def test_a_changed_task_is_stopped_and_started_again_under_a_later_epoch(tmp_path: Path) -> None:
+async def test_changed_task_is_restarted_at_a_later_owner_epoch(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 1, text="one")
         world.start("a")
@@ -642,7 +640,7 @@ async def test_a_changed_task_is_stopped_and_started_again_under_a_later_epoch(t
         assert world.count("a stop c-0") == 1
 
 
-async def test_a_paused_connector_stops_its_tasks_and_a_removed_one_everything(tmp_path: Path) -> None:
+async def test_paused_connector_stops_its_tasks_and_a_deleted_one_everything(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")
@@ -658,7 +656,7 @@ async def test_a_paused_connector_stops_its_tasks_and_a_removed_one_everything(t
         assert world.count("on_lost") == 0
 
 
-async def test_a_late_refusal_to_leave_is_not_an_error(tmp_path: Path) -> None:
+async def test_late_rejection_of_a_leave_is_not_an_error(tmp_path: Path) -> None:
     """The leave is said once; whatever becomes of it, ``run`` returns."""
     async with World(tmp_path) as world:
         a = world.start("a")

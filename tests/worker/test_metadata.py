@@ -31,7 +31,7 @@ class Moody(_balanced()):  # type: ignore[misc]
         return word
 
 
-async def test_a_changed_reason_asks_for_a_rebalance() -> None:
+async def test_changed_reason_requests_a_rebalance() -> None:
     """CN-10, "A worker updates its assignors' reason or metadata": the worker notices by itself."""
     Moody.said = [Metadata()]
     coordinator = Coordinator(MemoryLog(), GroupSettings(session_timeout_ms=600, heartbeat_interval_ms=50))
@@ -82,7 +82,7 @@ class Slow(Node):
         return 0.01, 0.01
 
 
-def test_looking_for_a_change_is_no_reason_for_another_heartbeat() -> None:
+def test_unchanged_metadata_causes_no_heartbeat() -> None:
     """Metadata is asked for once an interval; where it is as before, nothing is to be said, and nobody is woken."""
     Moody.said = [Metadata()]
     loop = SimulatedLoop()

@@ -44,7 +44,7 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize("error", [ValueError("disk full"), SystemExit(3), Odd("odd"), asyncio.CancelledError()])
-async def test_a_listener_that_raises_in_on_assigned_is_shown_and_the_units_start(
+async def test_listener_that_raises_in_on_assigned_is_logged_and_the_units_start(
     tmp_path: Path, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with World(tmp_path) as world:
@@ -62,7 +62,7 @@ async def test_a_listener_that_raises_in_on_assigned_is_shown_and_the_units_star
         assert re.search(rf" \(at {re.escape(str(Path(__file__).parent))}/\w+\.py:\d+\)$", lines[0])
 
 
-async def test_a_revocation_that_a_listener_refuses_is_never_acknowledged_and_ends_in_on_lost(tmp_path: Path) -> None:
+async def test_revocation_that_a_listener_rejects_is_never_acknowledged(tmp_path: Path) -> None:
     """F18: the units are given away only after the rebalance timeout has removed the worker."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -107,7 +107,7 @@ async def test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs(t
         gate.open()
 
 
-async def test_what_a_listener_raises_once_it_has_been_given_up_is_shown_and_not_lost(
+async def test_exception_of_an_abandoned_listener_call_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for the call any more, so nobody else would say so."""
@@ -134,7 +134,7 @@ async def test_what_a_listener_raises_once_it_has_been_given_up_is_shown_and_not
     assert lines == ["listener Recorder: on_assigned of d had been given up, and raised ValueError: too late"]
 
 
-async def test_a_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_and_no_more(tmp_path: Path) -> None:
+async def test_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_only(tmp_path: Path) -> None:
     """F18, L4: fenced at the rebalance timeout, all units run elsewhere, the worker comes back without the listener."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -151,7 +151,7 @@ async def test_a_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_an
         assert world.now - started < 25
 
 
-async def test_units_whose_loss_is_decided_while_a_listener_is_told_of_them_do_not_start(tmp_path: Path) -> None:
+async def test_units_lost_during_on_assigned_do_not_start(tmp_path: Path) -> None:
     """KAFKA-16375: what was decided before the loss goes no further than its next step."""
     async with World(tmp_path) as world:
         a = world.start("a")
@@ -165,7 +165,7 @@ async def test_units_whose_loss_is_decided_while_a_listener_is_told_of_them_do_n
         assert world.count("a on_lost c") == 1
 
 
-async def test_each_unit_is_lost_or_revoked_and_never_both(tmp_path: Path) -> None:
+async def test_each_unit_is_lost_or_revoked_but_never_both(tmp_path: Path) -> None:
     """S11, F17: the fence comes while on_revoked is at work; the recorder counts what it is told of each unit."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -180,7 +180,7 @@ async def test_each_unit_is_lost_or_revoked_and_never_both(tmp_path: Path) -> No
         await world.settled()
 
 
-async def test_a_stop_slower_than_the_rebalance_timeout_ends_in_on_lost_alone(tmp_path: Path) -> None:
+async def test_stop_slower_than_the_rebalance_timeout_ends_in_on_lost(tmp_path: Path) -> None:
     """F17, WC-08: its late acknowledgement would be fenced; there is none. The task itself is the sink's to fence."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
@@ -197,7 +197,7 @@ async def test_a_stop_slower_than_the_rebalance_timeout_ends_in_on_lost_alone(tm
         await world.settled()
 
 
-async def test_a_task_that_never_stops_does_not_keep_its_worker_out_of_the_group(tmp_path: Path) -> None:
+async def test_task_that_never_stops_does_not_keep_its_worker_out_of_the_group(tmp_path: Path) -> None:
     """L4: what is left of it can no longer write; the worker is back within the time lost work is waited for."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
@@ -222,7 +222,7 @@ class Sulking(WorkerRebalanceListener):
         sys.exit(1)
 
 
-async def test_an_async_listener_cannot_end_the_worker(tmp_path: Path) -> None:
+async def test_async_listener_cannot_end_the_worker(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a", listeners=[Sulking()], rebalance_timeout_ms=5_000)
@@ -256,7 +256,7 @@ BAD: dict[str, Callable[[ConnectGroup], Any]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_a_failing_assignor_is_shown_in_one_line_and_another_member_is_asked(
+async def test_failing_assignor_is_one_line_and_another_member_computes(
     tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F19, F21: the group lives, describe says what went wrong."""
@@ -278,7 +278,7 @@ async def test_a_failing_assignor_is_shown_in_one_line_and_another_member_is_ask
         assert "a:" in (await world.describe()).assignor_error
 
 
-async def test_an_exception_of_an_assignor_is_logged_with_file_and_line(
+async def test_exception_of_an_assignor_is_logged_with_file_and_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has where it was raised; what the group is told has the error alone."""
@@ -299,7 +299,7 @@ async def test_an_exception_of_an_assignor_is_logged_with_file_and_line(
         assert (await world.describe()).assignor_error.endswith("assign raised RuntimeError: no idea")
 
 
-async def test_an_exception_of_a_task_is_logged_with_file_and_line(
+async def test_exception_of_a_task_is_logged_with_file_and_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with World(tmp_path) as world:
@@ -311,7 +311,7 @@ async def test_an_exception_of_a_task_is_logged_with_file_and_line(
     assert re.search(rf" \(at {re.escape(str(Path(__file__).parent))}/\w+\.py:\d+\)$", line)
 
 
-async def test_an_answer_that_only_the_group_can_refuse_is_an_error_line_as_well(
+async def test_result_that_only_the_group_rejects_is_logged_as_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A delay that this group does not allow: the worker cannot know."""
@@ -331,7 +331,7 @@ async def test_an_answer_that_only_the_group_can_refuse_is_an_error_line_as_well
         )
 
 
-async def test_after_three_failures_the_coordinator_helps_itself(tmp_path: Path) -> None:
+async def test_server_assignor_computes_after_three_failures(tmp_path: Path) -> None:
     """L5: a bad plug-in cannot stop a group."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -350,7 +350,7 @@ def hanging(world: World) -> tuple[Gate, Spread]:
     return gate, slow
 
 
-async def test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on(tmp_path: Path) -> None:
+async def test_assignor_that_hangs_is_abandoned_and_heartbeats_continue(tmp_path: Path) -> None:
     """F20: never more than two heartbeats an interval meanwhile, although the member is told to compute again."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -366,7 +366,7 @@ async def test_an_assignor_that_hangs_is_given_up_and_heartbeats_go_on(tmp_path:
         gate.open()
 
 
-async def test_an_assignor_that_hangs_is_not_asked_a_second_time(tmp_path: Path) -> None:
+async def test_assignor_that_hangs_is_not_called_a_second_time(tmp_path: Path) -> None:
     """F20: nor waited for: of three failures, before the coordinator computes itself, only the first takes its time."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -385,9 +385,7 @@ async def test_an_assignor_that_hangs_is_not_asked_a_second_time(tmp_path: Path)
         assert a.worker.lost == 0
 
 
-async def test_an_assignors_own_error_is_one_line_that_names_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_error_of_an_assignor_is_one_line_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with World(tmp_path) as world:
         full = Spread()
         full.before = lambda group: ConnectAssignment(error=5, message="no room\nat all " + "x" * 9_000)
@@ -400,7 +398,7 @@ async def test_an_assignors_own_error_is_one_line_that_names_it(
         assert "\n" not in line
 
 
-async def test_a_member_told_to_compute_does_not_spin_while_its_prepare_gets_no_answer(tmp_path: Path) -> None:
+async def test_computing_member_backs_off_while_its_prepare_gets_no_response(tmp_path: Path) -> None:
     """L2, KAFKA-20253: the control connection hangs, heartbeats work, and each is answered COMPUTE_ASSIGNMENT."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -413,7 +411,7 @@ async def test_a_member_told_to_compute_does_not_spin_while_its_prepare_gets_no_
         await world.settled(within=10)
 
 
-async def test_a_member_that_computes_gets_its_own_share_at_once(tmp_path: Path) -> None:
+async def test_computing_member_gets_its_own_units_at_once(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         for name in "abc":
@@ -428,7 +426,7 @@ async def test_a_member_that_computes_gets_its_own_share_at_once(tmp_path: Path)
             assert world.now - started < 1.5, "refresh of the connector included"
 
 
-async def test_a_group_that_changes_while_it_is_computed_for_is_computed_for_once_more_and_at_once(
+async def test_changes_during_a_computation_lead_to_one_more_computation(
     tmp_path: Path,
 ) -> None:
     """F23: several changes meanwhile, one more computation, begun when the first is over."""
@@ -455,7 +453,7 @@ async def test_a_group_that_changes_while_it_is_computed_for_is_computed_for_onc
         assert a.worker.lost == 0
 
 
-async def test_heartbeats_go_on_as_soon_as_the_prepare_has_been_answered(tmp_path: Path) -> None:
+async def test_heartbeats_continue_as_soon_as_prepare_is_answered(tmp_path: Path) -> None:
     """Not after an interval: what the member is to stop meanwhile, it should hear of."""
     async with World(tmp_path) as world:
         gate, slow = hanging(world)
@@ -464,7 +462,7 @@ async def test_heartbeats_go_on_as_soon_as_the_prepare_has_been_answered(tmp_pat
         assert 2 <= a.heartbeats.heartbeats <= 3, "the join, and one that can be parked"
 
 
-async def test_the_computation_fails_with_the_control_connection_and_not_with_the_worker(tmp_path: Path) -> None:
+async def test_failed_control_connection_fails_the_computation_and_not_the_worker(tmp_path: Path) -> None:
     """F22: Install gets no answer; somebody else is asked after the rebalance timeout."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -483,7 +481,7 @@ async def test_the_computation_fails_with_the_control_connection_and_not_with_th
         assert a.worker.lost == 0
 
 
-async def test_asking_gives_up_by_the_loops_clock(tmp_path: Path) -> None:
+async def test_prepare_is_repeated_until_the_timeout_by_the_clock_of_the_loop(tmp_path: Path) -> None:
     """A simulated loop simulates this too: Prepare is repeated for the assignor's timeout, not for ever."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -497,7 +495,7 @@ async def test_asking_gives_up_by_the_loops_clock(tmp_path: Path) -> None:
         assert all(isinstance(request, PrepareRequest) for _, request in a.control.requests)
 
 
-async def test_what_an_assignor_told_a_member_reaches_it_before_the_listener(tmp_path: Path) -> None:
+async def test_on_assignment_precedes_the_listener(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 1)
         assignor = Spread()
@@ -529,7 +527,7 @@ async def until_status(world: World, unit: Unit, state: str) -> str:
     raise AssertionError(f"{unit} is {await status_of(world, unit)}")
 
 
-async def test_an_unknown_connector_class_is_one_failed_connector(tmp_path: Path) -> None:
+async def test_unknown_connector_class_is_one_failed_connector(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("bad", 1, cls="os.system")
         await world.add("good", 2)
@@ -553,7 +551,7 @@ async def test_an_unknown_connector_class_is_one_failed_connector(tmp_path: Path
 @pytest.mark.parametrize(
     "error", [RuntimeError("boom\nand more"), SystemExit(2), Odd("boom")], ids=lambda e: type(e).__name__
 )
-async def test_a_connector_that_raises_is_failed_with_one_line_and_tried_again(
+async def test_connector_that_raises_fails_with_one_line_and_is_retried(
     tmp_path: Path, point: str, unit: Unit, error: BaseException
 ) -> None:
     """KAFKA-13586: one connector FAILED, the worker and the others live; it heals without anybody's help."""
@@ -575,7 +573,7 @@ async def test_a_connector_that_raises_is_failed_with_one_line_and_tried_again(
         assert a.worker.lost == 0
 
 
-async def test_a_task_that_fails_later_is_stopped_and_started_again_under_the_same_grant(tmp_path: Path) -> None:
+async def test_failed_task_is_restarted_under_the_same_grant(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 2)
         world.start("a")
@@ -592,7 +590,7 @@ async def test_a_task_that_fails_later_is_stopped_and_started_again_under_the_sa
 
 @pytest.mark.parametrize("stop_fails", [False, True])
 @pytest.mark.parametrize("when", ["start", "later"])
-async def test_a_fenced_task_stays_down(tmp_path: Path, when: str, stop_fails: bool) -> None:
+async def test_fenced_task_is_not_restarted(tmp_path: Path, when: str, stop_fails: bool) -> None:
     """Somebody newer does its work: no second try, whatever its stop says."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
@@ -612,7 +610,7 @@ async def test_a_fenced_task_stays_down(tmp_path: Path, when: str, stop_fails: b
         assert world.count("a stop c-0") == 1
 
 
-async def test_a_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
+async def test_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
     """X6, F18: the task may still be writing, so nobody else is given it before this worker has been removed."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -625,7 +623,7 @@ async def test_a_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
         assert world.now > 60, "its rebalance timeout"
 
 
-async def test_a_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
+async def test_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
     """The owner's computation of tasks is slow, the connector moves meanwhile: its list is refused, not written."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -638,7 +636,7 @@ async def test_a_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
         )
 
 
-async def test_a_status_of_an_earlier_grant_does_not_hide_the_present_one(tmp_path: Path) -> None:
+async def test_status_of_an_earlier_grant_does_not_hide_the_present_one(tmp_path: Path) -> None:
     """KAFKA-12525: a task that is slow to fail reports long after its unit came back under another grant."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
@@ -665,12 +663,12 @@ async def test_a_status_of_an_earlier_grant_does_not_hide_the_present_one(tmp_pa
 @pytest.mark.parametrize(
     "error", [SystemExit(1), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError(), Odd("x")]
 )
-async def test_whatever_a_thread_raises_comes_back_as_an_exception(error: BaseException) -> None:
+async def test_anything_raised_in_a_thread_is_returned_as_an_exception(error: BaseException) -> None:
     with pytest.raises(RuntimeError, match=type(error).__name__):
         await off_loop("test", raising(error))
 
 
-async def test_an_ordinary_exception_comes_back_as_it_is() -> None:
+async def test_ordinary_exception_is_returned_unchanged() -> None:
     error = ValueError("this one")
     with pytest.raises(ValueError) as caught:
         await off_loop("test", raising(error))

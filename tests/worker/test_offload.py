@@ -19,7 +19,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_ends_although_a_plug_in_hangs() -> None:
+def test_process_exits_although_a_plug_in_hangs() -> None:
     """L7: whoever stops a worker waits for its process, and a supervisor kills what does not end."""
     ran = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30, check=True)
     assert ran.stdout == "given up\n"

@@ -32,7 +32,7 @@ class Unused(Spread):
     name = "unused"
 
 
-async def test_every_member_hears_the_assignor_that_was_used_once_for_each_target(tmp_path: Path) -> None:
+async def test_on_assignment_is_called_once_for_each_target_on_every_member(tmp_path: Path) -> None:
     """A's share shrinks, then stays; B's grows. Both hear, with group id, epoch and instance id."""
     async with World(tmp_path) as world:
         await world.add("c", 3)

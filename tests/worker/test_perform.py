@@ -51,7 +51,7 @@ def given(*numbers: int) -> Assign:
     return Assign(grants=tuple(Grant(unit=Unit("c", number), owner_epoch=3) for number in numbers), epoch=3)
 
 
-async def test_what_was_queued_before_a_loss_is_void() -> None:
+async def test_actions_queued_before_a_loss_are_dropped() -> None:
     """KAFKA-16375: also the assignor hears nothing more of it; what was begun is finished, but nothing starts."""
     member = Member(MemberSettings(group_id="g", member_id="m"))
     member.owned = {Unit("c", number): 3 for number in range(4)}

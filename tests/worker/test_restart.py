@@ -98,7 +98,7 @@ async def test_units_move_if_the_worker_does_not_return_within_the_delay(tmp_pat
         assert 9 < world.now - began < 12
 
 
-async def test_a_stop_takes_precedence_over_a_restart(tmp_path: Path) -> None:
+async def test_stop_takes_precedence_over_a_restart(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 3)
         world.start("a")
@@ -111,7 +111,7 @@ async def test_a_stop_takes_precedence_over_a_restart(tmp_path: Path) -> None:
         assert await world.settled("a", within=2)
 
 
-async def test_a_restart_after_a_stop_changes_nothing(tmp_path: Path) -> None:
+async def test_restart_after_a_stop_has_no_effect(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 3)
         world.start("a")
@@ -124,7 +124,7 @@ async def test_a_restart_after_a_stop_changes_nothing(tmp_path: Path) -> None:
         assert await world.settled("a", within=2)
 
 
-async def test_a_draining_worker_does_not_restart(tmp_path: Path) -> None:
+async def test_draining_worker_is_not_restarted(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 3)
         world.start("a")
@@ -137,7 +137,7 @@ async def test_a_draining_worker_does_not_restart(tmp_path: Path) -> None:
         assert await world.settled("a", within=2)
 
 
-async def test_a_slow_stop_is_waited_for_before_the_worker_leaves(tmp_path: Path) -> None:
+async def test_worker_leaves_only_after_a_slow_stop(tmp_path: Path) -> None:
     """Heartbeats go on meanwhile at their interval: a repeated request to restart causes no busy loop."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 3)

@@ -26,7 +26,7 @@ def run_worker_once(*words: object, temporary: Path) -> tuple[int, str]:
         return worker.ended(), worker.story()
 
 
-def test_worker_keeps_a_directory_of_its_name_that_it_did_not_make(tmp_path: Path) -> None:
+def test_worker_keeps_a_directory_of_its_name_that_it_did_not_create(tmp_path: Path) -> None:
     precious = tmp_path / "w" / "precious"
     precious.parent.mkdir()
     precious.write_text("mine")

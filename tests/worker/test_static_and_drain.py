@@ -19,7 +19,7 @@ async def ended(actor: Actor, within: float = 5.0) -> None:
     await asyncio.wait_for(actor.task, within)
 
 
-async def test_cn_12_a_bounced_static_worker_finds_its_work_where_it_left_it(tmp_path: Path) -> None:
+async def test_cn_12_restarted_static_worker_keeps_its_units(tmp_path: Path) -> None:
     """One stop and one start of each of its units, none of anybody else's, and no epoch."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -42,7 +42,7 @@ async def test_cn_12_a_bounced_static_worker_finds_its_work_where_it_left_it(tmp
                 assert world.count(f" start {unit}") == 2
 
 
-async def test_st_07_one_that_does_not_return_is_replaced_when_its_session_is_over(tmp_path: Path) -> None:
+async def test_st_07_static_worker_that_does_not_return_is_replaced_after_its_session(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -54,7 +54,7 @@ async def test_st_07_one_that_does_not_return_is_replaced_when_its_session_is_ov
         assert 9 < took < 11
 
 
-async def test_a_static_worker_can_leave_for_good(tmp_path: Path) -> None:
+async def test_static_worker_can_leave_for_good(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -65,7 +65,7 @@ async def test_a_static_worker_can_leave_for_good(tmp_path: Path) -> None:
         assert await world.settled("a", within=1)
 
 
-async def test_one_whose_stop_failed_does_not_say_that_it_comes_back(tmp_path: Path) -> None:
+async def test_worker_whose_stop_failed_does_not_leave_temporarily(tmp_path: Path) -> None:
     """X6: its successor would be given the same tokens, and what hangs could still write with them."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -80,7 +80,7 @@ async def test_one_whose_stop_failed_does_not_say_that_it_comes_back(tmp_path: P
         assert "b1" not in {member.member_id for member in (await world.describe()).members}
 
 
-async def test_st_04_a_second_process_under_the_same_name_waits_for_the_first_to_go(tmp_path: Path) -> None:
+async def test_st_04_second_process_with_the_same_instance_id_waits(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 1)
         first = world.start("b1", instance_id="b")
@@ -94,7 +94,7 @@ async def test_st_04_a_second_process_under_the_same_name_waits_for_the_first_to
         assert await world.settled("b2", within=3)
 
 
-async def test_st_05_a_process_whose_name_was_taken_over_ends(tmp_path: Path) -> None:
+async def test_st_05_process_whose_instance_id_was_taken_over_ends(tmp_path: Path) -> None:
     """Somebody said that it had stopped, and it had not: it stops everything and says why."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -113,7 +113,7 @@ async def test_st_05_a_process_whose_name_was_taken_over_ends(tmp_path: Path) ->
         assert first.units == frozenset()
 
 
-async def test_st_04_one_that_was_cut_off_until_another_took_its_name_waits_too(tmp_path: Path) -> None:
+async def test_st_04_process_cut_off_until_its_instance_id_was_taken_waits_too(tmp_path: Path) -> None:
     """Its lease was over first, so it runs nothing; should the other go, it is there."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -131,7 +131,7 @@ async def test_st_04_one_that_was_cut_off_until_another_took_its_name_waits_too(
         assert await world.settled("a", "b1", within=5)
 
 
-async def test_l8_a_lost_worker_that_returns_gets_its_own_and_nobody_else_moves(tmp_path: Path) -> None:
+async def test_l8_lost_worker_that_returns_gets_its_units_and_no_other_moves(tmp_path: Path) -> None:
     """Cut off for longer than its session, back before the delay is over."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
         await world.add("c", 5)
@@ -148,7 +148,7 @@ async def test_l8_a_lost_worker_that_returns_gets_its_own_and_nobody_else_moves(
         assert (await world.describe()).delayed == ()
 
 
-async def test_cn_11_a_delay_goes_on_under_the_next_coordinator(tmp_path: Path) -> None:
+async def test_cn_11_delay_continues_under_the_next_coordinator(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
         await world.add("c", 5)
         for name in "abc":
@@ -169,7 +169,7 @@ async def test_cn_11_a_delay_goes_on_under_the_next_coordinator(tmp_path: Path) 
         b.task.cancel()
 
 
-async def test_a_drained_worker_ends_when_it_is_empty(tmp_path: Path) -> None:
+async def test_drained_worker_exits_when_it_is_empty(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(max_moves=1)) as world:
         await world.add("c", 5)
         world.start("a")
@@ -184,7 +184,7 @@ async def test_a_drained_worker_ends_when_it_is_empty(tmp_path: Path) -> None:
         assert causes[-1] == "b left"
 
 
-async def test_a_reconfiguration_does_not_end_a_worker_that_drains_alone(tmp_path: Path) -> None:
+async def test_reconfiguration_does_not_end_the_only_draining_worker(tmp_path: Path) -> None:
     """For a moment it runs nothing; then it is given everything again."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
@@ -197,7 +197,7 @@ async def test_a_reconfiguration_does_not_end_a_worker_that_drains_alone(tmp_pat
         assert await world.settled("a")
 
 
-async def test_the_last_worker_is_not_emptied(tmp_path: Path) -> None:
+async def test_last_worker_is_not_drained(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")

@@ -7,7 +7,7 @@ import asyncio
 from connectgroup.worker.waiting import WakeUp, backoff_s
 
 
-async def test_a_bell_may_be_rung_many_times_before_its_listener_has_a_turn() -> None:
+async def test_wake_ups_before_the_wait_count_once() -> None:
     """Two things to say in one turn of the event loop are the usual case."""
     wake_up = WakeUp()
     listening = asyncio.create_task(wake_up.wait(60))
@@ -23,7 +23,7 @@ async def test_a_bell_may_be_rung_many_times_before_its_listener_has_a_turn() ->
     await again
 
 
-async def test_a_bell_is_listened_to_as_long_as_was_said_and_no_longer() -> None:
+async def test_wait_ends_at_its_timeout() -> None:
     loop = asyncio.get_running_loop()
     wake_up = WakeUp()
     began = loop.time()
@@ -34,14 +34,14 @@ async def test_a_bell_is_listened_to_as_long_as_was_said_and_no_longer() -> None
     assert loop.time() - began == 5
 
 
-def test_however_many_failures_there_were_the_wait_is_one_and_has_its_limit() -> None:
+def test_back_off_is_limited_after_any_number_of_failures() -> None:
     """A coordinator may be away for a night; 2 ** 1,100 is no float any more."""
     for failures in (1, 10, 1_100, 100_000):
         assert 0 <= backoff_s(failures, 0.1, 5.0) <= 5.0
     assert backoff_s(1, 0.1, 5.0) <= 0.1
 
 
-def test_those_who_have_failed_equally_often_do_not_come_back_together() -> None:
+def test_equal_numbers_of_failures_have_jittered_back_offs() -> None:
     """KAFKA-19813: of a thousand workers none comes back for a while, and then all of them at once."""
     waits = [backoff_s(10, 0.1, 5.0) for _ in range(200)]
     assert min(waits) < 1.0
