@@ -220,6 +220,35 @@ def test_each_way_to_break_the_contract_fails_its_test(kind: type[Any], test: st
         getattr(contract, test)()
 
 
+class PerMember(ConnectAssignor):
+    """Fails on a group without members, as a first version of an assignor does."""
+
+    name = "per-member"
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        len(group.units) // len(group.members)
+        return BalancedAssignor().assign(group)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_everything_is_given_to_exactly_one_member",
+        "test_counts_are_within_one_of_each_other",
+        "test_its_own_answer_comes_back_unchanged",
+        "test_the_order_of_the_question_does_not_matter",
+        "test_nothing_is_remembered_between_calls",
+        "test_no_more_is_moved_than_even_counts_need",
+    ],
+)
+def test_a_failure_names_the_sample_group(test: str) -> None:
+    contract = type("Contract", (AssignorContract,), {"assignor": PerMember})()
+    with pytest.raises(
+        PluginError, match=r"ZeroDivisionError.*\(at .*\), on the group 'no members and no connectors'$"
+    ):
+        getattr(contract, test)()
+
+
 def test_an_answer_that_hangs_on_the_hash_seed_fails_its_test() -> None:
     with pytest.raises(AssertionError):
         ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()

@@ -5,8 +5,8 @@
     class TestMine(AssignorContract):
         assignor = Mine
 
-runs the whole contract on a table of groups: empty, fresh, unbalanced, with members that left or joined, with owned
-units that no longer exist or are claimed twice. Disable what the assignor does not aim at: ``even = False`` if it
+runs the whole contract on a table of groups: without members, fresh, unbalanced, with members that left or joined, with
+owned units that no longer exist or are claimed twice. Disable what the assignor does not aim at: ``even = False`` if it
 balances by weight or co-locates units, ``fewest = False`` if it computes each assignment from scratch,
 ``sticky = False`` if it ignores the current owners, ``revokes_duplicates = True`` if it revokes a unit that two workers
 claim from both. All built-in assignors pass the contract.
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from ...assign.api import Assignor, ConnectAssignor, ConnectGroup, PartitionAssignor, PartitionGroup
 from ...assign.ownership import claimants
-from .connect_assignor import AssignorContract as Promises, ConnectAssignorContract, unless
+from .connect_assignor import AssignorContract as Promises, ConnectAssignorContract, on_group, unless
 from .partition_assignor import PartitionAssignorContract
 
 
@@ -66,16 +66,19 @@ class AssignorContract(Promises[Any, Any, Any]):
         if not (self.even and self.fewest):
             return
         for name, group in self.groups().items():
-            held = holdings(group, revokes_duplicates=self.revokes_duplicates)
-            settled, answer = self.final(group)
-            shares = self.shares(settled, answer)
-            taken = {member_id: held[member_id] - shares[member_id] for member_id in held}
-            parts = zip(*(self.counts(group, each) for each in (held, shares, taken)), strict=True)
-            for (word, before), (_, after), (_, moved) in parts:
-                share, extra = divmod(sum(after), len(after)) if after else (0, 0)
-                limits = [share + (place < extra) for place in range(len(after))]
-                needed = sum(max(0, had - limit) for had, limit in zip(sorted(before)[::-1], limits, strict=True))
-                assert sum(moved) <= needed, f"{name}: {sum(moved)} {word} moved, {needed} are enough{unless('fewest')}"
+            with on_group(name):
+                held = holdings(group, revokes_duplicates=self.revokes_duplicates)
+                settled, answer = self.final(group)
+                shares = self.shares(settled, answer)
+                taken = {member_id: held[member_id] - shares[member_id] for member_id in held}
+                parts = zip(*(self.counts(group, each) for each in (held, shares, taken)), strict=True)
+                for (word, before), (_, after), (_, moved) in parts:
+                    share, extra = divmod(sum(after), len(after)) if after else (0, 0)
+                    limits = [share + (place < extra) for place in range(len(after))]
+                    needed = sum(max(0, had - limit) for had, limit in zip(sorted(before)[::-1], limits, strict=True))
+                    assert sum(moved) <= needed, (
+                        f"{name}: {sum(moved)} {word} moved, {needed} are enough{unless('fewest')}"
+                    )
 
 
 def holdings(group: ConnectGroup | PartitionGroup, *, revokes_duplicates: bool = False) -> dict[str, frozenset[Any]]:

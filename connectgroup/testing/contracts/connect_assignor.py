@@ -4,8 +4,8 @@
         def assignor(self) -> ConnectAssignor:
             return Mine()
 
-runs the whole contract on a table of groups: empty, fresh, unbalanced, with members that left or joined, with owned
-units that no longer exist. Set ``even = False`` for an assignor that does not aim at equal task counts (one that
+runs the whole contract on a table of groups: without members, fresh, unbalanced, with members that left or joined, with
+owned units that no longer exist. Set ``even = False`` for an assignor that does not aim at equal task counts (one that
 balances by weight), ``sticky = False`` for one that ignores the current owners.
 
 ``AssignorContract`` has the guarantees of any assignor; ``contracts.partition_assignor`` has the class for assignors of
@@ -14,6 +14,7 @@ topic partitions.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -29,6 +30,7 @@ from ...assign.api import Assignor, ConnectAssignment, ConnectAssignor, ConnectG
 from ...assign.convert import assignor_info, members_for_install
 from ...assign.members import ConnectMember, ConnectorSpec, DelayedWork
 from ...assign.sandbox import run_assignor
+from ...errors import PluginError
 from ...protocol.units import TopicPartition, Unit, Units
 
 GroupT = TypeVar("GroupT")
@@ -39,6 +41,15 @@ ThingT = TypeVar("ThingT", Unit, TopicPartition)
 def unless(switch: str) -> str:
     """The hint in a failure that the assignor may not aim at a guarantee."""
     return f" (if that is no aim of this assignor: {switch} = False in its test class)"
+
+
+@contextlib.contextmanager
+def on_group(name: str) -> Iterator[None]:
+    """Add the sample group to a failure of the assignor in this block."""
+    try:
+        yield
+    except PluginError as error:
+        raise PluginError(f"{error.with_location()}, on the group {name!r}") from error
 
 
 class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
@@ -103,46 +114,51 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
 
     def test_everything_is_given_to_exactly_one_member(self) -> None:
         for name, group in self.groups().items():
-            answer: Any = run_assignor(self.assignor(), group)  # raises with the first violation
-            assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
-            given = frozenset[ThingT]().union(*self.shares(group, answer).values())
-            assert given | self.left_out(answer) == self.to_give(group), name
+            with on_group(name):
+                answer: Any = run_assignor(self.assignor(), group)  # raises with the first violation
+                assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
+                given = frozenset[ThingT]().union(*self.shares(group, answer).values())
+                assert given | self.left_out(answer) == self.to_give(group), name
 
     def test_counts_are_within_one_of_each_other(self) -> None:
         if not self.even:
             return
         for name, group in self.groups().items():
-            group, answer = self.final(group)
-            for word, counts in self.counts(group, self.shares(group, answer)):
-                assert max(counts, default=0) - min(counts, default=0) <= 1, (
-                    f"{name}: {word} {sorted(counts)}{unless('even')}"
-                )
+            with on_group(name):
+                group, answer = self.final(group)
+                for word, counts in self.counts(group, self.shares(group, answer)):
+                    assert max(counts, default=0) - min(counts, default=0) <= 1, (
+                        f"{name}: {word} {sorted(counts)}{unless('even')}"
+                    )
 
     def test_its_own_answer_comes_back_unchanged(self) -> None:
         if not self.sticky:
             return
         for name, group in self.groups().items():
-            group, answer = self.final(group)
-            first = self.shares(group, answer)
-            again = self.owning(group, first)
-            answer = run_assignor(self.assignor(), again)
-            second = self.shares(again, answer)
-            moved = sorted(thing for member_id in first for thing in first[member_id] - second[member_id])
-            assert not moved, f"{name}: moved {', '.join(map(str, moved[:8]))}{unless('sticky')}"
+            with on_group(name):
+                group, answer = self.final(group)
+                first = self.shares(group, answer)
+                again = self.owning(group, first)
+                answer = run_assignor(self.assignor(), again)
+                second = self.shares(again, answer)
+                moved = sorted(thing for member_id in first for thing in first[member_id] - second[member_id])
+                assert not moved, f"{name}: moved {', '.join(map(str, moved[:8]))}{unless('sticky')}"
 
     def test_the_order_of_the_question_does_not_matter(self) -> None:
         random = Random(1)
         for name, group in self.groups().items():
-            expected = self.told(run_assignor(self.assignor(), group))
-            for _ in range(3):
-                shuffled = self.shuffled(group, random)
-                assert self.told(run_assignor(self.assignor(), shuffled)) == expected, name
+            with on_group(name):
+                expected = self.told(run_assignor(self.assignor(), group))
+                for _ in range(3):
+                    shuffled = self.shuffled(group, random)
+                    assert self.told(run_assignor(self.assignor(), shuffled)) == expected, name
 
     def test_nothing_is_remembered_between_calls(self) -> None:
         used = self.assignor()
         for name, group in [*self.groups().items(), *reversed(self.groups().items())]:
-            fresh = run_assignor(self.assignor(), group)
-            assert self.told(run_assignor(used, group)) == self.told(fresh), name
+            with on_group(name):
+                fresh = run_assignor(self.assignor(), group)
+                assert self.told(run_assignor(used, group)) == self.told(fresh), name
 
     def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
         """Two processes that iterate over their sets in different orders return equal bytes."""
@@ -218,8 +234,8 @@ def sample_groups() -> dict[str, ConnectGroup]:
     everything = ConnectGroup(connectors=connectors).units
     gone = frozenset({Unit("gone"), Unit("gone", 0), Unit("a", 99)})
     groups = {
-        "nobody and nothing": ConnectGroup(),
-        "nobody to do the work": ConnectGroup(connectors=connectors),
+        "no members and no connectors": ConnectGroup(),
+        "no members": ConnectGroup(connectors=connectors),
         "nothing to do": _group([], {"m1": (), "m2": ()}),
         "nothing left to do": _group([], {"m1": gone, "m2": everything}),
         "one member, fresh": _group(connectors, {"m1": ()}),
@@ -269,7 +285,8 @@ def answers_of(path: str, module: str, qualname: str) -> None:
     assert issubclass(kind, AssignorContract), qualname
     contract: AssignorContract[Any, Any, Any] = kind()
     for name, group in contract.groups().items():
-        print(name, contract.told(run_assignor(contract.assignor(), group)))
+        with on_group(name):
+            print(name, contract.told(run_assignor(contract.assignor(), group)))
 
 
 def _run(code: str, hash_seed: str) -> str:

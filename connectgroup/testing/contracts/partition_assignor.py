@@ -15,7 +15,7 @@ from ...assign.sandbox import run_assignor
 from ...consumer.validation import assigned_too_early
 from ...errors import PluginError
 from ...protocol.units import Partitions, TopicPartition
-from .connect_assignor import AssignorContract
+from .connect_assignor import AssignorContract, on_group
 
 
 class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssignment, TopicPartition]):
@@ -95,8 +95,9 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         if RebalanceProtocol.COOPERATIVE not in self.assignor().rebalance_protocols:
             return
         for name, group in self.groups().items():
-            early = assigned_too_early(group.members, run_assignor(self.assignor(), group))
-            assert not early, f"{name}: {early[0]}"
+            with on_group(name):
+                early = assigned_too_early(group.members, run_assignor(self.assignor(), group))
+                assert not early, f"{name}: {early[0]}"
 
 
 def sample_groups() -> dict[str, PartitionGroup]:
@@ -111,8 +112,8 @@ def sample_groups() -> dict[str, PartitionGroup]:
         return PartitionGroup(members=[_member(each, names, its) for each, its in owned.items()], topics=topics)
 
     groups = {
-        "nobody and nothing": PartitionGroup(),
-        "nobody to read": PartitionGroup(topics=topics),
+        "no members and no topics": PartitionGroup(),
+        "no members": PartitionGroup(topics=topics),
         "nothing to read": PartitionGroup(members=[_member("m1", ()), _member("m2", ())]),
         "nobody subscribed": PartitionGroup(members=[_member("m1", (), everything)], topics=topics),
         "one member, fresh": alike({"m1": ()}),
