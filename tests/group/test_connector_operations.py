@@ -90,14 +90,14 @@ def test_a_patch_with_an_invalid_result_is_rejected(scene: Scene) -> None:
     assert config(scene) == {"name": "foo"}
 
 
-def test_the_repr_of_a_patch_shows_no_credential() -> None:
+def test_repr_of_a_patch_shows_no_credential() -> None:
     assert "canary" not in repr(patch(sink_password="canary"))
 
 
 # ---- restart
 
 
-def test_a_restarted_task_is_revoked_and_granted_again_at_a_later_owner_epoch(scene: Scene) -> None:
+def test_restarted_task_is_granted_again_at_a_later_owner_epoch(scene: Scene) -> None:
     """Only the restarted task: the other units keep their grants."""
     assert scene.update(restart(1)).results[0].version == 21
     assert scene.group.latest_rebalance is not None
@@ -109,7 +109,7 @@ def test_a_restarted_task_is_revoked_and_granted_again_at_a_later_owner_epoch(sc
     assert scene.current("A").assigned == dict.fromkeys(foo(-1, 0), 20)
 
 
-def test_a_restarted_connector_keeps_its_tasks_running(scene: Scene, fixed: FixedAssignor) -> None:
+def test_restarted_connector_keeps_its_tasks_running(scene: Scene, fixed: FixedAssignor) -> None:
     """includeTasks=false. The task list of the former grant is refused; that of the new grant is accepted."""
     scene.update(restart(-1))
     assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code != 0
@@ -119,7 +119,7 @@ def test_a_restarted_connector_keeps_its_tasks_running(scene: Scene, fixed: Fixe
     assert scene.current("B").assigned == dict.fromkeys(foo(1, 2), 20)
 
 
-def test_a_repeated_restart_has_no_effect(scene: Scene) -> None:
+def test_repeated_restart_of_a_task_has_no_effect(scene: Scene) -> None:
     """The request names the grant it ends, so a copy of it does not end the next grant."""
     scene.update(restart(-1, 0, 1, 2))
     assert scene.update(restart(-1, 0, 1, 2)).results[0].version == 21
@@ -132,13 +132,13 @@ def test_a_repeated_restart_has_no_effect(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("change", [restart(7), restart(1, owner_epoch=-1), restart(1, owner_epoch=0)])
-def test_a_restart_of_a_grant_that_does_not_exist_has_no_effect(scene: Scene, change: ConnectorChange) -> None:
+def test_restart_of_an_unknown_grant_has_no_effect(scene: Scene, change: ConnectorChange) -> None:
     """A task that was removed meanwhile, or that no member owns."""
     assert scene.update(change).error_code == 0
     assert scene.records == ()
 
 
-def test_a_paused_task_is_not_started_by_a_restart(scene: Scene, fixed: FixedAssignor) -> None:
+def test_paused_task_is_not_started_by_a_restart(scene: Scene, fixed: FixedAssignor) -> None:
     fixed.shares = {"A": foo(-1)}
     scene.update(ConnectorChange(connector="foo", target_state=TargetState.PAUSED))
     scene.update(restart(0, 1, 2))

@@ -106,7 +106,7 @@ def test_several_changes_share_one_epoch_and_one_explanation(scene: Scene, fixed
     )
 
 
-def test_what_is_so_already_costs_nothing(scene: Scene) -> None:
+def test_change_without_effect_writes_no_record(scene: Scene) -> None:
     """The same configuration, state or task list again: a success without a record, the version as it was."""
     same = ConnectorChange(connector="foo", config=entries({"name": "foo"}), target_state=RUNNING)
     assert scene.update(same).results == (ChangedConnector(connector="foo", version=1),)
@@ -115,7 +115,7 @@ def test_what_is_so_already_costs_nothing(scene: Scene) -> None:
     assert scene.records == ()
 
 
-def test_connectors_can_be_there_before_any_worker(fixed: FixedAssignor) -> None:
+def test_connectors_may_be_created_before_any_worker_joins(fixed: FixedAssignor) -> None:
     """An operator's request makes the group; HB-09: the first member then joins at epoch 2."""
     scene = Scene(settings=settings(fixed))
     assert scene.update(added("foo")).group_epoch == 1
@@ -126,7 +126,7 @@ def test_connectors_can_be_there_before_any_worker(fixed: FixedAssignor) -> None
 # ---- task lists
 
 
-def test_a_task_list_is_the_owners_word(scene: Scene, fixed: FixedAssignor) -> None:
+def test_task_list_is_accepted_from_the_owner_of_the_connector_only(scene: Scene, fixed: FixedAssignor) -> None:
     """Fenced by the owner's grant: not another member's, not one of an earlier or a later grant, not a stranger's."""
     for member_id, epoch, error in (
         ("B", 20, StaleMemberEpoch),
@@ -157,7 +157,7 @@ def test_former_owner_cannot_write_a_task_list(scene: Scene, fixed: FixedAssigno
     assert scene.update(task_list("foo", numbered(1), 21), member_id="B").error_code == 0
 
 
-def test_an_owner_of_the_old_configuration_cannot_write_a_task_list(scene: Scene) -> None:
+def test_owner_of_the_old_configuration_cannot_write_a_task_list(scene: Scene) -> None:
     """S10: it has not heard yet that the connector was reconfigured; its list is of a configuration that is no more."""
     scene.update(ConnectorChange(connector="foo", config=entries({"name": "foo", "tasks.max": "9"})))
     assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code == StaleMemberEpoch.code
@@ -167,7 +167,7 @@ def test_an_owner_of_the_old_configuration_cannot_write_a_task_list(scene: Scene
     assert scene.update(task_list("foo", numbered(3, x="y"), 21), member_id="A").error_code == 0
 
 
-def test_an_owner_of_a_deleted_connector_cannot_make_it_anew_with_its_tasks(scene: Scene, fixed: FixedAssignor) -> None:
+def test_owner_of_a_deleted_connector_cannot_create_it_with_its_tasks(scene: Scene, fixed: FixedAssignor) -> None:
     """It has not heard yet that the connector is gone; its grant is of the one that was."""
     fixed.shares = {}
     scene.update(ConnectorChange(connector="foo", delete=True))
@@ -175,7 +175,7 @@ def test_an_owner_of_a_deleted_connector_cannot_make_it_anew_with_its_tasks(scen
     assert scene.update(anew, member_id="A").error_code == StaleMemberEpoch.code
 
 
-def test_a_config_never_interrupts_what_did_not_change(scene: Scene) -> None:
+def test_configuration_change_interrupts_only_what_changed(scene: Scene) -> None:
     """A new connector configuration stops the connector, and no task: those come from its owner's next list."""
     scene.update(ConnectorChange(connector="foo", config=entries({"tasks.max": "9"})))
     assert told(scene.heartbeat("B", 20)) == (21, ["foo-1", "foo-2"])
@@ -188,7 +188,7 @@ def test_a_config_never_interrupts_what_did_not_change(scene: Scene) -> None:
     assert answer.assignment.configs[0].version == 21
 
 
-def test_ten_tasks_more_on_three_hundred_interrupt_none(fixed: FixedAssignor) -> None:
+def test_ten_more_tasks_interrupt_none_of_three_hundred(fixed: FixedAssignor) -> None:
     """KAFKA-17105: needless restarts. 300 tasks on three workers keep their grants; ten new ones are given."""
     shares = {name: foo(*range(first, 300, 3)) for first, name in enumerate("ABC")}
     shares["A"] |= foo(-1)
@@ -211,7 +211,7 @@ def test_ten_tasks_more_on_three_hundred_interrupt_none(fixed: FixedAssignor) ->
     assert [move.task for move in scene.group.latest_rebalance.moves] == list(range(300, 310))
 
 
-def test_changed_tasks_stop_first_and_start_again_under_a_later_epoch(scene: Scene) -> None:
+def test_changed_tasks_stop_and_start_under_a_later_owner_epoch(scene: Scene) -> None:
     """The same task, on the same worker, with another configuration: revoked, then granted anew; the rest runs on."""
     configs = numbered(3)
     configs[1] = {"task": "1", "table": "other"}
@@ -226,7 +226,7 @@ def test_changed_tasks_stop_first_and_start_again_under_a_later_epoch(scene: Sce
     assert (grant.task, grant.owner_epoch, config_of(grant.config)) == (1, 21, configs[1])
 
 
-def test_a_changed_task_is_not_started_with_a_target_that_is_older_than_it(scene: Scene, fixed: FixedAssignor) -> None:
+def test_changed_task_is_not_started_under_an_older_target(scene: Scene, fixed: FixedAssignor) -> None:
     """S10: while the new target is being computed the old configuration stops, and the new one waits."""
     fixed.error = ValueError("later")
     scene.update(task_list("foo", [*numbered(2), {"task": "2", "table": "other"}], 20), member_id="A")
@@ -251,7 +251,7 @@ def test_fewer_tasks(scene: Scene, fixed: FixedAssignor) -> None:
 # ---- delete, pause, stop, resume
 
 
-def test_delete(scene: Scene, fixed: FixedAssignor) -> None:
+def test_deleted_connector_is_revoked(scene: Scene, fixed: FixedAssignor) -> None:
     """Everything of it is revoked; the next connector of that name has nothing to do with it."""
     fixed.shares = {}
     assert scene.update(ConnectorChange(connector="foo", expected_version=1, delete=True)).error_code == 0
@@ -265,7 +265,7 @@ def test_delete(scene: Scene, fixed: FixedAssignor) -> None:
     assert scene.group.connectors["foo"].tasks == ()
 
 
-def test_a_late_copy_of_a_change_does_not_fit_a_connector_made_anew(scene: Scene, fixed: FixedAssignor) -> None:
+def test_late_copy_of_a_change_does_not_apply_to_a_recreated_connector(scene: Scene, fixed: FixedAssignor) -> None:
     """A deletion that was answered, its copy held up on the way: the connector of the same name is another one."""
     fixed.shares = {}
     delete = ConnectorChange(connector="foo", expected_version=1, delete=True)
@@ -301,7 +301,7 @@ def test_pause_and_stop_then_resume(
     assert scene.current("B").assigned == dict.fromkeys(foo(1, 2), 22)
 
 
-def test_from_stopped_to_paused_only_the_connector_runs(scene: Scene, fixed: FixedAssignor) -> None:
+def test_connector_that_goes_from_stopped_to_paused_runs_without_tasks(scene: Scene, fixed: FixedAssignor) -> None:
     """And the task list it writes then is run when it is resumed."""
     fixed.shares = {}
     scene.update(want(STOPPED))
@@ -329,7 +329,7 @@ def shown(scene: Scene, task: int) -> DescribedUnit:
     return next(unit for unit in connector.units if unit.task == task)
 
 
-def test_what_a_holder_says_of_its_unit_is_shown(scene: Scene) -> None:
+def test_status_of_the_owner_is_described(scene: Scene) -> None:
     """Statuses are records; the same again costs none."""
     assert shown(scene, 1) == DescribedUnit(task=1, member_id="B", owner_epoch=20, state="STARTING")
     failed = status(1, 20, UnitState.FAILED, "no such table\n" + "x" * 900)
@@ -353,9 +353,7 @@ def test_what_a_holder_says_of_its_unit_is_shown(scene: Scene) -> None:
         pytest.param("B", replace(status(1, 20), connector="bar"), id="of a connector that is not there"),
     ],
 )
-def test_kafka_12525_a_status_that_is_not_the_holders_does_not_count(
-    scene: Scene, member_id: str, said: TaskStatus
-) -> None:
+def test_kafka_12525_status_of_another_member_is_ignored(scene: Scene, member_id: str, said: TaskStatus) -> None:
     """KAFKA-12525, WC-09: UNASSIGNED of a lower generation after RUNNING of a higher one."""
     scene.heartbeat("B", 20, statuses=(status(1, 20, UnitState.FAILED, "true"),))
     assert told(scene.heartbeat(member_id, 20, statuses=(said,))) == (20, None)
@@ -363,7 +361,7 @@ def test_kafka_12525_a_status_that_is_not_the_holders_does_not_count(
     assert shown(scene, 1).message == "true"
 
 
-def test_kafka_12525_a_status_is_forgotten_with_its_grant(scene: Scene, fixed: FixedAssignor) -> None:
+def test_kafka_12525_status_ends_with_its_grant(scene: Scene, fixed: FixedAssignor) -> None:
     """What the former holder said is not shown of the new one, nor taken while it is stopping."""
     scene.heartbeat("B", 20, statuses=(status(1, 20, UnitState.FAILED, "old news"),))
     fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2)}
@@ -378,7 +376,9 @@ def test_kafka_12525_a_status_is_forgotten_with_its_grant(scene: Scene, fixed: F
 
 
 @pytest.mark.parametrize("how", ["fewer tasks", "deleted", "paused"])
-def test_statuses_go_with_their_units_also_from_a_compacted_log(scene: Scene, fixed: FixedAssignor, how: str) -> None:
+def test_statuses_are_removed_with_their_units_also_after_compaction(
+    scene: Scene, fixed: FixedAssignor, how: str
+) -> None:
     """D2: the scene reads the log back after each step; a status record outlived the unit it spoke of."""
     scene.heartbeat("B", 20, statuses=(status(2, 20, UnitState.FAILED, "gone"), status(1, 20)))
     if how == "fewer tasks":
@@ -397,7 +397,7 @@ def test_statuses_go_with_their_units_also_from_a_compacted_log(scene: Scene, fi
     assert any(isinstance(record, StatusRecord) for record in scene.log)
 
 
-def test_kafka_20431_describe_shows_what_is_being_stopped(scene: Scene, fixed: FixedAssignor) -> None:
+def test_kafka_20431_describe_shows_pending_revocations(scene: Scene, fixed: FixedAssignor) -> None:
     """KAFKA-20431: assigned, pending revocation and target, each on its own."""
     fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2)}
     scene.join("C")
@@ -412,7 +412,7 @@ def test_kafka_20431_describe_shows_what_is_being_stopped(scene: Scene, fixed: F
     assert shown(scene, 1).member_id == "B"
 
 
-def test_a_new_configuration_stops_the_tasks_of_the_old_one(scene: Scene, fixed: FixedAssignor) -> None:
+def test_new_connector_configuration_stops_the_tasks_of_the_old_one(scene: Scene, fixed: FixedAssignor) -> None:
     """KAFKA-9228: no task may run half on the old and half on the new, even if its own configuration stays the same."""
     fixed.shares = {"A": foo(-1), "B": Units()}
     scene.update(ConnectorChange(connector="foo", config=entries({"colour": "green"})))
@@ -426,7 +426,7 @@ def test_a_new_configuration_stops_the_tasks_of_the_old_one(scene: Scene, fixed:
     assert [grant.owner_epoch for grant in answer.assignment.grants] == [21]
 
 
-def test_another_limit_leaves_the_tasks_alone(scene: Scene) -> None:
+def test_changed_tasks_max_keeps_the_tasks(scene: Scene) -> None:
     """``tasks.max`` says how many there may be, not what each does: the owner says which of them change."""
     before = scene.group.connectors["foo"].tasks
     limit = entries({**config_of(scene.group.connectors["foo"].config), "tasks.max": "9"})
@@ -484,9 +484,7 @@ def test_ca_19_units_that_must_not_run_join_the_pending_revocation(
     assert not revoking.current("A").pending
 
 
-def test_ca_07_a_newer_target_alone_adds_nothing_to_the_pending_revocation(
-    revoking: Scene, fixed: FixedAssignor
-) -> None:
+def test_ca_07_newer_target_alone_adds_nothing_to_the_pending_revocation(revoking: Scene, fixed: FixedAssignor) -> None:
     """CA-07: units that move to another member may run on until the first revocation is acknowledged."""
     fixed.shares = {"A": foo(-1), "C": foo(0, 1, 2, 3) | {Unit("bar"), Unit("bar", 0), Unit("bar", 1)}}
     revoking.join("D")
@@ -494,7 +492,7 @@ def test_ca_07_a_newer_target_alone_adds_nothing_to_the_pending_revocation(
     assert revoking.records == ()
 
 
-def test_ca_19_half_an_acknowledgement_is_none(revoking: Scene, fixed: FixedAssignor) -> None:
+def test_ca_19_partial_acknowledgement_is_none(revoking: Scene, fixed: FixedAssignor) -> None:
     """The units that joined the pending revocation later must stop too before any of them is given on (S3)."""
     fixed.shares = {"A": foo(-1, 0, 1, 2), "C": foo(3)}
     revoking.update(want(STOPPED, "bar"))

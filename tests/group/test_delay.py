@@ -50,7 +50,7 @@ def held_at(scene: Scene, epoch: int) -> dict[str, list[str]]:
     return {member_id: names(scene.current(member_id).assigned) for member_id in sorted(scene.group.members)}
 
 
-def test_s15_what_a_lost_worker_ran_is_given_to_nobody(rest: Scene) -> None:
+def test_s15_units_of_a_lost_worker_are_assigned_to_no_member(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     assert waiting(rest) == TWO
     epoch = rest.group.epoch
@@ -64,7 +64,7 @@ def test_s15_what_a_lost_worker_ran_is_given_to_nobody(rest: Scene) -> None:
     assert units_of(shown.units) == TWO
 
 
-def test_ic_06_when_the_time_is_up_it_is_given_on_once(rest: Scene) -> None:
+def test_ic_06_delayed_units_are_assigned_once_the_delay_ends(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     held_at(rest, 11)
     rest.now_ms += DELAY_MS
@@ -79,7 +79,7 @@ def test_ic_06_when_the_time_is_up_it_is_given_on_once(rest: Scene) -> None:
 
 
 @pytest.mark.parametrize(("member_id", "instance"), [("m2", "i2"), ("m2", None), ("m2b", "i2")])
-def test_l8_who_comes_back_gets_its_work_at_once_and_nobody_computes(
+def test_l8_worker_that_returns_gets_its_units_without_a_computation(
     rest: Scene, member_id: str, instance: str | None
 ) -> None:
     """IC-07: same member id or same static name. Others keep what they have, and the tokens are later ones."""
@@ -92,7 +92,7 @@ def test_l8_who_comes_back_gets_its_work_at_once_and_nobody_computes(
     assert held_at(rest, 12) == {"m1": names(ONE), member_id: names(TWO), "m3": names(THREE)}
 
 
-def test_two_lost_workers_each_get_their_own_back(rest: Scene) -> None:
+def test_two_lost_workers_get_their_own_units_back(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     rest.expire(TimerKind.SESSION, "m3")
     assert waiting(rest) == TWO | THREE
@@ -102,7 +102,7 @@ def test_two_lost_workers_each_get_their_own_back(rest: Scene) -> None:
     assert rest.group.delays == {}
 
 
-def test_where_more_has_happened_it_is_an_ordinary_join(rest: Scene) -> None:
+def test_return_after_further_changes_is_an_ordinary_join(rest: Scene) -> None:
     """The assignor is asked, and is shown what waits as the returning worker's own."""
     asked = []
 
@@ -122,7 +122,7 @@ def test_where_more_has_happened_it_is_an_ordinary_join(rest: Scene) -> None:
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
 
 
-def test_cn_11_a_new_coordinator_goes_on_from_the_deadline(rest: Scene) -> None:
+def test_cn_11_new_coordinator_continues_the_delay(rest: Scene) -> None:
     """Neither forgotten (Connect's leader does: IC-08) nor begun anew."""
     rest.expire(TimerKind.SESSION, "m2")
     rest.now_ms += DELAY_MS // 2
@@ -132,15 +132,13 @@ def test_cn_11_a_new_coordinator_goes_on_from_the_deadline(rest: Scene) -> None:
 
 
 @pytest.mark.parametrize(("jump_ms", "left_ms"), [(-3_600_000, DELAY_MS), (3_600_000, 1_000)])
-def test_f14_a_clock_that_jumps_neither_prolongs_a_delay_nor_ends_it_before_anybody_could_speak(
-    rest: Scene, jump_ms: int, left_ms: int
-) -> None:
+def test_f14_clock_jump_neither_prolongs_nor_ends_a_delay(rest: Scene, jump_ms: int, left_ms: int) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     key = TimerKey(TimerKind.DELAY, GROUP, "m2")
     assert SetTimer(key, left_ms) in on_load(rest.group, rest.now_ms + jump_ms, rest.settings)
 
 
-def test_kafka_15693_without_a_delay_work_is_given_on_at_once() -> None:
+def test_kafka_15693_units_are_assigned_at_once_without_a_delay() -> None:
     scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
     scene.expire(TimerKind.SESSION, "m2")
     assert scene.group.delays == {}
@@ -148,7 +146,7 @@ def test_kafka_15693_without_a_delay_work_is_given_on_at_once() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, -2])
-def test_who_says_that_it_goes_is_not_waited_for_longer_than_that(rest: Scene, epoch: int) -> None:
+def test_units_of_a_member_that_left_are_not_delayed(rest: Scene, epoch: int) -> None:
     if epoch == -2:
         rest.go_away("m2", "i2")
         rest.expire(TimerKind.SESSION, "m2")
@@ -159,7 +157,7 @@ def test_who_says_that_it_goes_is_not_waited_for_longer_than_that(rest: Scene, e
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
 
 
-def test_the_last_worker_is_not_waited_for(rest: Scene) -> None:
+def test_units_of_the_last_worker_are_not_delayed(rest: Scene) -> None:
     """Nobody is left whom moves back and forth could be spared."""
     for member_id in ("m1", "m3"):
         rest.leave(member_id)
@@ -169,7 +167,7 @@ def test_the_last_worker_is_not_waited_for(rest: Scene) -> None:
     assert rest.group.target_epoch == rest.group.epoch
 
 
-def test_only_what_it_ran_and_was_to_keep_waits(rest: Scene) -> None:
+def test_only_units_that_the_lost_member_owned_and_was_to_keep_are_delayed(rest: Scene) -> None:
     """What it was told to stop belongs to another; what it had not been given has not stopped anywhere."""
     fixed = FixedAssignor()
     scene = Scene.at_rest(
@@ -184,7 +182,7 @@ def test_only_what_it_ran_and_was_to_keep_waits(rest: Scene) -> None:
     assert waiting(scene) == tasks(foo=[2])
 
 
-def test_work_that_is_no_more_waits_for_nobody(rest: Scene) -> None:
+def test_removed_units_are_not_delayed(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     rest.update(ConnectorChange(connector="foo", delete=True))
     assert describe(rest.group).delayed[0].units == ()
@@ -193,13 +191,13 @@ def test_work_that_is_no_more_waits_for_nobody(rest: Scene) -> None:
     assert (rest.group.delays, rest.group.epoch) == ({}, epoch)
 
 
-def test_a_fenced_worker_gets_its_work_back(rest: Scene) -> None:
+def test_fenced_worker_gets_its_units_back(rest: Scene) -> None:
     assert rest.heartbeat("m2", 99).error_code != 0
     assert waiting(rest) == TWO
     assert told(rest.join("m2", instance="i2"))[1] == names(TWO)
 
 
-def test_an_assignor_that_places_what_waits_is_not_refused() -> None:
+def test_assignment_that_includes_delayed_units_is_accepted() -> None:
     """It need not know of delays at all; the coordinator gives nothing of it away."""
     scene = Scene.at_rest(
         settings(scheduled_delay_ms=DELAY_MS), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO}
@@ -244,7 +242,7 @@ class TestAnAssignorsOwnDelay:
         scene.heartbeat("m1", 10, assignors=(A,))
         return scene
 
-    def test_it_is_stored_shown_and_ends(self, asked: Scene) -> None:
+    def test_delay_of_an_assignor_is_stored_described_and_ends(self, asked: Scene) -> None:
         assert self.installed(asked, 10, 11, 5_000, TWO).error_code == 0
         [record] = [record for record in asked.records if isinstance(record, DelayRecord)]
         assert (record.member_id, record.delay_ms, record.deadline_ms) == ("", 5_000, asked.now_ms + 5_000)
@@ -255,7 +253,7 @@ class TestAnAssignorsOwnDelay:
         assert self.installed(asked, 10, 12, 0, frozenset()).error_code == 0
         assert asked.group.delays == {}
 
-    def test_the_same_units_keep_their_deadline(self, asked: Scene) -> None:
+    def test_same_delayed_units_keep_their_deadline(self, asked: Scene) -> None:
         self.installed(asked, 10, 11, 5_000, TWO)
         asked.now_ms += 3_000
         asked.heartbeat("m1", 10, assignors=(info("a", reason=1),))
@@ -265,12 +263,12 @@ class TestAnAssignorsOwnDelay:
         self.installed(asked, 10, 13, 5_000, tasks(foo=[0, 1]) - ONE | TWO)
         assert asked.group.delays[""].left_ms(asked.now_ms) == 5_000
 
-    def test_what_is_held_back_exists_and_is_not_given(self, asked: Scene) -> None:
+    def test_delayed_units_exist_and_are_not_assigned(self, asked: Scene) -> None:
         response = self.installed(asked, 10, 11, 5_000, tasks(bar=[0]))
         assert response.error_message is not None
         assert "bar-0, held back, does not exist" in response.error_message
 
-    def test_it_may_last_an_hour_and_no_longer(self, asked: Scene) -> None:
+    def test_delay_of_an_assignor_is_an_hour_at_most(self, asked: Scene) -> None:
         """A fault like any other: it is recorded, so that the next member is asked, and the group goes on."""
         response = self.installed(asked, 10, 11, 3_600_001, frozenset())
         assert response.error_message is not None
@@ -279,7 +277,7 @@ class TestAnAssignorsOwnDelay:
         assert asked.group.computation.failures == 1
         assert self.installed(asked, 10, 11, 3_600_000, frozenset()).error_code == 0
 
-    def test_a_delay_without_units_asks_again(self, asked: Scene) -> None:
+    def test_delay_without_units_requests_another_computation(self, asked: Scene) -> None:
         """A back-off: nothing waits, but the assignor wants another turn (IC-23)."""
         self.installed(asked, 10, 11, 40, frozenset())
         asked.expire(TimerKind.DELAY)

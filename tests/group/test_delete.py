@@ -36,7 +36,7 @@ def deleted(scene: Scene, group_id: str = GROUP) -> DeletedGroup:
     return result
 
 
-def test_a_group_with_members_is_kept(scene: Scene) -> None:
+def test_group_with_members_is_not_deleted(scene: Scene) -> None:
     refused = deleted(scene)
     assert refused.error_code == NonEmptyGroup.code
     assert refused.error_message == "group workers has 2 members; allowed: a group that all have left"
@@ -45,7 +45,7 @@ def test_a_group_with_members_is_kept(scene: Scene) -> None:
     assert deleted(scene).error_code == NonEmptyGroup.code, "it comes back"
 
 
-def test_everything_ends_that_had_a_key(scene: Scene) -> None:
+def test_deletion_removes_every_key_of_the_group(scene: Scene) -> None:
     for member_id in ("m2", "m1"):
         scene.leave(member_id)
     assert deleted(scene) == DeletedGroup(group_id=GROUP)
@@ -60,7 +60,7 @@ def test_everything_ends_that_had_a_key(scene: Scene) -> None:
     assert deleted(scene).error_code == GroupIdNotFound.code
 
 
-def test_one_made_again_under_its_name_is_a_later_one_whatever_the_clock_says(scene: Scene) -> None:
+def test_recreated_group_has_a_later_incarnation_whatever_the_clock(scene: Scene) -> None:
     """Else its tokens would be lower than those the sinks have seen, and its tasks could not write."""
     scene.group.created_ms = 5_000_000
     for member_id in ("m2", "m1"):
@@ -72,7 +72,7 @@ def test_one_made_again_under_its_name_is_a_later_one_whatever_the_clock_says(sc
     assert replay(GROUP, compacted(scene.log)).created_ms == 5_001_000
 
 
-def test_what_is_held_back_goes_with_it(scene: Scene) -> None:
+def test_delayed_units_end_with_the_group(scene: Scene) -> None:
     scene.expire(TimerKind.SESSION, "m1")
     scene.leave("m2")
     assert scene.group.delays
@@ -82,7 +82,7 @@ def test_what_is_held_back_goes_with_it(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", ".", "x" * 250])
-def test_a_name_that_cannot_be_one(name: str) -> None:
+def test_invalid_group_id(name: str) -> None:
     scene = Scene(settings=settings(), group=Group(name), check_replay=False)
     assert deleted(scene, name).error_code == InvalidGroupId.code
 

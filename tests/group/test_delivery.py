@@ -44,26 +44,26 @@ def word(response: HeartbeatResponse) -> tuple[str, int, int, bytes]:
     return given.assignor, given.error, given.version, given.metadata
 
 
-def test_member_whose_units_stay_hears_the_assignor_in_its_first_response_at_the_target_epoch(trio: Scene) -> None:
+def test_member_with_unchanged_units_gets_the_result_at_the_target_epoch(trio: Scene) -> None:
     response = trio.heartbeat("A", 4)
     assert told(response) == (5, ["foo", "foo-0"])
     assert word(response) == ("a", 7, 1, b"stays")
     assert told(trio.heartbeat("A", 5)) == (5, None), "once"
 
 
-def test_lost_response_is_repeated_with_the_assignors_result(trio: Scene) -> None:
+def test_lost_response_is_repeated_with_the_result_of_the_assignor(trio: Scene) -> None:
     trio.heartbeat("A", 4, lost=True)
     assert word(trio.heartbeat("A", 4, foo(-1, 0), full=True)) == ("a", 7, 1, b"stays")
 
 
-def test_member_whose_units_shrink_hears_the_assignor_when_it_has_revoked_them(trio: Scene) -> None:
+def test_member_with_fewer_units_gets_the_result_after_its_revocation(trio: Scene) -> None:
     response = trio.heartbeat("B", 4)
     assert told(response) == (4, ["foo-1"])
     assert word(response)[0] == "", "the target epoch is not reached yet"
     assert word(trio.heartbeat("B", 4, foo(1))) == ("a", 0, 2, b"shrinks")
 
 
-def test_member_that_waits_for_units_hears_the_assignor_once(trio: Scene) -> None:
+def test_member_that_waits_for_units_gets_the_result_once(trio: Scene) -> None:
     trio.heartbeat("B", 4)
     assert word(trio.heartbeat("C", 4)) == ("a", 0, 3, b"grows")
     trio.heartbeat("B", 4, foo(1))
@@ -71,13 +71,13 @@ def test_member_that_waits_for_units_hears_the_assignor_once(trio: Scene) -> Non
     assert told(response) == (5, ["bar", "foo-2"])
 
 
-def test_member_that_joined_after_the_target_was_computed_hears_no_assignor(trio: Scene) -> None:
+def test_member_that_joined_after_the_computation_gets_no_result(trio: Scene) -> None:
     response = trio.join("D", A)
     assert told(response) == (5, [])
     assert word(response)[0] == ""
 
 
-def test_target_of_the_coordinators_assignor_names_that_assignor(fixed: FixedAssignor) -> None:
+def test_target_of_the_server_assignor_names_that_assignor(fixed: FixedAssignor) -> None:
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
     fixed.shares = {"m1": foo(-1, 0, 1)}
     scene.update(added("bar"))

@@ -43,7 +43,7 @@ STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, Membe
         pytest.param(99, tasks(foo=[1], bar=[0]), id="the previous epoch with a unit nobody knows"),
     ],
 )
-def test_a_wrong_epoch_is_fenced_and_the_member_removed(rest: Scene, epoch: int, owned: Units | None) -> None:
+def test_member_with_a_wrong_epoch_is_fenced_and_removed(rest: Scene, epoch: int, owned: Units | None) -> None:
     """ "FENCED_MEMBER_EPOCH is returned otherwise. The member is also removed from the group." """
     response = rest.heartbeat("m1", epoch, owned)
     assert response.error_code == FencedMemberEpoch.code
@@ -54,7 +54,7 @@ def test_a_wrong_epoch_is_fenced_and_the_member_removed(rest: Scene, epoch: int,
 
 
 @pytest.mark.parametrize("owned", [foo(1, 2), foo(1, 2, 3), foo()], ids=["a part", "all", "nothing"])
-def test_hb_04_a_lost_answer_repeats(rest: Scene, owned: Units) -> None:
+def test_hb_04_lost_response_is_repeated(rest: Scene, owned: Units) -> None:
     """HB-04: the previous epoch with a subset of what it was given: the answer is the same again, and complete.
 
     S17 (KAFKA-16367): the member is told a new epoch, so it must be told the assignment that goes with it.
@@ -89,7 +89,7 @@ def test_hb_05_epoch_zero_is_always_a_rejoin(fixed: FixedAssignor, state: Member
     assert scene.current("m1").pending == {}
 
 
-def test_hb_15_a_compacted_log_may_show_the_new_owner_first() -> None:
+def test_hb_15_compacted_log_may_show_the_new_owner_first() -> None:
     """HB-15, KAFKA-19862: m1 has foo-1@10, then m2 has it @11; the later grant counts, in both orders.
 
     Kafka fails the load where a third record claims an *older* grant. Here reading never fails (D2): it does not count.
@@ -111,7 +111,7 @@ def test_hb_15_a_compacted_log_may_show_the_new_owner_first() -> None:
     assert group.holders == {}
 
 
-def test_tombstones_of_the_unknown_are_no_ops() -> None:
+def test_tombstones_of_unknown_keys_have_no_effect() -> None:
     """KAFKA-17306."""
     group = Group(GROUP)
     for kind in Kind:
@@ -123,7 +123,7 @@ def test_tombstones_of_the_unknown_are_no_ops() -> None:
 # ---- lost answers in chains
 
 
-def test_a_chain_of_lost_answers_is_walked_by_the_same_request_again(rest: Scene, fixed: FixedAssignor) -> None:
+def test_lost_responses_in_a_row_never_fence_the_member(rest: Scene, fixed: FixedAssignor) -> None:
     """S16: three answers in a row are lost while the target moves on; the honest member is never fenced."""
     fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
@@ -140,9 +140,7 @@ def test_a_chain_of_lost_answers_is_walked_by_the_same_request_again(rest: Scene
     assert told(rest.heartbeat("m1", 101)) == (103, ["foo-0", "foo-1", "foo-2", "foo-3"])
 
 
-def test_what_was_given_in_a_lost_answer_is_taken_back_before_anybody_else_gets_it(
-    rest: Scene, fixed: FixedAssignor
-) -> None:
+def test_grant_in_a_lost_response_is_revoked_before_another_member_gets_it(rest: Scene, fixed: FixedAssignor) -> None:
     """S3: a unit is freed only by a heartbeat of the *current* epoch whose list omits it.
 
     A report at the previous epoch may have been written before its sender was given foo-0, so it cannot acknowledge
@@ -166,7 +164,7 @@ def test_what_was_given_in_a_lost_answer_is_taken_back_before_anybody_else_gets_
     assert told(rest.heartbeat("m0", 102)) == (102, ["foo", "foo-0"])
 
 
-def test_what_was_given_in_a_lost_answer_and_is_no_more_is_not_waited_for(rest: Scene, fixed: FixedAssignor) -> None:
+def test_removed_unit_of_a_lost_response_is_not_awaited(rest: Scene, fixed: FixedAssignor) -> None:
     """m1 never heard of foo-0, so it would never say that it has stopped it, and would be fenced for that."""
     fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
@@ -183,7 +181,7 @@ def test_what_was_given_in_a_lost_answer_and_is_no_more_is_not_waited_for(rest: 
     assert rest.current("m1").assigned[Unit("foo", 0)] == 102
 
 
-def test_an_order_to_stop_that_was_lost_after_a_grant_that_was_lost(rest: Scene, fixed: FixedAssignor) -> None:
+def test_revocation_lost_after_a_lost_grant(rest: Scene, fixed: FixedAssignor) -> None:
     """S16: two answers lost, and what it is being told to stop is among what it says it runs: that is no surplus."""
     fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
@@ -210,7 +208,7 @@ def rest_request(scene: Scene, member_id: str, epoch: int, owned: Units) -> Hear
     )
 
 
-def test_an_order_to_stop_and_a_grant_lost_before_it_come_one_after_the_other(
+def test_revocation_after_a_lost_grant_comes_first(
     fixed: FixedAssignor,
 ) -> None:
     """CN-13 after a lost answer: the member has not heard of foo-2 yet and is to stop foo-1. First stop, then start."""
@@ -229,7 +227,7 @@ def test_an_order_to_stop_and_a_grant_lost_before_it_come_one_after_the_other(
     assert told(scene.heartbeat("m1", 12, foo(-1, 0, 2))) == (13, ["foo", "foo-0", "foo-2"])
 
 
-def test_an_order_to_stop_and_a_grant_lost_at_the_same_epoch_come_one_after_the_other(fixed: FixedAssignor) -> None:
+def test_revocation_after_a_lost_grant_at_the_same_epoch_comes_first(fixed: FixedAssignor) -> None:
     """CN-13: foo-2 came free and was given at the epoch m1 has already; that answer was lost, and foo-1 is to go."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1, 2), "m1": foo(0, 1)})
     fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2)}
@@ -245,7 +243,7 @@ def test_an_order_to_stop_and_a_grant_lost_at_the_same_epoch_come_one_after_the_
     assert told(scene.heartbeat("m1", 11, foo(0))) == (12, ["foo-0", "foo-2"])  # then start
 
 
-def test_a_lost_order_to_stop_is_given_again(rest: Scene, fixed: FixedAssignor) -> None:
+def test_lost_revocation_is_repeated(rest: Scene, fixed: FixedAssignor) -> None:
     """UNREVOKED without a change of epoch: the full heartbeat after the error hears what it is to keep."""
     fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m9")
@@ -258,7 +256,7 @@ def test_a_lost_order_to_stop_is_given_again(rest: Scene, fixed: FixedAssignor) 
 
 
 @pytest.mark.parametrize("kind", [TimerKind.SESSION, TimerKind.REBALANCE])
-def test_kafka_8896_a_timer_of_a_member_that_is_gone_does_nothing(rest: Scene, kind: TimerKind) -> None:
+def test_kafka_8896_timer_of_a_removed_member_does_nothing(rest: Scene, kind: TimerKind) -> None:
     """KAFKA-8896: an expiry that fires after the removal crashed the coordinator."""
     rest.leave("m1")
     outcome = rest.expire(kind, "m1")
@@ -273,7 +271,7 @@ def rebalance_timers(scene: Scene) -> list[Timer]:
     return [timer for timer in scene.last.timers if timer.key.kind is TimerKind.REBALANCE]
 
 
-def test_a_second_revocation_has_a_deadline_of_its_own(rest: Scene, fixed: FixedAssignor) -> None:
+def test_second_revocation_has_its_own_deadline(rest: Scene, fixed: FixedAssignor) -> None:
     """Straight from one revocation to the next (CA-08): the timer starts anew for what is newly to be stopped."""
     fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m8")
@@ -327,7 +325,7 @@ def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
     )
 
 
-def test_what_an_expelled_member_had_waits_for_nobody(rest: Scene, fixed: FixedAssignor) -> None:
+def test_units_of_an_expired_member_are_free(rest: Scene, fixed: FixedAssignor) -> None:
     """S3(c): expiry frees, by a durable record, and the others get it at their next heartbeat."""
     fixed.shares = {"m0": foo(-1, 0, 1, 2, 3)}
     rest.expire(TimerKind.SESSION, "m1")

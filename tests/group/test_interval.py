@@ -33,7 +33,7 @@ def scene(fixed: FixedAssignor) -> Scene:
     return scene
 
 
-def test_to_06_what_comes_too_early_waits_and_to_07_is_answered_together(scene: Scene, fixed: FixedAssignor) -> None:
+def test_to_06_early_changes_wait_and_to_07_are_computed_together(scene: Scene, fixed: FixedAssignor) -> None:
     epoch = scene.group.epoch
     scene.now_ms += 4_995
     assert told(scene.join("m2")) == (epoch, [])
@@ -47,14 +47,14 @@ def test_to_06_what_comes_too_early_waits_and_to_07_is_answered_together(scene: 
     assert (scene.group.target_epoch, fixed.calls) == (epoch + 2, 2)
 
 
-def test_the_timer_asks_where_nobody_else_speaks(scene: Scene, fixed: FixedAssignor) -> None:
+def test_interval_timer_starts_a_computation_without_a_heartbeat(scene: Scene, fixed: FixedAssignor) -> None:
     scene.join("m2")
     scene.now_ms -= 1_000_000  # whatever the wall clock did: the timer has waited
     scene.expire(TimerKind.COMPUTE)
     assert (fixed.calls, scene.group.target_epoch) == (2, scene.group.epoch)
 
 
-def test_a_new_coordinator_does_not_forget_to_ask(scene: Scene, fixed: FixedAssignor) -> None:
+def test_new_coordinator_continues_the_interval(scene: Scene, fixed: FixedAssignor) -> None:
     scene.join("m2")
     scene.reload()
     timers = on_load(scene.group, scene.now_ms, scene.settings)
@@ -63,7 +63,7 @@ def test_a_new_coordinator_does_not_forget_to_ask(scene: Scene, fixed: FixedAssi
     assert scene.group.target_epoch == scene.group.epoch
 
 
-def test_to_08_without_an_interval_each_change_is_answered_at_once(fixed: FixedAssignor) -> None:
+def test_to_08_each_change_is_computed_at_once_without_an_interval(fixed: FixedAssignor) -> None:
     scene = Scene(settings=settings(fixed))
     scene.update(added("foo"))
     for number, member_id in enumerate(("m1", "m2", "m3"), start=1):
@@ -71,14 +71,14 @@ def test_to_08_without_an_interval_each_change_is_answered_at_once(fixed: FixedA
         assert fixed.calls == number
 
 
-def test_hb_13_an_empty_group_is_no_reason_to_wait(scene: Scene, fixed: FixedAssignor) -> None:
+def test_hb_13_empty_group_has_no_interval(scene: Scene, fixed: FixedAssignor) -> None:
     scene.leave("m1")
     assert scene.group.target_ms == 0
     assert told(scene.join("m1"))[1] == ["foo"]
     assert fixed.calls == 2
 
 
-def test_members_that_compute_are_asked_once_for_a_burst() -> None:
+def test_members_compute_once_for_a_burst_of_changes() -> None:
     scene = Scene.at_rest(
         settings(assignment_interval_ms=INTERVAL_MS),
         epoch=10,

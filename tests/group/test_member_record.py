@@ -46,7 +46,7 @@ def test_labels_rack_capacity_and_host_of_a_member_are_stored_prepared_and_descr
 @pytest.mark.parametrize(
     "change", [{"labels": ()}, {"rack": "r2"}, {"capacity": 9}, {"host": ""}], ids=lambda change: str(*change)
 )
-def test_a_change_of_a_members_traits_bumps_the_group_epoch(change: dict[str, object]) -> None:
+def test_changed_properties_of_a_member_bump_the_group_epoch(change: dict[str, object]) -> None:
     """Like a change of its assignors' metadata (CN-10); only a full heartbeat carries them."""
     scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
     scene.act(replace(JOIN, client_assignors=None))
@@ -75,7 +75,7 @@ def test_a_change_of_a_members_traits_bumps_the_group_epoch(change: dict[str, ob
         ({"labels": entries({f"n{n:02}": "v" * 240 for n in range(60)})}, "bytes'; allowed: at most 4096"),
     ],
 )
-def test_traits_out_of_range_are_an_invalid_request(change: dict[str, object], message: str) -> None:
+def test_properties_out_of_range_are_an_invalid_request(change: dict[str, object], message: str) -> None:
     """They are stored, and sent to every assignor: 1,000 members must fit a frame."""
     scene = Scene(settings=settings())
     response = scene.act(replace(JOIN, **change)).response  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def test_traits_out_of_range_are_an_invalid_request(change: dict[str, object], m
 
 
 @pytest.mark.parametrize(("labels", "computations"), [((), 0), (GPU, 1)], ids=["the same", "others"])
-def test_a_lost_worker_that_returns_with_other_labels_needs_a_new_target_assignment(
+def test_lost_worker_that_returns_with_other_labels_needs_a_new_target(
     labels: tuple[ConfigEntry, ...], computations: int
 ) -> None:
     """With the same labels its tasks are given back without a computation (L8)."""
@@ -102,7 +102,7 @@ def test_a_lost_worker_that_returns_with_other_labels_needs_a_new_target_assignm
     assert fixed.calls == before + computations
 
 
-def test_the_member_record_has_the_client_id_and_the_epoch_at_which_the_member_joined() -> None:
+def test_member_record_has_client_id_and_joined_epoch() -> None:
     """KIP-848, ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId, ClientHost."""
     scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
     step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_host="::1", client_id="connect-1")
@@ -118,7 +118,7 @@ def test_the_member_record_has_the_client_id_and_the_epoch_at_which_the_member_j
     assert (shown["m1"].client_id, shown["m1"].joined_epoch) == ("connect-2", 11)
 
 
-def test_another_client_id_alone_does_not_bump_the_group_epoch() -> None:
+def test_changed_client_id_does_not_bump_the_group_epoch() -> None:
     scene = Scene(settings=settings())
     step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_id="a")
     epoch = scene.group.epoch
@@ -128,7 +128,7 @@ def test_another_client_id_alone_does_not_bump_the_group_epoch() -> None:
     assert shown.client_id == "b" * 246 + "...", "bounded: a header may carry 32 KiB"
 
 
-def test_the_question_names_the_groups_scheduled_rebalance_delay() -> None:
+def test_assignor_input_has_the_scheduled_rebalance_delay() -> None:
     for delay_ms, longest_ms, shown_ms in ((0, 1_000, 0), (7_000, 9_000, 7_000), (9_000, 7_000, 7_000)):
         scene = Scene(settings=settings(scheduled_delay_ms=delay_ms, max_delay_ms=longest_ms))
         scene.act(JOIN)

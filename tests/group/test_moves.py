@@ -43,7 +43,7 @@ def nine() -> Scene:
     return Scene.at_rest(settings(max_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
 
 
-def test_a_join_moves_so_many_units_at_a_time(nine: Scene) -> None:
+def test_join_moves_a_limited_number_of_units_per_round(nine: Scene) -> None:
     most = 0
     nine.join("m2")
     while True:
@@ -62,7 +62,7 @@ def test_a_join_moves_so_many_units_at_a_time(nine: Scene) -> None:
     assert nine.group.deferred == 0
 
 
-def test_a_target_that_stays_within_the_limit_is_taken_as_it_is(nine: Scene) -> None:
+def test_target_within_the_limit_of_moves_is_unchanged(nine: Scene) -> None:
     fixed = FixedAssignor()
     scene = Scene.at_rest(settings(fixed, max_moves=2), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
     fixed.shares = {"m1": ALL - tasks(foo=[0, 1]), "m2": tasks(foo=[0, 1])}
@@ -72,7 +72,7 @@ def test_a_target_that_stays_within_the_limit_is_taken_as_it_is(nine: Scene) -> 
     assert ensure_computation(scene)[-1] == "m2 joined"
 
 
-def test_work_that_runs_nowhere_is_no_move(nine: Scene) -> None:
+def test_assignment_of_unowned_units_is_no_move(nine: Scene) -> None:
     """A dead worker's units are given on at once, however many they are."""
     nine.join("m2")
     ensure_computation(nine)
@@ -82,7 +82,7 @@ def test_work_that_runs_nowhere_is_no_move(nine: Scene) -> None:
     assert nine.current("m2").assigned.keys() == ALL
 
 
-def test_a_new_coordinator_goes_on_with_the_rounds(nine: Scene) -> None:
+def test_new_coordinator_continues_the_rounds(nine: Scene) -> None:
     nine.join("m2")
     assert nine.group.deferred == 2
     nine.reload()
@@ -103,28 +103,28 @@ class TestDraining:
             members={"m1": tasks(foo=[-1, 0]), "m2": tasks(foo=[1, 2])},
         )
 
-    def test_its_work_moves_away(self, pair: Scene) -> None:
+    def test_units_of_a_draining_member_move_away(self, pair: Scene) -> None:
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
         assert ensure_computation(pair)[-1] == "m2 is draining"
         assert pair.current("m1").assigned.keys() == tasks(foo=[-1, 0, 1, 2])
         assert pair.current("m2").assigned == {}
         assert [member.state for member in describe(pair.group).members] == ["STABLE", "DRAINING"]
 
-    def test_it_may_change_its_mind(self, pair: Scene) -> None:
+    def test_drain_can_be_cancelled(self, pair: Scene) -> None:
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
         ensure_computation(pair)
         pair.heartbeat("m2", pair.current("m2").epoch, frozenset(), full=True)
         assert ensure_computation(pair)[-1] == "m2 is no longer draining"
         assert len(pair.current("m2").assigned) == 2
 
-    def test_where_all_are_draining_they_keep_what_they_have(self, pair: Scene) -> None:
+    def test_members_keep_their_units_while_all_drain(self, pair: Scene) -> None:
         pair.heartbeat("m1", 10, tasks(foo=[-1, 0]), full=True, draining=True)
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
         ensure_computation(pair)
         held = {unit for current in pair.group.currents.values() for unit in current.assigned}
         assert held == tasks(foo=[-1, 0, 1, 2])
 
-    def test_it_is_not_asked_to_compute(self, pair: Scene) -> None:
+    def test_draining_member_does_not_compute(self, pair: Scene) -> None:
         for member_id in ("m1", "m2"):
             pair.heartbeat(member_id, 10, assignors=(info("a"),))
         assert pair.group.computation is not None
@@ -136,7 +136,7 @@ class TestDraining:
         assert refused.error_message is not None
         assert "m1 is not a member" in refused.error_message
 
-    def test_a_part_heartbeat_says_nothing_of_it(self, pair: Scene) -> None:
+    def test_incremental_heartbeat_does_not_change_the_drain(self, pair: Scene) -> None:
         pair.heartbeat("m2", 10, tasks(foo=[1, 2]), full=True, draining=True)
         epoch = pair.group.epoch
         pair.heartbeat("m2", 10)

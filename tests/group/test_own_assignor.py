@@ -20,7 +20,7 @@ FOO = tasks(foo=[-1, 0, 1])
 BAR = tasks(bar=[-1, 0])
 
 
-def test_where_tasks_shall_run_says_nothing_about_what_they_are() -> None:
+def test_changed_placement_interrupts_no_task_that_may_stay() -> None:
     """They are placed anew; none is interrupted where it may stay."""
     asked: list[PrepareResponse] = []
 
@@ -40,7 +40,7 @@ def test_where_tasks_shall_run_says_nothing_about_what_they_are() -> None:
     assert kept == dict.fromkeys(tasks(foo=[0, 1]), 10)
 
 
-def test_a_placement_that_nobody_could_read_is_refused_when_it_is_written() -> None:
+def test_invalid_placement_is_rejected_when_it_is_written() -> None:
     scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
     config = entries({"name": "foo", "assignment.wait": "3"})
     refused = scene.update(ConnectorChange(connector="foo", config=config))
@@ -51,7 +51,7 @@ def test_a_placement_that_nobody_could_read_is_refused_when_it_is_written() -> N
 
 
 @pytest.mark.parametrize("delay_ms", [5_000, 5_001])
-def test_it_may_ask_for_a_delay_but_for_no_longer_one_than_a_member_may(delay_ms: int) -> None:
+def test_server_assignor_has_the_limits_of_a_delay_of_members(delay_ms: int) -> None:
     answer = ServerAssignment(
         members=(InstalledMember(member_id="m1", units=grouped(FOO)),), delayed=grouped(BAR), delay_ms=delay_ms
     )
@@ -74,7 +74,7 @@ def test_it_may_ask_for_a_delay_but_for_no_longer_one_than_a_member_may(delay_ms
     ],
     ids=["nothing", "units that are not grouped", "sys.exit"],
 )
-def test_an_answer_that_cannot_even_be_judged_keeps_nobody_out(answer: Any, reason: str) -> None:
+def test_invalid_result_of_a_server_assignor_rejects_no_join(answer: Any, reason: str) -> None:
     """HB-18: the change that led to the question is taken; what its assignor did is in one line."""
 
     def odd(_: PrepareResponse) -> Any:

@@ -17,7 +17,7 @@ from .builders import GROUP, FixedAssignor, Scene, foo, settings, tasks, told
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
 
 
-def test_causes_that_come_before_a_target_share_one_explanation(fixed: FixedAssignor) -> None:
+def test_causes_before_a_target_share_one_explanation(fixed: FixedAssignor) -> None:
     """PD-01: several causes that arrive before a new target is installed share one recomputation."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"A": foo(-1, 0)})
     fixed.shares = {"A": foo(-1, 0)}
@@ -35,7 +35,7 @@ def test_causes_that_come_before_a_target_share_one_explanation(fixed: FixedAssi
     assert list(scene.group.rebalances) == [10, 13]
 
 
-def test_standstill_is_counted_from_the_order_to_stop_to_the_new_grant(fixed: FixedAssignor) -> None:
+def test_downtime_is_counted_from_the_revocation_to_the_new_grant(fixed: FixedAssignor) -> None:
     """PD-12: the explanation says how long each unit stood still."""
     scene = Scene.at_rest(settings(fixed), epoch=21, connectors={"foo": 2}, members={"A": foo(-1, 0, 1)})
     fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
@@ -53,7 +53,7 @@ def test_standstill_is_counted_from_the_order_to_stop_to_the_new_grant(fixed: Fi
     assert [(str(Unit(move.connector, move.task)), move.downtime_ms) for move in last.moves] == [("foo-1", 1_200)]
 
 
-def test_a_unit_that_was_switched_off_for_an_hour_did_not_stand_still_for_an_hour(fixed: FixedAssignor) -> None:
+def test_time_for_which_a_unit_was_paused_is_not_downtime(fixed: FixedAssignor) -> None:
     """Standstill is what a rebalance cost; time for which an operator had a connector paused is not that."""
     scene = Scene.at_rest(settings(fixed), epoch=21, connectors={"foo": 1}, members={"A": foo(-1, 0)})
     fixed.shares = {"A": foo(-1)}
@@ -70,7 +70,7 @@ def test_a_unit_that_was_switched_off_for_an_hour_did_not_stand_still_for_an_hou
     assert [(move.task, move.target, move.downtime_ms) for move in last.moves] == [(0, "A", 0)]
 
 
-def test_a_new_coordinator_explains_the_rebalance_it_found_under_way(fixed: FixedAssignor) -> None:
+def test_new_coordinator_explains_the_pending_rebalance(fixed: FixedAssignor) -> None:
     """Read back from a compacted log, a grant of long ago must not look like a move of today."""
     scene = Scene.at_rest(
         settings(fixed), epoch=21, connectors={"foo": 4}, members={"A": foo(-1, 0, 1), "B": foo(2, 3)}
@@ -89,7 +89,7 @@ def test_a_new_coordinator_explains_the_rebalance_it_found_under_way(fixed: Fixe
     assert list(scene.group.rebalances) == [21, 22]
 
 
-def test_a_hundred_rebalances_are_remembered_and_no_more(fixed: FixedAssignor) -> None:
+def test_hundred_rebalances_are_kept_at_most(fixed: FixedAssignor) -> None:
     """PD-12."""
     scene = Scene(settings=settings(fixed), check_replay=False)
     for number in range(130):
@@ -99,7 +99,7 @@ def test_a_hundred_rebalances_are_remembered_and_no_more(fixed: FixedAssignor) -
     scene.check()
 
 
-def test_members_and_records_leave_the_core_in_one_order(fixed: FixedAssignor) -> None:
+def test_members_and_records_have_a_deterministic_order(fixed: FixedAssignor) -> None:
     """S18 at the coordinator: what is written does not depend on the order in which sets happen to be walked."""
     written = []
     for shares in ({"A": foo(-1, 0), "B": foo(1, 2)}, {"B": foo(2, 1), "A": foo(0, -1)}):

@@ -277,20 +277,20 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_one_step_towards_the_target(row: Row) -> None:
+def test_reconcile_advances_one_step_towards_the_target(row: Row) -> None:
     """Each row's outcome is exact: state, epoch, units with their owner epochs, units being stopped."""
     assert step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped) == row.then
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_a_step_repeated_with_the_same_words_changes_nothing_more(row: Row) -> None:
+def test_repeated_step_has_no_effect(row: Row) -> None:
     """S16: twice is once. After a revocation silence is what is repeated: it acknowledges nothing."""
     after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
     assert step(after, row.target, row.epoch, None, row.elsewhere, row.since, row.stopped) is after
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_no_step_both_revokes_and_gives(row: Row) -> None:
+def test_no_step_both_revokes_and_assigns(row: Row) -> None:
     """ "There should be either revoked or newly assigned ... The protocol never does both together." """
     after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
     if after.state is UNREVOKED:
@@ -303,30 +303,30 @@ def test_no_step_both_revokes_and_gives(row: Row) -> None:
     [None, units([1, 2, 3], [5, 6]), units([2, 3], [4, 5, 6]), units([1, 2, 3], [4, 5, 6])],
     ids=["nothing said", "T1-1 still there", "T2-4 still there", "both still there"],
 )
-def test_ca_07_without_an_acknowledgement_nothing_moves(owned: Units | None) -> None:
+def test_ca_07_without_an_acknowledgement_nothing_changes(owned: Units | None) -> None:
     """CA-07: the same object, so no record; the newer target waits."""
     assert step(AFTER_CA03, units([3], [6]), 12, owned) is AFTER_CA03
 
 
-def test_ca_13_a_wait_that_goes_on_changes_nothing() -> None:
+def test_ca_13_continued_wait_changes_nothing() -> None:
     """CA-13: same target, still held elsewhere: the same object, so no record."""
     assert step(WAITING, units([2, 3, 4], [5, 6, 7]), 11, elsewhere=units([4], [7])) is WAITING
 
 
 @pytest.mark.parametrize("owned", [None, units([3], [6])], ids=["nothing said", "something run"])
-def test_ca_15_a_state_of_a_newer_version_fences(owned: Units | None) -> None:
+def test_ca_15_unknown_state_fences_the_member(owned: Units | None) -> None:
     """CA-15: this code cannot know what the state asks of the member."""
     current = standing(MemberState.UNKNOWN, 11, at(11, [3], [6]), at(11, [2], [5]))
     with pytest.raises(FencedMemberEpoch):
         step(current, units([3], [6]), 12, owned)
 
 
-def test_a_wait_ends_when_the_target_takes_the_units_it_waited_for_away() -> None:
+def test_wait_ends_when_the_target_no_longer_has_the_units() -> None:
     """UNRELEASED goes back to STABLE although nothing was given."""
     assert step(WAITING, units([2, 3], [5, 6]), 11) == standing(STABLE, 11, at(11, [2, 3], [5, 6]))
 
 
-def test_a_member_that_waits_is_asked_to_revoke_all_the_same() -> None:
+def test_waiting_member_is_asked_to_revoke() -> None:
     """UNRELEASED to UNREVOKED: the epoch stays where it is."""
     after = step(WAITING, units([2], [5, 6]), 12)
     assert after == standing(UNREVOKED, 11, at(11, [2], [5, 6]), at(11, [3]))

@@ -25,7 +25,7 @@ TURNS = 140
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_storm_leaves_no_unit_on_two_workers_and_all_of_them_running_in_the_end(seed: int) -> None:
+def test_random_run_leaves_every_unit_on_one_worker(seed: int) -> None:
     """S1, S2, S4, S6, S7, S9, S13, S16, D2, L1 and P1-P6, for joins, deaths, lost and doubled messages, slow stops."""
     storm = RandomRun(seed)
     storm.play(TURNS)
@@ -40,7 +40,7 @@ def test_a_storm_leaves_no_unit_on_two_workers_and_all_of_them_running_in_the_en
 
 
 @pytest.mark.parametrize("seed", range(200, 212))
-def test_rest_comes_within_a_few_heartbeats_of_each_member(seed: int) -> None:
+def test_group_settles_within_a_few_heartbeats_of_each_member(seed: int) -> None:
     """P2, L1: "at most 2 heartbeats per revoking member + 1 per receiver", plus what slow stops take (6 turns)."""
     storm = RandomRun(seed)
     storm.play(60)
@@ -49,7 +49,7 @@ def test_rest_comes_within_a_few_heartbeats_of_each_member(seed: int) -> None:
     assert storm.calm() <= 6 + 6
 
 
-def test_once_at_rest_nothing_is_written_any_more() -> None:
+def test_settled_group_writes_no_record() -> None:
     """L2: heartbeats of a quiet group cost no record and never bump an epoch."""
     storm = RandomRun(4)
     storm.play(80)
@@ -65,7 +65,7 @@ def test_once_at_rest_nothing_is_written_any_more() -> None:
     assert len(storm.scene.log) == log
 
 
-def test_the_storms_reach_what_they_are_for() -> None:
+def test_random_runs_reach_the_rare_states() -> None:
     """A check that cannot fail is a defect: the rare states must have been seen."""
     seen: Counter[str] = Counter()
     for seed in range(30):
@@ -115,7 +115,7 @@ def test_the_storms_reach_what_they_are_for() -> None:
     assert expected <= {what for what, count in seen.items() if count > 0}, seen
 
 
-def test_the_same_seed_writes_the_same_log_whatever_the_hash_seed() -> None:
+def test_same_seed_writes_the_same_log_under_any_hash_seed() -> None:
     """S18: no order of a set or a dict leaves the core."""
     program = (
         "import hashlib; from tests.group.workers import RandomRun; storm = RandomRun(8); "
@@ -137,7 +137,7 @@ def test_the_same_seed_writes_the_same_log_whatever_the_hash_seed() -> None:
     assert len(digests) == 1
 
 
-def test_the_reader_of_the_log_sees_a_difference() -> None:
+def test_replay_check_detects_a_difference() -> None:
     """A check that cannot fail is a defect: one record less, or one unit more, is noticed."""
     storm = RandomRun(2)
     storm.play(40)

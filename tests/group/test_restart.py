@@ -72,7 +72,7 @@ def test_rolling_restart_moves_nothing() -> None:
     assert (last.causes, last.moved, last.started, last.max_downtime_ms) == (("m3 came back",), 0, 2, 3_000)
 
 
-def test_without_the_announcement_a_leaving_worker_hands_over_its_units() -> None:
+def test_leave_without_announced_return_hands_over_the_units() -> None:
     scene = three()
     scene.leave("m2")
     ensure_computation(scene)
@@ -80,7 +80,7 @@ def test_without_the_announcement_a_leaving_worker_hands_over_its_units() -> Non
     assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
-def test_an_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
+def test_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
     scene = three()
     leave_to_restart(scene, "m2")
     assert scene.last is not None
@@ -95,7 +95,7 @@ def test_an_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
     assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
-def test_an_announced_return_without_a_scheduled_delay_is_an_ordinary_leave() -> None:
+def test_announced_return_without_a_scheduled_delay_is_an_ordinary_leave() -> None:
     scene = three(delay_ms=0)
     leave_to_restart(scene, "m2")
     assert scene.group.delays == {}
@@ -126,14 +126,14 @@ def test_restart_survives_a_coordinator_failover() -> None:
     assert not scene.heartbeat("m2", scene.current("m2").epoch).restart
 
 
-def test_a_draining_worker_that_announces_its_return_hands_over_its_units() -> None:
+def test_draining_worker_that_announces_its_return_hands_over_its_units() -> None:
     scene = three()
     scene.heartbeat("m2", 10, TWO, full=True, draining=True)
     leave_to_restart(scene, "m2")
     assert scene.group.delays == {}
 
 
-def test_a_requested_restart_is_repeated_in_every_response_until_the_member_leaves() -> None:
+def test_requested_restart_is_repeated_until_the_member_leaves() -> None:
     scene = three()
     before = scene.group.epoch
     assert request_restart(scene, "m2") == RestartResponse()
@@ -152,7 +152,7 @@ def test_a_requested_restart_is_repeated_in_every_response_until_the_member_leav
     assert not scene.heartbeat("m2", scene.current("m2").epoch).restart
 
 
-def test_a_repeated_request_changes_nothing() -> None:
+def test_repeated_restart_request_has_no_effect() -> None:
     scene = three()
     request_restart(scene, "m2")
     assert request_restart(scene, "m2") == RestartResponse(already_requested=True)
@@ -166,7 +166,7 @@ def test_workers_may_be_requested_to_restart_at_the_same_time() -> None:
     assert scene.heartbeat("m2", 10).restart
 
 
-def test_a_member_that_rejoins_without_having_left_is_requested_to_restart_again() -> None:
+def test_member_that_rejoins_without_a_leave_is_asked_to_restart_again() -> None:
     """It lost its lease before it received the request: the operator's request still stands."""
     scene = three()
     request_restart(scene, "m2")
@@ -175,7 +175,7 @@ def test_a_member_that_rejoins_without_having_left_is_requested_to_restart_again
 
 @pytest.mark.parametrize("delay_ms", [0, DELAY_MS])
 @pytest.mark.parametrize("lost", ["fenced", "expired"])
-def test_restart_request_of_a_lost_member_is_repeated_when_it_joins_again(lost: str, delay_ms: int) -> None:
+def test_restart_request_of_a_lost_member_is_repeated_when_it_rejoins(lost: str, delay_ms: int) -> None:
     """It was lost before it received the request; the request survives a coordinator failover meanwhile."""
     scene = three(delay_ms=delay_ms)
     request_restart(scene, "m2")
@@ -209,13 +209,13 @@ def test_restart_requests_of_members_that_never_join_again_are_bounded() -> None
     assert scene.group.restart_requests == tuple(f"n{number}" for number in range(1, MAX_RESTART_REQUESTS + 1))
 
 
-def test_a_request_ends_when_the_worker_is_told_to_drain() -> None:
+def test_restart_request_ends_when_the_worker_drains() -> None:
     scene = three()
     request_restart(scene, "m2")
     assert not scene.heartbeat("m2", 10, TWO, full=True, draining=True).restart
 
 
-def test_a_static_member_is_restarted_by_its_instance_id() -> None:
+def test_static_member_is_restarted_by_its_instance_id() -> None:
     scene = three(m2="i2")
     assert request_restart(scene, "i2").error_code == 0
     assert scene.heartbeat("m2", 10, instance="i2").restart
@@ -227,7 +227,7 @@ def test_a_static_member_is_restarted_by_its_instance_id() -> None:
     assert {member.kept_ms for member in describe(scene.group, scene.now_ms).members} == {-1}
 
 
-def test_a_static_member_restarts_by_leaving_temporarily() -> None:
+def test_static_member_restarts_by_leaving_temporarily() -> None:
     """Epoch -2: no rebalance at all; its units are kept until the session timeout (ST-01)."""
     scene = three(m2="i2")
     request_restart(scene, "m2")
@@ -259,7 +259,7 @@ def test_a_static_member_restarts_by_leaving_temporarily() -> None:
     ],
     ids=["unknown", "lost", "temporarily_left", "draining", "empty"],
 )
-def test_a_worker_that_cannot_be_restarted_is_rejected_in_one_line(member_id: str, code: int, message: str) -> None:
+def test_restart_of_an_unsuitable_worker_is_rejected_with_one_line(member_id: str, code: int, message: str) -> None:
     scene = Scene.at_rest(
         settings(scheduled_delay_ms=DELAY_MS),
         epoch=10,
@@ -276,7 +276,7 @@ def test_a_worker_that_cannot_be_restarted_is_rejected_in_one_line(member_id: st
     assert scene.records == ()
 
 
-def test_a_restart_in_an_unknown_or_empty_group_is_rejected() -> None:
+def test_restart_in_an_unknown_or_empty_group_is_rejected() -> None:
     scene = Scene(settings=settings())
     assert request_restart(scene, "m1").error_code == GroupIdNotFound.code
     scene = three()
@@ -285,7 +285,7 @@ def test_a_restart_in_an_unknown_or_empty_group_is_rejected() -> None:
     assert request_restart(scene, "m1").error_message == "worker: got 'm1'; allowed: none, the group is empty"
 
 
-def test_the_assignor_is_not_asked_when_a_restarted_worker_returns() -> None:
+def test_return_of_a_restarted_worker_needs_no_computation() -> None:
     scene = three()
     leave_to_restart(scene, "m2")
     ensure_computation(scene)

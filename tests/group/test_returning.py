@@ -58,7 +58,7 @@ def everything_runs(scene: Scene) -> None:
     assert names(running) == names(scene.group.runnable)
 
 
-def test_a_member_that_takes_the_name_of_a_lost_one_is_given_its_work_or_another_is() -> None:
+def test_member_that_takes_the_instance_id_of_a_lost_one_gets_assigned() -> None:
     """It joins again, so nothing else would ask for a new target; and the delay's end would find its worker back."""
     scene = three(m2="i2")
     scene.expire(TimerKind.SESSION, "m2")
@@ -71,7 +71,7 @@ def test_a_member_that_takes_the_name_of_a_lost_one_is_given_its_work_or_another
     everything_runs(scene)
 
 
-def test_one_that_is_waited_for_may_come_back_in_the_place_of_one_that_is_away() -> None:
+def test_lost_member_may_return_as_the_successor_of_a_static_member() -> None:
     """Two shares are due to it: the one that waited, and the one of the name it bears."""
     for another_joins in (False, True):
         scene = three(m3="i3")
@@ -86,7 +86,7 @@ def test_one_that_is_waited_for_may_come_back_in_the_place_of_one_that_is_away()
         everything_runs(scene)
 
 
-def test_one_may_come_back_for_two_that_were_lost() -> None:
+def test_member_may_return_for_two_that_were_lost() -> None:
     """With the id of the first and the static name of the second: the work of both is its own."""
     scene = three(m3="i3")
     scene.expire(TimerKind.SESSION, "m2")
@@ -98,7 +98,7 @@ def test_one_may_come_back_for_two_that_were_lost() -> None:
     assert not scene.group.delays
 
 
-def test_a_delay_that_ends_when_its_worker_is_back_and_nobody_was_asked_still_gives_its_work_on() -> None:
+def test_delay_that_ends_after_its_worker_returned_leaves_no_unit_unassigned() -> None:
     """Whatever brought it about, a deadline never leaves work without a place."""
     scene = three(m2="i2")
     scene.expire(TimerKind.SESSION, "m2")
@@ -111,7 +111,7 @@ def test_a_delay_that_ends_when_its_worker_is_back_and_nobody_was_asked_still_gi
     everything_runs(scene)
 
 
-def test_the_only_worker_that_is_there_is_not_emptied_for_one_that_is_away() -> None:
+def test_only_present_worker_is_not_drained_for_an_absent_one() -> None:
     scene = three(m1="i1", m3="i3")
     scene.leave("m3")
     ensure_computation(scene)
@@ -122,7 +122,7 @@ def test_the_only_worker_that_is_there_is_not_emptied_for_one_that_is_away() -> 
     assert scene.current("m2").assigned.keys() >= held
 
 
-def test_a_clock_that_was_set_back_does_not_put_a_computation_off() -> None:
+def test_clock_that_was_set_back_does_not_postpone_the_interval() -> None:
     """F14: the interval would begin anew at each heartbeat until the clock has caught up."""
     scene = Scene.at_rest(
         settings(assignment_interval_ms=5_000), epoch=10, connectors={"foo": 3}, members={"m1": ONE | TWO}
@@ -136,7 +136,7 @@ def test_a_clock_that_was_set_back_does_not_put_a_computation_off() -> None:
     assert scene.group.members.keys() == {"m1", "m2", "m3"}
 
 
-def test_who_can_compute_is_asked_again_when_it_is_back() -> None:
+def test_able_member_computes_again_when_it_is_back() -> None:
     """While nobody was there the coordinator's own assignor was tried, and failed."""
     fixed, a = FixedAssignor(), info("a")
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": ONE}, instances={"m1": "i1"})
@@ -150,7 +150,7 @@ def test_who_can_compute_is_asked_again_when_it_is_back() -> None:
     assert scene.join("m1b", a, instance="i1").error_code == ComputeAssignment.code
 
 
-def test_nobody_is_told_to_compute_for_an_epoch_that_has_passed() -> None:
+def test_no_member_computes_for_a_passed_epoch() -> None:
     """Within the interval nobody is asked for the newest epoch yet; the one asked before must not be told again."""
     scene = Scene(settings=settings(assignment_interval_ms=3_000))
     scene.update(added("foo"))
@@ -162,7 +162,7 @@ def test_nobody_is_told_to_compute_for_an_epoch_that_has_passed() -> None:
     assert told(scene.heartbeat("e", scene.current("e").epoch, frozenset(), full=True, assignors=(info("a"),)))
 
 
-def test_what_is_no_longer_its_own_does_not_wait_for_a_member_that_goes_away() -> None:
+def test_delay_covers_only_units_owned_when_the_static_member_left() -> None:
     """It had not been told yet; it runs nothing, so the next owner need not wait for its return."""
     fixed = FixedAssignor()
     scene = Scene.at_rest(
@@ -175,7 +175,7 @@ def test_what_is_no_longer_its_own_does_not_wait_for_a_member_that_goes_away() -
     assert told(scene.heartbeat("m3", scene.current("m3").epoch, frozenset(), full=True))[1] == ["foo-2"]
 
 
-def test_one_that_comes_back_with_something_new_to_say_is_heard() -> None:
+def test_returning_member_with_changed_metadata_requests_a_rebalance() -> None:
     """CN-10: other metadata, another reason or other assignors ask for a new target, return or not."""
     for changed in (info("a", reason=1), info("a", metadata=b"weight 9"), info("b")):
         scene = three()
@@ -206,7 +206,7 @@ def computed(scene: Scene) -> None:
     ensure_computation(scene)
 
 
-def test_a_drain_goes_on_when_somebody_is_there_to_take_over() -> None:
+def test_drain_continues_when_another_member_can_take_over() -> None:
     """Nobody is asked when a worker gets its own share back; but now there is one that can take the other's."""
     scene = three(m1="i1", m3="i3")
     scene.leave("m3")
@@ -221,7 +221,7 @@ def test_a_drain_goes_on_when_somebody_is_there_to_take_over() -> None:
     everything_runs(scene)
 
 
-def test_a_bounce_between_prepare_and_install_is_nobodys_fault() -> None:
+def test_restart_between_prepare_and_install_is_no_failure() -> None:
     scene = three(m2="i2")
     for member_id in ("m1", "m2", "m3"):
         scene.heartbeat(member_id, 10, assignors=(info("a"),))
@@ -239,7 +239,7 @@ def test_a_bounce_between_prepare_and_install_is_nobodys_fault() -> None:
     everything_runs(scene)
 
 
-def test_saying_again_that_one_goes_does_not_buy_time() -> None:
+def test_repeated_temporary_leave_does_not_extend_the_session() -> None:
     scene = three(m2="i2")
     scene.go_away("m2", "i2")
     scene.go_away("m2", "i2")
@@ -247,14 +247,14 @@ def test_saying_again_that_one_goes_does_not_buy_time() -> None:
     assert scene.last.timers == ()
 
 
-def test_a_draining_worker_that_dies_is_not_waited_for() -> None:
+def test_draining_worker_that_expires_is_not_waited_for() -> None:
     scene = three()
     scene.heartbeat("m2", 10, TWO, full=True, draining=True)
     scene.expire(TimerKind.SESSION, "m2")
     assert scene.group.delays == {}
 
 
-def test_what_is_made_anew_does_not_wait_for_its_namesakes_worker() -> None:
+def test_recreated_connector_is_not_delayed() -> None:
     scene = three()
     scene.expire(TimerKind.SESSION, "m2")
     ensure_computation(scene)
@@ -268,7 +268,7 @@ def test_what_is_made_anew_does_not_wait_for_its_namesakes_worker() -> None:
     everything_runs(scene)
 
 
-def test_a_unit_waits_as_the_own_of_one_member_only() -> None:
+def test_delayed_unit_has_one_owner() -> None:
     """Two could claim it: one by its id, one by its name; whoever computes must not be shown it twice."""
     scene = three(m2="i2")
     asked = []
@@ -291,7 +291,7 @@ def test_a_unit_waits_as_the_own_of_one_member_only() -> None:
     assert len(shown) == len(set(shown))
 
 
-def test_a_delay_that_is_switched_off_ends_with_the_next_coordinator() -> None:
+def test_delay_disabled_by_settings_ends_with_the_next_coordinator() -> None:
     scene = three()
     scene.expire(TimerKind.SESSION, "m2")
     scene.settings = settings()
@@ -300,7 +300,7 @@ def test_a_delay_that_is_switched_off_ends_with_the_next_coordinator() -> None:
     assert timer.after_ms == 1_000
 
 
-def test_what_stays_with_a_draining_worker_keeps_the_assignors_word() -> None:
+def test_units_left_on_a_draining_worker_keep_their_assignor_metadata() -> None:
     """A round moves a part; the rest is in nobody's answer, and its share was written without version and metadata."""
     fixed = FixedAssignor()
     scene = Scene.at_rest(settings(fixed, max_moves=1), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
@@ -312,7 +312,7 @@ def test_what_stays_with_a_draining_worker_keeps_the_assignors_word() -> None:
     assert (kept.units, kept.version, kept.metadata) == (tasks(foo=[2]), 2, b"word")
 
 
-def test_the_timer_of_a_delay_is_set_once_and_for_all() -> None:
+def test_delay_timer_is_set_once() -> None:
     scene = three()
     scene.expire(TimerKind.SESSION, "m2")
     ensure_computation(scene)

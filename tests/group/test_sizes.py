@@ -95,7 +95,7 @@ def publish(group: Group, tasks: tuple[TaskConfig, ...], name: str = "c") -> Upd
     return update(group, ConnectorChange(connector=name, task_configs=tasks, owner_epoch=1), member_id=OWNER)
 
 
-def test_a_task_list_that_the_group_cannot_carry_is_refused() -> None:
+def test_task_list_that_exceeds_the_group_size_is_rejected() -> None:
     group = group_of(connector())
     answer = publish(group, lists(30_000, "x" * 300))
     assert answer.error_code == InvalidRequest.code
@@ -106,7 +106,7 @@ def test_a_task_list_that_the_group_cannot_carry_is_refused() -> None:
     assert publish(group, lists(10_000, "x" * 300)).error_code == 0
 
 
-def test_the_bound_is_on_all_connectors_of_the_group() -> None:
+def test_size_limit_covers_all_connectors_of_the_group() -> None:
     group = group_of(connector("a"), connector("b"))
     assert publish(group, lists(15_000, "x" * 300), "a").error_code == 0
     refused = publish(group, lists(15_000, "x" * 300), "b")
@@ -117,7 +117,7 @@ def test_the_bound_is_on_all_connectors_of_the_group() -> None:
     assert added.error_message.startswith("connector d: Config: got a configuration of 30000")
 
 
-def test_what_makes_a_group_smaller_is_never_refused() -> None:
+def test_change_that_makes_the_group_smaller_is_accepted() -> None:
     """A group may have been written by software with another bound."""
     large = connector(tasks=30_000, value="x" * 300)
     group = group_of(large, connector("b"))
@@ -136,14 +136,14 @@ def test_tasks_max_must_be_a_number_within_its_limit(text: str) -> None:
     assert answer.error_message == f"connector c: tasks.max: got '{shown}'; allowed: a whole number from 1 to 100000"
 
 
-def test_a_connector_with_a_stored_tasks_max_that_cannot_be_read_can_be_changed() -> None:
+def test_connector_with_an_unreadable_tasks_max_can_be_changed() -> None:
     """The log may have been written by software that did not check it."""
     group = group_of(replace(connector(), config=entries({"tasks.max": "many"})))
     assert update(group, ConnectorChange(connector="c", target_state=2)).error_code == 0
     assert update(group, ConnectorChange(connector="c", config=entries({"tasks.max": "2"}))).error_code == 0
 
 
-def test_tasks_max_is_bounded_by_what_the_group_can_carry() -> None:
+def test_tasks_max_is_limited_by_the_group_size() -> None:
     """Checked when the connector is written: no worker has been asked yet how large its tasks are."""
     name = "c" * 100
     group = group_of(group_id="g" * 100)
@@ -167,7 +167,7 @@ def test_tasks_max_is_bounded_by_what_the_group_can_carry() -> None:
         ("g", "c", "x" * 100_000),
     ],
 )
-def test_the_largest_group_that_is_accepted_fits_its_frames_and_batches(group_id: str, name: str, value: str) -> None:
+def test_largest_accepted_group_fits_its_frames_and_batches(group_id: str, name: str, value: str) -> None:
     """One member owns all of it; then the connector is reconfigured and deleted."""
     one = connector(name, group_id=group_id, tasks=1, value=value)
     count = min(100_000, (MAX_GROUP_BYTES - 200) // (connector_bytes(one) - connector_bytes(connector(name)) + 4))
@@ -223,7 +223,7 @@ def join(group: Group, member_id: str, metadata: int) -> HeartbeatResponse:
     return response
 
 
-def test_the_metadata_of_all_members_is_bounded() -> None:
+def test_metadata_of_all_members_is_limited() -> None:
     """A Prepare response carries it; 1,000 members may send 64 KiB each and assignor."""
     group = group_of()
     for number in range((16 << 20) // 65_536):
@@ -236,7 +236,7 @@ def test_the_metadata_of_all_members_is_bounded() -> None:
     assert join(group, "one-more", 4_096).error_code != InvalidRequest.code
 
 
-def test_a_description_has_room_for_many_failed_tasks() -> None:
+def test_description_has_room_for_many_failed_tasks() -> None:
     group = group_of(connector(tasks=3_000))
     group.apply(
         CurrentRecord(

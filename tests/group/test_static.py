@@ -42,7 +42,7 @@ def rest(fixed: FixedAssignor) -> Scene:
     )
 
 
-def test_st_03_coming_back_with_other_assignors_asks_for_a_new_target(rest: Scene, fixed: FixedAssignor) -> None:
+def test_st_03_return_with_other_assignors_requests_a_new_target(rest: Scene, fixed: FixedAssignor) -> None:
     """KAFKA-20434."""
     fixed.shares = {"m1": ONE, "m2b": TWO}
     rest.go_away("m2", "i2")
@@ -50,7 +50,7 @@ def test_st_03_coming_back_with_other_assignors_asks_for_a_new_target(rest: Scen
     assert (rest.group.epoch, rest.group.target_epoch, fixed.calls) == (11, 11, 1)
 
 
-def test_leaving_twice_is_leaving_once(rest: Scene) -> None:
+def test_repeated_leave_has_no_effect(rest: Scene) -> None:
     """S16."""
     first = rest.go_away("m2", "i2")
     again = rest.go_away("m2", "i2")
@@ -58,14 +58,14 @@ def test_leaving_twice_is_leaving_once(rest: Scene) -> None:
     assert rest.records == ()
 
 
-def test_a_late_copy_of_an_earlier_heartbeat_does_not_cost_it_its_place(rest: Scene) -> None:
+def test_late_copy_of_an_earlier_heartbeat_does_not_end_the_static_membership(rest: Scene) -> None:
     rest.go_away("m2", "i2")
     for owned in (None, TWO):
         assert rest.heartbeat("m2", 10, owned).error_code == UnknownMemberId.code
     assert told(rest.join("m2b", instance="i2")) == (10, names(TWO))
 
 
-def test_a_new_target_frees_what_it_takes_from_a_member_that_is_away(rest: Scene, fixed: FixedAssignor) -> None:
+def test_new_target_frees_units_of_a_temporarily_left_member(rest: Scene, fixed: FixedAssignor) -> None:
     """Nothing of it runs, so there is nobody to wait for."""
     rest.go_away("m2", "i2")
     fixed.shares = {"m1": ONE, "m2": tasks(foo=[2]), "m3": tasks(foo=[3, 4])}
@@ -74,7 +74,7 @@ def test_a_new_target_frees_what_it_takes_from_a_member_that_is_away(rest: Scene
     assert told(rest.join("m2b", instance="i2")) == (11, ["foo-2"])
 
 
-def test_a_member_that_is_away_is_not_asked_to_compute() -> None:
+def test_temporarily_left_member_does_not_compute() -> None:
     scene = Scene.at_rest(
         settings(), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1]), "m2": tasks(foo=[0])},
         instances={"m1": "i1"},
@@ -90,7 +90,7 @@ def test_a_member_that_is_away_is_not_asked_to_compute() -> None:
     assert scene.install("m1", 10, scene.group.epoch, {}).error_code != 0
 
 
-def test_kafka_20747_a_name_given_up_is_free_for_another(rest: Scene, fixed: FixedAssignor) -> None:
+def test_kafka_20747_former_instance_id_is_free(rest: Scene, fixed: FixedAssignor) -> None:
     """A member that joins again under another name leaves the old one free."""
     fixed.shares = {"m1": ONE, "m2": TWO}
     rest.join("m2", instance="i3")
@@ -100,7 +100,7 @@ def test_kafka_20747_a_name_given_up_is_free_for_another(rest: Scene, fixed: Fix
     assert rest.group.instances == {"i2": "m4"}
 
 
-def test_a_member_may_take_the_name_of_one_that_is_away(rest: Scene, fixed: FixedAssignor) -> None:
+def test_member_may_take_the_instance_id_of_a_temporarily_left_one(rest: Scene, fixed: FixedAssignor) -> None:
     rest.go_away("m2", "i2")
     fixed.shares = {"m1": ONE | TWO}
     rest.join("m1", instance="i2")
@@ -108,24 +108,24 @@ def test_a_member_may_take_the_name_of_one_that_is_away(rest: Scene, fixed: Fixe
     assert rest.group.instances == {"i2": "m1"}
 
 
-def test_a_successor_reads_nothing_a_connector_has_lost_meanwhile(rest: Scene, fixed: FixedAssignor) -> None:
+def test_successor_gets_no_removed_unit(rest: Scene, fixed: FixedAssignor) -> None:
     rest.go_away("m2", "i2")
     rest.update(ConnectorChange(connector="foo", delete=True))
     assert told(rest.join("m2b", instance="i2"))[1] in (None, [])
 
 
-def test_no_group_no_leave(fixed: FixedAssignor) -> None:
+def test_leave_of_an_unknown_group_is_rejected(fixed: FixedAssignor) -> None:
     scene = Scene(settings=settings(fixed))
     assert scene.heartbeat("m2", -2, instance="i2").error_code == GroupIdNotFound.code
 
 
-def test_a_new_coordinator_knows_who_is_away(rest: Scene) -> None:
+def test_new_coordinator_knows_temporarily_left_members(rest: Scene) -> None:
     rest.go_away("m2", "i2")
     rest.reload()
     assert told(rest.join("m2b", instance="i2")) == (10, names(TWO))
 
 
-def test_the_coordinators_assignor_is_shown_what_a_successor_has(rest: Scene, fixed: FixedAssignor) -> None:
+def test_server_assignor_input_has_the_units_of_a_successor(rest: Scene, fixed: FixedAssignor) -> None:
     """It comes back with other assignors, so there is a new target; what waits for it is its own all the same."""
     fixed.shares = {"m1": ONE, "m2b": TWO}
     rest.go_away("m2", "i2")
@@ -135,7 +135,7 @@ def test_the_coordinators_assignor_is_shown_what_a_successor_has(rest: Scene, fi
     assert question.shares() == [ONE, TWO]
 
 
-def test_where_the_one_that_covers_all_is_away_one_that_reads_all_is_asked() -> None:
+def test_able_present_member_computes_if_the_widest_one_left_temporarily() -> None:
     """CN-01: not the coordinator's own assignor, which would deal everything out anew."""
     scene = Scene.at_rest(
         settings(), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1]), "m2": tasks(foo=[0])},
@@ -149,7 +149,7 @@ def test_where_the_one_that_covers_all_is_away_one_that_reads_all_is_asked() -> 
     assert scene.group.computation.member_id == "m2"
 
 
-def test_joining_again_ends_what_it_was_given_time_for(rest: Scene, fixed: FixedAssignor) -> None:
+def test_rejoin_ends_the_rebalance_timer(rest: Scene, fixed: FixedAssignor) -> None:
     """TO-03: nothing is left to stop, so no timer runs for it."""
     fixed.shares = {"m1": ONE | tasks(foo=[2]), "m2": tasks(foo=[3, 4])}
     rest.join("m3")

@@ -16,7 +16,7 @@ from .builders import FixedAssignor, Scene, added, foo, given, settings, told
 FOO = Unit("foo")
 
 
-def test_s6_a_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> None:
+def test_s6_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> None:
     """Its former self may still be writing with the token of the grant before."""
     rest.heartbeat("m1", 100)
     assert told(rest.join("m1")) == (101, ["foo-1", "foo-2", "foo-3"])
@@ -25,7 +25,7 @@ def test_s6_a_rejoin_gets_the_same_units_under_a_later_epoch(rest: Scene) -> Non
     assert told(rest.heartbeat("m0", 100)) == (102, ["foo", "foo-0"])  # it stops nothing
 
 
-def test_s6_a_rejoin_that_also_changes_what_it_lists_is_still_given_its_share(fixed: FixedAssignor) -> None:
+def test_s6_rejoin_with_changed_assignors_gets_its_units(fixed: FixedAssignor) -> None:
     """A rejoin that bumps the epoch by itself, where the new target is the old one: nothing may get lost between."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0), "m2": foo(1)})
     fixed.shares = {"m1": foo(-1, 0), "m2": foo(1)}
@@ -33,7 +33,7 @@ def test_s6_a_rejoin_that_also_changes_what_it_lists_is_still_given_its_share(fi
     assert scene.current("m1").assigned == dict.fromkeys(foo(-1, 0), 11)
 
 
-def test_s6_paused_and_resumed_before_a_target_was_computed(fixed: FixedAssignor) -> None:
+def test_s6_unit_paused_and_resumed_before_a_target_gets_a_new_token(fixed: FixedAssignor) -> None:
     """The unit goes and comes back to the same member; its token is a new one all the same."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
     fixed.error = PluginError("not today")
@@ -49,7 +49,7 @@ def test_s6_paused_and_resumed_before_a_target_was_computed(fixed: FixedAssignor
     assert scene.current("m1").assigned == {FOO: 10, Unit("foo", 0): 12}
 
 
-def test_s6_a_rejoin_while_the_target_is_stale_gets_nothing_until_the_next_one(fixed: FixedAssignor) -> None:
+def test_s6_rejoin_under_a_stale_target_gets_nothing_until_the_next_one(fixed: FixedAssignor) -> None:
     """The old target would hand out its units under the epoch at which it already has had them."""
     scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0)})
     fixed.error = PluginError("not today")
@@ -61,7 +61,7 @@ def test_s6_a_rejoin_while_the_target_is_stale_gets_nothing_until_the_next_one(f
     assert told(scene.heartbeat("m1", 10)) == (11, ["foo", "foo-0"])
 
 
-def test_a_group_says_when_it_was_made_for_as_long_as_it_lives() -> None:
+def test_incarnation_of_a_group_never_changes() -> None:
     """X1: the incarnation stays through every later epoch, and tells a group from one made anew with the same name."""
     made = []
     for now_ms in (1_000, 9_000):

@@ -253,7 +253,7 @@ def stopped(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("change", [left, removed, stopped])
-def test_assignment_for_what_is_gone_is_stale_and_prepared_again(pair: Scene, change: object) -> None:
+def test_stale_assignment_is_rejected_and_prepared_again(pair: Scene, change: object) -> None:
     """STALE_GROUP_EPOCH: nothing is stored, the member is asked again, and it is not counted as a failure."""
     assert callable(change)
     pair.update(added("bar"))
@@ -269,7 +269,7 @@ def test_assignment_for_what_is_gone_is_stale_and_prepared_again(pair: Scene, ch
     assert pair.prepare("A", pair.current("A").epoch).group_epoch == 5
 
 
-def test_assignment_that_contradicts_itself_is_a_failure_also_when_late(pair: Scene) -> None:
+def test_late_invalid_assignment_counts_as_a_failure(pair: Scene) -> None:
     """A faulty assignor must be replaced, however fast the group changes."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
@@ -308,7 +308,7 @@ def test_added_units_are_unassigned_until_the_next_computation(pair: Scene) -> N
     assert Unit("baz") in question.all_units()
 
 
-def test_connector_made_anew_meanwhile_is_not_granted_under_the_older_epoch(pair: Scene) -> None:
+def test_connector_recreated_meanwhile_is_not_granted_under_the_older_epoch(pair: Scene) -> None:
     """The name in the assignment is that of the deleted connector."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
@@ -319,7 +319,7 @@ def test_connector_made_anew_meanwhile_is_not_granted_under_the_older_epoch(pair
     assert Unit("bar") not in pair.group.holders
 
 
-def test_member_that_joins_again_meanwhile_gets_its_units_under_a_later_epoch(pair: Scene) -> None:
+def test_member_that_rejoined_meanwhile_gets_its_units_under_a_later_epoch(pair: Scene) -> None:
     """S6: B's former process may still write under epoch 3."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
@@ -394,7 +394,7 @@ def test_server_side_assignor_takes_over_at_once(pair: Scene, fixed: FixedAssign
     assert pair.records == ()
 
 
-def test_assignor_held_back_units_of_a_trailing_target(pair: Scene) -> None:
+def test_delay_of_an_assignor_is_stored_with_a_trailing_target(pair: Scene) -> None:
     """An assignor's own delay is stored with it."""
     pair.update(added("bar"))
     pair.prepare("A", 3)

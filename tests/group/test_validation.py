@@ -91,7 +91,7 @@ def test_member_epoch_of_a_heartbeat(scene: Scene, epoch: int) -> None:
     refused(scene, replace(HEARTBEAT, member_epoch=epoch), "MemberEpoch", str(epoch), ">= -2")
 
 
-def test_to_leave_for_a_while_takes_a_static_name(scene: Scene) -> None:
+def test_temporary_leave_needs_an_instance_id(scene: Scene) -> None:
     """RV-08."""
     refused(scene, replace(HEARTBEAT, member_epoch=-2), "InstanceId", "None", "static name")
 
@@ -100,7 +100,7 @@ def test_delay_of_install(scene: Scene) -> None:
     refused(scene, replace(INSTALL, delay_ms=-1), "DelayMs", "-1", ">= 0")
 
 
-def test_what_an_install_holds_back_needs_an_end(scene: Scene) -> None:
+def test_delayed_units_of_an_install_need_a_delay(scene: Scene) -> None:
     refused(scene, replace(INSTALL, delayed=grouped(tasks(foo=[0]))), "DelayedUnits", "DelayMs above 0")
 
 

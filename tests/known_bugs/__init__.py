@@ -16,7 +16,7 @@ KAFKA-19862: a load beside a compaction missed a release, and failed
     test_replay.py::test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load
 KAFKA-17306: tombstones of what was gone, and records in another order, failed a load
     test_replay.py::test_records_may_precede_those_they_refer_to
-    group/test_fencing.py::test_tombstones_of_the_unknown_are_no_ops
+    group/test_fencing.py::test_tombstones_of_unknown_keys_have_no_effect
 KAFKA-18672: old software misread a record of a newer version
     log/test_sqlite.py::test_record_of_a_newer_version_is_not_skipped
 KAFKA-19760: batches filled by an estimate were too large, and all who shared one were told so
@@ -40,10 +40,10 @@ KAFKA-19233: a fenced member that came back at epoch 0 was turned down for ever
     test_member.py::test_rejoin_at_epoch_0_is_accepted_at_any_member_epoch
     group/test_fencing.py::test_hb_05_epoch_zero_is_always_a_rejoin
 KAFKA-20747: a static member that took another name kept the old one as well
-    group/test_static.py::test_kafka_20747_a_name_given_up_is_free_for_another
+    group/test_static.py::test_kafka_20747_former_instance_id_is_free
 KAFKA-20434: all members asked for another assignor, and the old target stayed
     test_group_rules.py::test_assignor_change_by_all_members_leads_to_a_new_target
-    group/test_static.py::test_st_03_coming_back_with_other_assignors_asks_for_a_new_target
+    group/test_static.py::test_st_03_return_with_other_assignors_requests_a_new_target
 KAFKA-20843: two assignors of one name were accepted, and crashed later
     plugins/test_plugins.py::test_two_plug_ins_of_one_name_are_rejected_naming_both
 KAFKA-20570: malformed metadata escaped as an error nobody expected
@@ -53,7 +53,7 @@ KAFKA-20570: malformed metadata escaped as an error nobody expected
     coordinator/test_durability.py::test_exception_in_the_rules_fails_one_command_only
 KAFKA-16367: a full request got a partial answer
     test_group_rules.py::test_full_request_gets_the_whole_assignment_in_every_state
-    group/test_fencing.py::test_hb_04_a_lost_answer_repeats
+    group/test_fencing.py::test_hb_04_lost_response_is_repeated
 KAFKA-16930: an assignor failed on a member with nothing
     test_metadata.py::test_members_and_connectors_without_units_are_valid_input
     test_metadata.py::test_member_without_assignors_and_units_is_assigned
@@ -65,14 +65,14 @@ KAFKA-19163: a group was deleted while something of it was pending
 KAFKA-18813: answers named what the caller may not describe
     no such part yet: there are no permissions, and whoever reaches the port sees everything
 KAFKA-20431: describe left out what was being revoked
-    group/test_connectors.py::test_kafka_20431_describe_shows_what_is_being_stopped
+    group/test_connectors.py::test_kafka_20431_describe_shows_pending_revocations
 KAFKA-20273: a change of role kept a target that lagged (groups of an older protocol: no such part)
     test_group_rules.py::test_lagging_target_is_not_kept_when_the_kind_of_assignor_changes
     test_group_rules.py::test_new_coordinator_detects_an_outdated_target
 KAFKA-18916: an index that a load did not fill, so that deletions moved nobody
     test_replay.py::test_deleted_connector_is_revoked_from_its_workers_after_a_load
 KAFKA-8896: a timer of a member that was gone crashed the coordinator
-    group/test_fencing.py::test_kafka_8896_a_timer_of_a_member_that_is_gone_does_nothing
+    group/test_fencing.py::test_kafka_8896_timer_of_a_removed_member_does_nothing
 
 Members
 
@@ -133,7 +133,7 @@ KAFKA-9848: tasks whose grant was lost on the way were taken for lost
 KAFKA-12495: joins in the middle of revocations: out of balance, then a storm
     worker/test_built_in_assignors.py::test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row
 KAFKA-15693: without a delay lost tasks were assigned to nobody for ever
-    group/test_delay.py::test_kafka_15693_without_a_delay_work_is_given_on_at_once
+    group/test_delay.py::test_kafka_15693_units_are_assigned_at_once_without_a_delay
 KAFKA-13719: a connector that was restarted doubled its tasks
     test_connect.py::test_restarted_connector_does_not_restart_its_tasks
     test_connect.py::test_each_task_runs_once_through_repeated_pause_and_resume
@@ -147,7 +147,7 @@ KAFKA-13586: an exception in a connector crashed the herder
     worker/test_misbehaviour.py::test_connector_that_raises_fails_with_one_line_and_is_retried
 KAFKA-17105: new connectors restarted others
     worker/test_life.py::test_only_units_that_move_are_stopped
-    group/test_connectors.py::test_ten_tasks_more_on_three_hundred_interrupt_none
+    group/test_connectors.py::test_ten_more_tasks_interrupt_none_of_three_hundred
 KAFKA-15059: zombies could not be fenced while a rebalance was pending
     test_connect.py::test_task_can_fence_its_predecessor_during_a_rebalance
     test_connect.py::test_task_list_is_accepted_during_a_rebalance
