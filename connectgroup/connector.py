@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .protocol.units import Unit
 
@@ -84,6 +85,19 @@ class Connector(ABC):
         """
         self.name = name
         self.config = config
+
+    @classmethod
+    def settings_models(cls, config: Config) -> Mapping[str, type[Any]]:
+        """Return the pydantic models of the settings, by the prefix of their names; empty if the class declares none.
+
+        Validation reports all errors of these models at once, and ``GET /connector-plugins/{class}/config`` lists their
+        fields: a field's alias is its name, its description states the allowed values, and ``exclude=True`` marks a
+        field that is no setting.
+
+        Args:
+            config: may be incomplete or invalid; some classes have other settings for other values.
+        """
+        return {}
 
     @abstractmethod
     def task_configs(self, most: int) -> Sequence[Config]:

@@ -26,7 +26,7 @@ from .config.connector_file import ConnectorFile
 from .config.coordinator import CoordinatorConfig
 from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
-from .errors import from_code
+from .errors import GroupIdNotFound, from_code
 from .protocol.messages.api import Response
 from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup, Rebalance
@@ -197,8 +197,11 @@ class Supervisor:
         await self.admin.put_connector(self.group, connector.name, connector.config)
 
     async def describe(self) -> DescribedGroup:
-        """Return the coordinator's current description of the group."""
-        return await self.admin.describe(self.group)
+        """Return the coordinator's description of the group; an empty one before its first member or connector."""
+        try:
+            return await self.admin.describe(self.group)
+        except GroupIdNotFound:
+            return DescribedGroup(group_id=self.group, state="Empty")
 
     @property
     def all_rejected(self) -> bool:

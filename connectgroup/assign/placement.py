@@ -89,6 +89,11 @@ def placement_of(config: Mapping[str, str]) -> Placement:
     return Placement(**fields)
 
 
+def placement_settings() -> tuple[str, ...]:
+    """The names of all placement constraints, sorted."""
+    return tuple(sorted(_SETTINGS))
+
+
 def max_tasks(config: Mapping[str, str]) -> int:
     """``tasks.max``: the maximum number of tasks of a connector, 1 if not set.
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 from ..protocol.units import name_violation, printable
 from .connectors import delete_connectors, list_connectors, put_connectors, restart_connector, set_target_state
 from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
-from .processes import run_up, serve_coordinator, serve_worker
+from .processes import run_up, serve_coordinator, serve_rest, serve_worker
 
 
 class _Parser(argparse.ArgumentParser):
@@ -21,6 +21,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
+    from ..config.base import DEFAULT_REST_PORT
+
     parser = _Parser(
         prog="connectgroup",
         description="Worker groups: connectors and their tasks are distributed over worker processes.",
@@ -45,7 +47,18 @@ def build_parser() -> argparse.ArgumentParser:
     _add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     _add_server(up)
+    up.add_argument(
+        "--rest-port", type=_number, metavar="PORT", help="serve the REST API at this port, 0 for any (off)"
+    )
+    _add_rest(up, "--rest-")
     up.set_defaults(run=run_up)
+
+    rest = commands.add_parser("rest", help="serve the REST API of a group")
+    _add_coordinator(rest)
+    rest.add_argument("--group", type=_name, default="workers", help="group id (workers)")
+    rest.add_argument("--port", type=_number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
+    _add_rest(rest, "--")
+    rest.set_defaults(run=serve_rest)
 
     coordinator = commands.add_parser("coordinator", help="run a coordinator")
     coordinator.add_argument(
@@ -205,6 +218,36 @@ def _add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
     )
     parser.add_argument(
         "--rebalance-timeout-ms", type=_number, help="how long a worker may take to stop revoked tasks (60000)"
+    )
+
+
+def _add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
+    parser.add_argument(
+        f"{prefix}host",
+        dest="rest_host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address to listen on; any but a loopback address requires users, certificate and key (127.0.0.1)",
+    )
+    parser.add_argument(
+        f"{prefix}users",
+        dest="rest_users",
+        type=_path,
+        metavar="FILE",
+        help="name=password lines: basic authentication",
+    )
+    parser.add_argument(
+        f"{prefix}certificate", dest="rest_certificate", type=_path, metavar="PEM", help="TLS certificate"
+    )
+    parser.add_argument(
+        f"{prefix}key", dest="rest_key", type=_path, metavar="PEM", help="private key of the certificate"
+    )
+    parser.add_argument(
+        f"{prefix}allowed-host",
+        dest="rest_allowed_hosts",
+        action="append",
+        metavar="NAME",
+        help="another host name of this server that clients use; may be repeated",
     )
 
 

@@ -1,4 +1,4 @@
-"""``connectgroup up``, ``coordinator`` and ``worker``: the subcommands that run until they are stopped."""
+"""``connectgroup up``, ``coordinator``, ``rest`` and ``worker``: the subcommands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import contextlib
 import resource
 import signal
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
+    from ..client.admin import Admin
     from ..config.coordinator import CoordinatorConfig
 
 
@@ -62,8 +64,12 @@ async def run_up(options: argparse.Namespace) -> int:
     _allow_open_files(coordinator.max_connections)
     stopping = _stop_event()
     explained, last, rows = 0, "", 0
-    async with supervisor:
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
+        if options.rest_port is not None:
+            url = await stack.enter_async_context(_rest_server(supervisor.admin, options, options.rest_port))
+            print(f"REST at {url}", flush=True)
         pause_s = 1.0
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
@@ -120,6 +126,44 @@ def _check_connections(workers: int, config: CoordinatorConfig) -> None:
     for name in "max_connections", "max_connections_per_address":
         if (limit := getattr(config, name)) < needed:
             raise ConfigError(name, limit, f"{needed} or more for {workers} workers, two for each and one for commands")
+
+
+async def serve_rest(options: argparse.Namespace) -> int:
+    from .requests import connected
+
+    stopping = _stop_event()
+    async with connected(options) as admin, _rest_server(admin, options, options.port) as url:
+        print(f"REST at {url}, group {options.group}", flush=True)
+        await stopping.wait()
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _rest_server(admin: Admin, options: argparse.Namespace, port: int) -> AsyncIterator[str]:
+    """Serve the REST API; yields its URL."""
+    from ..config.base import checked
+    from ..config.rest import RestConfig
+
+    try:
+        from ..rest.server import RestServer
+    except ModuleNotFoundError as error:
+        missing = f"the REST API requires {error.name}; allowed: pip install 'connectgroup[rest]'"
+        raise PluginError(missing) from error
+    values = {
+        "host": options.rest_host,
+        "port": port,
+        "group": options.group,
+        "users": options.rest_users,
+        "certificate": options.rest_certificate,
+        "key": options.rest_key,
+        "allowed_hosts": tuple(options.rest_allowed_hosts or ()),
+    }
+    server = RestServer(admin, checked(RestConfig, values))
+    await server.start()
+    try:
+        yield server.url
+    finally:
+        await server.close()
 
 
 async def serve_coordinator(options: argparse.Namespace) -> int:

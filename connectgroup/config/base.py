@@ -47,6 +47,10 @@ DEFAULT_PORT = 8474
 """Default port of a coordinator; chosen to avoid well-known ports."""
 
 
+DEFAULT_REST_PORT = 8083
+"""Default port of the REST API; Kafka Connect's."""
+
+
 class Settings(BaseModel):
     """Base class of all settings: frozen, and an unknown key is an error."""
 

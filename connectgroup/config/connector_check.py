@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..assign.placement import max_tasks, own_settings, placement_of
+from ..assign.placement import check_settings, own_settings
 from ..errors import ConfigError, ConnectGroupError, PluginError
 from ..masking import without_secrets
 from ..plugins import load_connector_class
@@ -24,8 +24,7 @@ def check_connector(name: str, config: Mapping[str, str]) -> None:
         ConfigError: names the setting, the value and the allowed values.
         PluginError: the class cannot be loaded, or rejects the configuration with an error of its own.
     """
-    max_tasks(config)
-    placement_of(config)
+    check_settings(name, config)
     cls = load_connector_class(config.get("connector.class", ""))
     try:
         cls(name, own_settings(config))

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from ..connector import Config, Connector, Task, TaskContext
+from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
+
+
+class IdleSettings(PluginSettings):
+    """The settings of ``idle``. Others are ignored, so that a configuration of any connector can be tried with it."""
+
+    log: Annotated[str, Field(description="a file to which each start and stop appends one line")] = ""
+    stop_ms: Annotated[int, Field(ge=0, description="a whole number of milliseconds")] = 0
 
 
 class IdleConnector(Connector):
@@ -24,6 +35,10 @@ class IdleConnector(Connector):
             raise ConfigError("stop.ms", text, "a whole number of milliseconds")
         self.stop_s = int(text) / 1000
         self.log = config.get("log", "")
+
+    @classmethod
+    def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
+        return {"": IdleSettings}
 
     def task_configs(self, most: int) -> Sequence[Config]:
         return [{"task": str(number)} for number in range(most)]

@@ -7,15 +7,16 @@ that the source assigns to it (``Source.owns``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
 from ..connector import Config, Connector, Task, TaskContext
 from ..dataplane.settings import PluginSettings, parse_settings, setting_names, unknown_setting
-from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError
+from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from .transforms import PREDICATES, TRANSFORMS, parse_chain
 
@@ -33,6 +34,17 @@ class PipelineConnector(Connector):
     def __init__(self, name: str, config: Config) -> None:
         super().__init__(name, config)
         parse_config(config)
+
+    @classmethod
+    def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
+        """The pipeline's own settings, and those of the source and the sink that it names."""
+        models: dict[str, type[BaseModel]] = {"": PipelineSettings}
+        # A plug-in that cannot be loaded has no settings to list; the check of the configuration reports it.
+        with suppress(ConfigError, PluginError):
+            models[SOURCE] = load_source_class(config.get("source", "")).Settings
+        with suppress(ConfigError, PluginError):
+            models[SINK] = load_sink_class(config.get("sink", "")).Settings
+        return models
 
     def task_configs(self, most: int) -> Sequence[Config]:
         source = load_source_class(self.config["source"])
@@ -55,8 +67,8 @@ class PipelineConnector(Connector):
 class PipelineSettings(PluginSettings):
     """The settings of the pipeline itself. Those of its source and sink are prefixed ``source.`` and ``sink.``."""
 
-    source: str
-    sink: str
+    source: Annotated[str, Field(description="the name of an installed source")]
+    sink: Annotated[str, Field(description="the name of an installed sink")]
     trigger_ms: Annotated[int, Field(ge=10, le=3_600_000, description="10 to 3600000")] = 200
     transforms: Annotated[str, Field(description="names of transforms, separated by commas")] = ""
     predicates: Annotated[str, Field(description="names of predicates, separated by commas")] = ""
@@ -64,9 +76,9 @@ class PipelineSettings(PluginSettings):
     connector_class: Annotated[str | None, Field(description="pipeline")] = None
     name: Annotated[str | None, Field(description="the connector's name")] = None
     tasks_max: Annotated[str | None, Field(description="a number from 1")] = None
-    task: Annotated[int, Field(ge=0, description="the task's number, from 0")] = 0
-    layout: Annotated[str, Field(description="the slices of the source")] = ""
-    tasks: Annotated[int, Field(ge=1, description="the number of tasks, from 1")] = 1
+    task: Annotated[int, Field(ge=0, exclude=True, description="the task's number, from 0")] = 0
+    layout: Annotated[str, Field(exclude=True, description="the slices of the source")] = ""
+    tasks: Annotated[int, Field(ge=1, exclude=True, description="the number of tasks, from 1")] = 1
 
 
 def parse_config(config: Config) -> Pipeline:

@@ -1,0 +1,252 @@
+"""The settings of connector classes, and the validation of a configuration, as ``/connector-plugins`` shows them.
+
+Definitions come from the pydantic models of a connector class (``Connector.settings_models``) and from the settings
+that every connector has. Validation collects all errors by setting: those of the common settings, of the models, and
+then of the class itself, which is created as on a worker. A class is loaded by entry point only.
+
+Source: Kafka Connect's ``ConfigInfos``, KIP-26, KIP-769.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from ..assign.placement import check_settings, placement_settings
+from ..connector import Config, Connector
+from ..errors import ConfigError, PluginError
+from ..masking import is_credential, masked_value, without_secrets
+from ..plugins import available, load_connector_class
+from ..protocol.units import printable
+from .connector_check import check_connector
+
+COMMON: Final = "Common"
+PLACEMENT: Final = "Placement"
+
+_TYPES: Final = {int: "INT", float: "DOUBLE", bool: "BOOLEAN"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One setting of a connector class.
+
+    Attributes:
+        name: the setting, with its prefix.
+        type: Kafka's type: STRING, INT, DOUBLE, BOOLEAN, PASSWORD.
+        required: whether it has no default.
+        default: the default as text; null if there is none.
+        documentation: the allowed values.
+        group: the heading under which a user interface shows it.
+        recommended: values that a user interface offers.
+    """
+
+    name: str
+    type: str = "STRING"
+    required: bool = False
+    default: str | None = None
+    documentation: str = ""
+    group: str = COMMON
+    recommended: tuple[str, ...] = ()
+
+    def as_json(self, order: int = 0) -> dict[str, Any]:
+        """Kafka Connect's ``ConfigKeyInfo``."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "required": self.required,
+            "default_value": self.default,
+            "importance": "HIGH" if self.required else "MEDIUM",
+            "documentation": self.documentation,
+            "group": self.group,
+            "width": "MEDIUM",
+            "display_name": self.name,
+            "dependents": [],
+            "order": order,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The result of ``validate``.
+
+    Attributes:
+        connector_class: ``connector.class``.
+        config: the configuration, credentials masked.
+        definitions: all settings of the class; the common settings only, if the class cannot be loaded.
+        errors_of: errors by setting; a setting may be unknown.
+    """
+
+    connector_class: str
+    config: Mapping[str, str]
+    definitions: tuple[Definition, ...]
+    errors_of: Mapping[str, tuple[str, ...]]
+
+    @property
+    def errors(self) -> list[str]:
+        """All errors, in the order of the settings."""
+        return [error for errors in self.errors_of.values() for error in errors]
+
+    def as_json(self) -> dict[str, Any]:
+        """Kafka Connect's ``ConfigInfos``. An unknown setting has an error and no definition."""
+        known = {definition.name: definition for definition in self.definitions}
+        names = [*known, *(name for name in self.errors_of if name not in known)]
+        return {
+            "name": self.connector_class,
+            "error_count": len(self.errors),
+            "groups": list(dict.fromkeys(definition.group for definition in self.definitions)),
+            "configs": [
+                {
+                    "definition": known[name].as_json(order) if name in known else None,
+                    "value": {
+                        "name": name,
+                        "value": self.config.get(name, known[name].default if name in known else None),
+                        "recommended_values": list(known[name].recommended) if name in known else [],
+                        "errors": list(self.errors_of.get(name, ())),
+                        "visible": True,
+                    },
+                }
+                for order, name in enumerate(names, 1)
+            ],
+        }
+
+
+def list_connector_classes() -> list[dict[str, str]]:
+    """Name, type and version of each installed connector class. Nothing is imported."""
+    versions = {
+        found.name: found.dist.version if found.dist else "" for found in entry_points(group="connectgroup.connectors")
+    }
+    return [{"class": name, "type": "source", "version": versions[name]} for name in available("connectors")]
+
+
+def definitions(config: Config) -> tuple[Definition, ...]:
+    """All settings of the class that ``connector.class`` names.
+
+    Args:
+        config: the configuration; it may be incomplete. Some classes have other settings for other values.
+
+    Raises:
+        ConfigError: there is no such class; lists the available ones.
+        PluginError: the class cannot be loaded.
+    """
+    models = _models(load_connector_class(config.get("connector.class", "")), config)
+    defined = {definition.name: definition for definition in _common()}
+    for prefix, model in models.items():
+        for key, field in _fields(model):
+            defined.setdefault(prefix + key, _definition(prefix, key, field, model))
+    return tuple(defined.values())
+
+
+def validate(config: Mapping[str, str]) -> Validation:
+    """Validate a configuration. Imports the class and its plug-ins, and may block; opens nothing."""
+    errors: dict[str, list[str]] = {}
+
+    def add(setting: str, message: object) -> None:
+        text = printable(without_secrets(str(message)[:10_000], config).split("\n")[0], most=500)
+        errors.setdefault(setting, []).append(text)
+
+    def result(defined: tuple[Definition, ...]) -> Validation:
+        return Validation(
+            connector_class=config.get("connector.class", ""),
+            config={key: masked_value(key, value) for key, value in config.items()},
+            definitions=defined,
+            errors_of={key: tuple(messages) for key, messages in errors.items()},
+        )
+
+    if not config.get("name"):
+        add("name", 'Missing required configuration "name" which has no default value.')
+    try:
+        check_settings(config.get("name", ""), config)
+    except ConfigError as error:
+        add(error.field, error)
+    if not config.get("connector.class"):
+        add("connector.class", 'Missing required configuration "connector.class" which has no default value.')
+        return result(_common())
+    try:
+        cls = load_connector_class(config["connector.class"])
+        defined = definitions(config)
+    except (ConfigError, PluginError) as error:
+        add("connector.class", error)
+        return result(_common())
+    for prefix, model in _models(cls, config).items():
+        for setting, message in _model_errors(prefix, model, config):
+            if setting not in errors:
+                add(setting, message)
+    if not errors:
+        try:
+            check_connector(config["name"], config)
+        except ConfigError as error:
+            add(error.field, error)
+        except PluginError as error:
+            add("connector.class", error)
+    return result(defined)
+
+
+def _models(cls: type[Connector], config: Config) -> Mapping[str, type[BaseModel]]:
+    try:
+        return cls.settings_models(config)
+    except Exception as error:
+        raise PluginError(f"connector class {cls.__name__}: settings_models failed: {type(error).__name__}") from error
+
+
+def _model_errors(prefix: str, model: type[BaseModel], config: Mapping[str, str]) -> Iterator[tuple[str, object]]:
+    """All errors of the settings of one model. Unknown settings are left to the class, which knows all its models."""
+    known = {key for key, _ in _fields(model)}
+    values = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+    try:
+        model.model_validate({key: value for key, value in values.items() if key in known})
+    except ConfigError as error:
+        yield error.field, error
+    except ValidationError as error:
+        documented = {key: field.description for key, field in _fields(model)}
+        for violation in error.errors(include_url=False):
+            key = str(violation["loc"][0]) if violation["loc"] else ""
+            if violation["type"] == "missing":
+                yield prefix + key, f'Missing required configuration "{prefix}{key}" which has no default value.'
+            else:
+                allowed = documented.get(key) or violation["msg"]
+                yield prefix + key, ConfigError(prefix + key, values.get(key, ""), allowed)
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The settings of a model; a field with ``exclude=True`` is internal, not a setting."""
+    for name, field in model.model_fields.items():
+        if not field.exclude:
+            yield field.alias or name, field
+
+
+def _definition(prefix: str, key: str, field: FieldInfo, model: type[BaseModel]) -> Definition:
+    default = None if field.is_required() else field.get_default(call_default_factory=False)
+    kind = next((name for python, name in _TYPES.items() if field.annotation is python), "STRING")
+    return Definition(
+        name=prefix + key,
+        type="PASSWORD" if is_credential(key) else kind,
+        required=field.is_required(),
+        default=None if default is None else str(default),
+        documentation=field.description or "",
+        group=prefix.rstrip(".").capitalize() or model.__name__.removesuffix("Settings"),
+    )
+
+
+def _common() -> tuple[Definition, ...]:
+    """The settings that every connector has."""
+    return (
+        Definition(name="name", required=True, documentation="the connector's name, unique in its group"),
+        Definition(
+            name="connector.class",
+            required=True,
+            documentation="the name of an installed connector class",
+            recommended=available("connectors"),
+        ),
+        Definition(
+            name="tasks.max", type="INT", default="1", documentation="maximum number of tasks: a whole number from 1"
+        ),
+        *(
+            Definition(name=name, group=PLACEMENT, documentation="constraint on the workers that may run the tasks")
+            for name in placement_settings()
+        ),
+    )

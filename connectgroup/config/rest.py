@@ -1,0 +1,67 @@
+"""Settings of the REST API, and the file of its users."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from ..errors import ConfigError
+from ..protocol.units import printable
+from .base import DEFAULT_REST_PORT, Name, Port, Settings
+
+
+class RestConfig(Settings):
+    """Settings of one REST server.
+
+    Attributes:
+        host: address to listen on. Any address but a loopback address requires ``users`` and TLS.
+        port: 0 for any.
+        group: the group whose connectors ``/connectors`` shows: what a cluster is in Kafka Connect.
+        users: file with one ``name=password`` per line (basic authentication, as Kafka Connect's); null: no
+            authentication. The file must be accessible to its owner only.
+        certificate: PEM file with the certificate chain of the server; null: plain text.
+        key: PEM file with its private key.
+        allowed_hosts: names by which clients may address the server (``Host``, ``Origin``), besides ``host`` and the
+            names of the loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding).
+    """
+
+    host: Name = "127.0.0.1"
+    port: Port = DEFAULT_REST_PORT
+    group: Name = "workers"
+    users: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    allowed_hosts: tuple[Name, ...] = Field(default=())
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RestConfig:
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("key", self.key, "certificate and key together")
+        return self
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """Read the users of the REST API: password by name.
+
+    Raises:
+        ConfigError: the file cannot be read, is accessible to other users of this machine, or has an invalid line.
+    """
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError("users", path, "a file that is accessible to its owner only (chmod 600)")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError("users", f"{path} ({printable(error)})", "a readable file") from error
+    users: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, equals, password = (part.strip() for part in line.partition("="))
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not equals or not name or not password or ":" in name or name in users:
+            raise ConfigError("users", f"{path}:{number}", "name=password on each line, each name once, no ':' in it")
+        users[name] = password
+    if not users:
+        raise ConfigError("users", path, "a file with at least one name=password")
+    return users

@@ -1,0 +1,76 @@
+"""The REST API as an ASGI application: routes and error handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ..client.admin import Admin
+from ..errors import ConnectGroupError, TransportError
+from ..protocol.units import printable
+from .errors import status_of
+from .guard import Guard, error_response
+from .routes import connectors, groups, offsets, plugins, root
+
+VERSION: Final = "4.3.1-connectgroup"
+"""The version of Kafka Connect's REST API that the routes follow."""
+
+_PHRASES: Final = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestContext:
+    """What the handlers use: ``request.app.state.context``.
+
+    Attributes:
+        admin: sends the requests to the coordinator.
+        group_id: the group that ``/connectors`` shows.
+        version: the version in ``GET /``.
+        commit: the commit there: the version of connectgroup.
+    """
+
+    admin: Admin
+    group_id: str
+    version: str = VERSION
+    commit: str = ""
+
+
+def create_app(
+    context: RestContext,
+    *,
+    allowed_hosts: Collection[str] | None = None,
+    users: Mapping[str, str] | None = None,
+) -> ASGIApp:
+    """Create the application.
+
+    Args:
+        context: see ``RestContext``.
+        allowed_hosts, users: see ``Guard``.
+    """
+    app = Starlette(
+        routes=[*root.ROUTES, *connectors.ROUTES, *offsets.ROUTES, *plugins.ROUTES, *groups.ROUTES],
+        exception_handlers={
+            ConnectGroupError: cast("Callable[[Request, Exception], Response]", _on_error),
+            HTTPException: cast("Callable[[Request, Exception], Response]", _on_http_error),
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.context = context
+    return Guard(app, allowed_hosts=allowed_hosts, users=users)
+
+
+def _on_error(_: Request, error: ConnectGroupError) -> Response:
+    status = status_of(error)
+    message = str(error) if status != 500 or not isinstance(error, TransportError) else printable(error, most=400)
+    return error_response(status, message)
+
+
+def _on_http_error(_: Request, error: HTTPException) -> Response:
+    return error_response(error.status_code, _PHRASES.get(error.status_code, error.detail), error.headers)

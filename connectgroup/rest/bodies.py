@@ -1,0 +1,170 @@
+"""Reads request bodies: JSON within limits, and connector configurations in them.
+
+Python's parser accepts more than JSON (``NaN``), lets the last of two equal keys win, and fails on deep nesting with an
+error of its own. Each of these is rejected with status 400.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from ..masking import HIDDEN
+from ..protocol.units import printable
+from .errors import RestError
+
+MAX_BODY_BYTES: Final = 1 << 20
+MAX_DEPTH: Final = 64
+MAX_SETTINGS: Final = 1_000
+"""Settings of one connector; the same limit as on the wire."""
+BODY_TIMEOUT_S: Final = 30.0
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_BRACKETS: Final = re.compile(rb"[\[{\]}]")
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body.
+
+    Raises:
+        RestError: 413 if the body is too long, 408 if it does not arrive in time.
+    """
+    too_long = RestError(413, f"body: got more than {MAX_BODY_BYTES} bytes; allowed: at most {MAX_BODY_BYTES}")
+    length = request.headers.get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length[:12]) > MAX_BODY_BYTES:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise too_long
+    except TimeoutError:
+        raise RestError(408, f"body: not received within {BODY_TIMEOUT_S:g} s") from None
+    except ClientDisconnect as error:
+        raise RestError(400, "body: the connection was closed before its end") from error
+    return bytes(body)
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """Return the body as a JSON object.
+
+    Raises:
+        RestError: 415 if the content type is not JSON, 413 if the body is too long, 400 if it is not a JSON object.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise RestError(415, f"Content-Type: got {printable(content_type)!r}; allowed: application/json")
+    value = parse_json(await read_body(request))
+    if not isinstance(value, dict):
+        raise RestError(400, f"body: got {_kind(value)}; allowed: a JSON object")
+    return value
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse a body as strict JSON.
+
+    Raises:
+        RestError: 400, with the position or the value that is not allowed.
+    """
+    if not body.strip():
+        raise RestError(400, "body: got nothing; allowed: a JSON object")
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRING.sub(b"", body)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        raise RestError(400, f"body: got {deepest} levels of nesting; allowed: at most {MAX_DEPTH}")
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        # A lone surrogate is valid in a JSON escape, but no text in UTF-8.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RestError:
+        raise
+    except UnicodeError as error:
+        raise RestError(400, "body: got text that is not valid Unicode; allowed: JSON in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise RestError(400, f"body: is not valid JSON: {printable(error, most=200)}") from error
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RestError(400, f"body: got the key {printable(key)!r} twice; allowed: each key once")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise RestError(400, f"body: got {name}; allowed: a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise RestError(400, f"body: got the number {printable(text)}; allowed: a number that fits 64 bits")
+    return value
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def config_from(value: Any, where: str) -> dict[str, str]:
+    """A connector configuration: numbers and booleans become strings, as in Kafka Connect; null settings are dropped.
+
+    Args:
+        where: the field in the body, for errors: ``config``.
+
+    Raises:
+        RestError: 400: not an object, a nested value, or a masked value.
+    """
+    return {name: text for name, text in patch_from(value, where).items() if text is not None}
+
+
+def patch_from(value: Any, where: str) -> dict[str, str | None]:
+    """A patch of a connector configuration: as ``config_from``, but null settings are kept; they remove a setting."""
+    if not isinstance(value, dict):
+        raise RestError(400, f"{where}: got {_kind(value)}; allowed: an object of settings")
+    if len(value) > MAX_SETTINGS:
+        raise RestError(400, f"{where}: got {len(value)} settings; allowed: at most {MAX_SETTINGS}")
+    return {name: _setting(f"{where}.{printable(name)}", setting) for name, setting in value.items()}
+
+
+def _setting(field: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise RestError(400, f"{field}: got {_kind(value)}; allowed: a string")
+    if HIDDEN in value:
+        raise RestError(
+            400, f"{field}: got {HIDDEN}; allowed: the value that a response has masked, or PATCH without it"
+        )
+    return value
+
+
+def flag(request: Request, name: str, default: bool = False) -> bool:
+    """A boolean query parameter, in any case (``true``, ``True``).
+
+    Raises:
+        RestError: 400: another value.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise RestError(400, f"{name}: got {printable(text)!r}; allowed: true, false")
+    return text.lower() == "true"

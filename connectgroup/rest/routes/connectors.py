@@ -1,0 +1,241 @@
+"""``/connectors``: create, describe, change, pause, resume, stop, restart and delete connectors; their tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ...config import connector_validation
+from ...errors import ConnectorNotFound, GroupIdNotFound
+from ...protocol.messages.common import config_of
+from ...protocol.messages.describe import DescribedConnector, DescribedUnit
+from ...protocol.records.connect import TargetState
+from ...protocol.units import CONNECTOR, printable
+from .. import views
+from ..bodies import config_from, flag, patch_from, read_object
+from ..errors import RestError
+from .plugins import off_loop
+
+
+async def list_connectors(request: Request) -> Response:
+    """Names, sorted; with ``expand=status`` and ``expand=info`` an object with these of each connector."""
+    expanded = [word.lower() for word in request.query_params.getlist("expand")]
+    context = request.app.state.context
+    try:
+        connectors = (await context.admin.describe(context.group_id)).connectors
+    except GroupIdNotFound:
+        connectors = ()  # the group is created with its first connector or worker
+    if not expanded:
+        return JSONResponse([connector.connector for connector in connectors])
+    shapes = {"status": views.connector_status, "info": views.connector_info}
+    return JSONResponse(
+        {
+            connector.connector: {name: shape(connector) for name, shape in shapes.items() if name in expanded}
+            for connector in connectors
+        }
+    )
+
+
+async def create_connector(request: Request) -> Response:
+    body = await read_object(request)
+    unknown = sorted(body.keys() - {"name", "config", "initial_state"})
+    if unknown:
+        raise RestError(400, f"body: got the field {printable(unknown[0])!r}; allowed: name, config, initial_state")
+    name, settings = body.get("name"), body.get("config")
+    if name is None and isinstance(settings, dict):
+        name = settings.get("name")
+    if not isinstance(name, str) or not name:
+        got = printable(name) if name else "nothing"
+        raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
+    config = await _checked(name, config_from(settings, "config"))
+    context = request.app.state.context
+    await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
+    info = views.connector_info(await context.admin.describe_connector(context.group_id, name))
+    return JSONResponse(info, 201, {"Location": f"/connectors/{quote(name, safe='')}"})
+
+
+async def get_connector(request: Request) -> Response:
+    return JSONResponse(views.connector_info(await _described(request)))
+
+
+async def delete_connector(request: Request) -> Response:
+    context = request.app.state.context
+    await context.admin.delete_connector(context.group_id, request.path_params["name"])
+    return Response(status_code=204)
+
+
+async def get_config(request: Request) -> Response:
+    return JSONResponse(views.connector_config(await _described(request)))
+
+
+async def put_config(request: Request) -> Response:
+    """Create the connector, or replace its configuration."""
+    name, context = request.path_params["name"], request.app.state.context
+    config = await _checked(name, config_from(await read_object(request), "body"))
+    result = await context.admin.put_connector(context.group_id, name, config)
+    info = views.connector_info(await _described(request))
+    headers = {"Location": f"/connectors/{quote(name, safe='')}"} if result.created else None
+    return JSONResponse(info, 201 if result.created else 200, headers)
+
+
+async def patch_config(request: Request) -> Response:
+    """Change some settings; null removes a setting (KIP-477). The coordinator applies the patch."""
+    name, context = request.path_params["name"], request.app.state.context
+    patch = patch_from(await read_object(request), "body")
+    # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
+    current: dict[str, str | None] = {**config_of((await _described(request)).config)}
+    await _checked(name, {key: value for key, value in {**current, **patch}.items() if value is not None})
+    await context.admin.patch_connector(context.group_id, name, patch)
+    return JSONResponse(views.connector_info(await _described(request)))
+
+
+async def get_status(request: Request) -> Response:
+    return JSONResponse(views.connector_status(await _described(request)))
+
+
+async def list_tasks(request: Request) -> Response:
+    return JSONResponse(views.tasks_info(await _described(request, task_configs=True)))
+
+
+async def get_task_status(request: Request) -> Response:
+    connector = await _described(request)
+    return JSONResponse(views.task_status(connector, _task(request, connector)))
+
+
+async def pause(request: Request) -> Response:
+    return await _set_state(request, TargetState.PAUSED, 202)
+
+
+async def resume(request: Request) -> Response:
+    return await _set_state(request, TargetState.RUNNING, 202)
+
+
+async def stop(request: Request) -> Response:
+    return await _set_state(request, TargetState.STOPPED, 204)
+
+
+async def restart_connector(request: Request) -> Response:
+    """Restart the connector; ``includeTasks``: its tasks too; ``onlyFailed``: only what has failed (KIP-745)."""
+    include_tasks, only_failed = flag(request, "includeTasks"), flag(request, "onlyFailed")
+    name, context = (await _described(request)).connector, request.app.state.context
+    restarted = await context.admin.restart_connector(
+        context.group_id, name, include_tasks=include_tasks, only_failed=only_failed
+    )
+    if not include_tasks and not only_failed:
+        return Response(status_code=204)
+    status = views.connector_status(await _described(request))
+    for unit in (status["connector"], *status["tasks"]):
+        if unit.get("id", CONNECTOR) in restarted:
+            unit["state"] = "RESTARTING"
+    return JSONResponse(status, 202)
+
+
+async def restart_task(request: Request) -> Response:
+    context = request.app.state.context
+    unit = _task(request, await _described(request))
+    await context.admin.restart_task(context.group_id, request.path_params["name"], unit.task)
+    return Response(status_code=204)
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+async def _described(request: Request, *, task_configs: bool = False) -> DescribedConnector:
+    """The connector that the path names.
+
+    Raises:
+        ConnectorNotFound: there is none.
+    """
+    name, context = request.path_params["name"], request.app.state.context
+    try:
+        described: DescribedConnector = await context.admin.describe_connector(
+            context.group_id, name, task_configs=task_configs
+        )
+    except (ConnectorNotFound, GroupIdNotFound) as error:
+        raise ConnectorNotFound(f"Connector {printable(name)} not found") from error
+    return described
+
+
+def _task(request: Request, connector: DescribedConnector) -> DescribedUnit:
+    """The task that the path names.
+
+    Raises:
+        RestError: 404: the connector has no such task.
+    """
+    text = request.path_params["task"]
+    for unit in connector.units:
+        if unit.task != CONNECTOR and str(unit.task) == text:
+            return unit
+    raise RestError(404, f"Unknown task: {connector.connector}-{printable(text)}")
+
+
+async def _set_state(request: Request, state: TargetState, status: int) -> Response:
+    context = request.app.state.context
+    await context.admin.set_state(context.group_id, request.path_params["name"], state)
+    return Response(status_code=status)
+
+
+def _state(value: object) -> TargetState:
+    """The initial state of a connector (KIP-980), in any case; RUNNING by default.
+
+    Raises:
+        RestError: 400: another value.
+    """
+    if value is None:
+        return TargetState.RUNNING
+    names = [state.name for state in TargetState]
+    if not isinstance(value, str) or value.upper() not in names:
+        raise RestError(400, f"initial_state: got {printable(value)!r}; allowed: {', '.join(names)}")
+    return TargetState[value.upper()]
+
+
+async def _checked(name: str, config: Mapping[str, str]) -> dict[str, str]:
+    """The configuration to write, which includes the name, as in Kafka Connect.
+
+    Raises:
+        RestError: 400: the name cannot be part of a path, or differs from that in the configuration; or the
+            configuration is invalid.
+    """
+    if "/" in name or "\\" in name:
+        raise RestError(400, f"name: got {printable(name)!r}; allowed: a name without / and \\")
+    if config.get("name", name) != name:
+        raise RestError(
+            400,
+            f"Connector name configuration ({printable(config['name'])}) doesn't match connector name in the URL "
+            f"({printable(name)})",
+        )
+    complete = {**config, "name": name}
+    errors = (await off_loop(lambda: connector_validation.validate(complete))).errors
+    if errors:
+        raise RestError(
+            400,
+            f"Connector configuration is invalid and contains the following {len(errors)} error(s):\n"
+            + "\n".join(errors)
+            + "\nYou can also find the above list of errors at the endpoint "
+            "`/connector-plugins/{connectorType}/config/validate`",
+        )
+    return complete
+
+
+ROUTES: Final = (
+    Route("/connectors", list_connectors, methods=["GET"]),
+    Route("/connectors", create_connector, methods=["POST"]),
+    Route("/connectors/{name}", get_connector, methods=["GET"]),
+    Route("/connectors/{name}", delete_connector, methods=["DELETE"]),
+    Route("/connectors/{name}/config", get_config, methods=["GET"]),
+    Route("/connectors/{name}/config", put_config, methods=["PUT"]),
+    Route("/connectors/{name}/config", patch_config, methods=["PATCH"]),
+    Route("/connectors/{name}/status", get_status, methods=["GET"]),
+    Route("/connectors/{name}/restart", restart_connector, methods=["POST"]),
+    Route("/connectors/{name}/pause", pause, methods=["PUT"]),
+    Route("/connectors/{name}/resume", resume, methods=["PUT"]),
+    Route("/connectors/{name}/stop", stop, methods=["PUT"]),
+    Route("/connectors/{name}/tasks", list_tasks, methods=["GET"]),
+    Route("/connectors/{name}/tasks/{task}/status", get_task_status, methods=["GET"]),
+    Route("/connectors/{name}/tasks/{task}/restart", restart_task, methods=["POST"]),
+)

@@ -1,0 +1,70 @@
+"""``/connector-plugins``: connector classes, their settings (KIP-769), and validation of a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ...config import connector_validation
+from ...errors import ConfigError
+from ...protocol.units import printable
+from ..bodies import config_from, read_object
+from ..errors import RestError
+
+T = TypeVar("T")
+
+PLUGIN_TIMEOUT_S: Final = 30.0
+"""Time for the code of a plug-in: its import, and the check of a configuration."""
+
+
+async def off_loop(function: Callable[[], T]) -> T:
+    """Call code of a plug-in in a thread: it may block.
+
+    Raises:
+        RestError: 500: it did not return in time.
+    """
+    try:
+        async with asyncio.timeout(PLUGIN_TIMEOUT_S):
+            return await asyncio.to_thread(function)
+    except TimeoutError:
+        raise RestError(500, f"the plug-in did not respond within {PLUGIN_TIMEOUT_S:g} s") from None
+
+
+async def list_plugins(request: Request) -> Response:
+    return JSONResponse(connector_validation.list_connector_classes())
+
+
+async def plugin_config(request: Request) -> Response:
+    """The definitions of all settings of a connector class."""
+    name = request.path_params["plugin"]
+    try:
+        definitions = await off_loop(lambda: connector_validation.definitions({"connector.class": name}))
+    except ConfigError as error:
+        raise RestError(404, f"Unknown plugin {printable(name)}. {error}") from error
+    return JSONResponse([definition.as_json() for definition in definitions])
+
+
+async def validate_config(request: Request) -> Response:
+    """All errors of a configuration, by setting."""
+    name = request.path_params["plugin"]
+    config = config_from(await read_object(request), "body")
+    named = config.setdefault("connector.class", name)
+    if named != name:
+        raise RestError(
+            400, f"Included connector type {printable(named)} does not match request type {printable(name)}"
+        )
+    if name not in {plugin["class"] for plugin in connector_validation.list_connector_classes()}:
+        raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
+    return JSONResponse((await off_loop(lambda: connector_validation.validate(config))).as_json())
+
+
+ROUTES: Final = (
+    Route("/connector-plugins", list_plugins, methods=["GET"]),
+    Route("/connector-plugins/{plugin}/config", plugin_config, methods=["GET"]),
+    Route("/connector-plugins/{plugin}/config/validate", validate_config, methods=["PUT"]),
+)

@@ -1,0 +1,136 @@
+"""Serves the REST API on a TCP port with uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from importlib.metadata import version
+from typing import Final
+
+import uvicorn
+
+from ..client.admin import Admin
+from ..config.rest import RestConfig, read_users
+from ..errors import ConfigError, TransportError
+from ..transport.base import reason
+from ..transport.limits import is_loopback
+from .app import RestContext, create_app
+from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
+
+MAX_CONNECTIONS: Final = 1_000
+STOP_TIMEOUT_S: Final = 5
+
+
+class RestServer:
+    """Serves one group; ``start`` opens the port, ``close`` closes it. The admin client belongs to the caller."""
+
+    def __init__(self, admin: Admin, config: RestConfig) -> None:
+        self.config, self.port = config, config.port
+        self._admin = admin
+        self._server: uvicorn.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """``http://host:port`` or ``https://host:port``."""
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        return f"http{'s' if self.config.certificate else ''}://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Open the port and serve.
+
+        Raises:
+            ConfigError: the host is not a loopback address and there are no users or no certificate; or one of their
+                files cannot be used.
+            TransportError: the port is in use, or the host is not an address of this machine.
+        """
+        config = self.config
+        users = read_users(config.users) if config.users is not None else None
+        tls = _tls(config)
+        addresses = await _addresses(config)
+        if not all(map(is_loopback, addresses)) and (users is None or tls is None):
+            raise ConfigError(
+                "host",
+                config.host,
+                "a loopback address (127.0.0.1, ::1, localhost); others require users (basic authentication), and "
+                "certificate and key (TLS)",
+            )
+        sockets = self._listen(addresses)
+        allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
+        app = create_app(
+            RestContext(admin=self._admin, group_id=config.group, commit=version("connectgroup")),
+            allowed_hosts=allowed_hosts,
+            users=users,
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            )
+        )
+        # The steps of ``Server.serve``, without its signal handlers: signals belong to the embedding process.
+        server.config.load()
+        server.config.ssl = tls
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup(sockets=sockets)
+        self._server, self._sockets = server, sockets
+        self._serving = asyncio.create_task(server.main_loop(), name=f"REST at {self.url}")
+
+    async def close(self) -> None:
+        """Finish the requests under way, at most ``STOP_TIMEOUT_S``, and close the port."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            await self._server.shutdown(sockets=self._sockets)
+
+    def _listen(self, addresses: list[str]) -> list[socket.socket]:
+        sockets: list[socket.socket] = []
+        try:
+            for address in addresses:
+                listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+                sockets.append(listening)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if ":" in address:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.bind((address, self.port))
+                self.port = listening.getsockname()[1]  # with port 0, the same port at all addresses
+        except OSError as error:
+            for opened in sockets:
+                opened.close()
+            raise TransportError(f"{self.config.host}:{self.port}: cannot listen: {reason(error)}") from error
+        return sockets
+
+
+async def _addresses(config: RestConfig) -> list[str]:
+    """Resolve the host once: a second lookup could return other addresses than those that were checked."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise TransportError(f"{config.host}: cannot be resolved: {reason(error)}") from error
+    return list(dict.fromkeys(str(address[4][0]) for address in found))
+
+
+def _tls(config: RestConfig) -> ssl.SSLContext | None:
+    if config.certificate is None or config.key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.certificate, config.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            "certificate", f"{config.certificate} ({reason(error)})", "PEM files of a certificate and its key"
+        ) from error
+    return context

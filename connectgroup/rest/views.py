@@ -1,0 +1,157 @@
+"""Kafka Connect's JSON shapes of connectors and tasks, and those of groups.
+
+Kafka Connect has fewer states than a worker group. A unit that is starting, or whose worker is lost or restarting, is
+UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from ..protocol.messages.common import config_of, each_unit
+from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
+from ..protocol.units import CONNECTOR
+
+CONNECTOR_TYPE: Final = "source"
+"""Kafka Connect distinguishes source and sink connectors. A connector here reads from a source of its own, and its
+offsets are those of a source connector."""
+
+
+def connector_info(connector: DescribedConnector) -> dict[str, Any]:
+    """``GET /connectors/{name}``: name, configuration with credentials masked, tasks, type."""
+    name = connector.connector
+    return {
+        "name": name,
+        "config": connector_config(connector),
+        "tasks": [{"connector": name, "task": unit.task} for unit in _tasks(connector)],
+        "type": CONNECTOR_TYPE,
+    }
+
+
+def connector_config(connector: DescribedConnector) -> dict[str, str]:
+    """The configuration, credentials masked; Kafka Connect's always includes the name."""
+    return {**config_of(connector.config), "name": connector.connector}
+
+
+def connector_status(connector: DescribedConnector) -> dict[str, Any]:
+    """``GET /connectors/{name}/status``."""
+    itself = next(unit for unit in connector.units if unit.task == CONNECTOR)
+    return {
+        "name": connector.connector,
+        "connector": _unit_status(connector, itself),
+        "tasks": [task_status(connector, unit) for unit in _tasks(connector)],
+        "type": CONNECTOR_TYPE,
+    }
+
+
+def task_status(connector: DescribedConnector, unit: DescribedUnit) -> dict[str, Any]:
+    """``GET /connectors/{name}/tasks/{task}/status``."""
+    return {"id": unit.task, **_unit_status(connector, unit)}
+
+
+def tasks_info(connector: DescribedConnector) -> list[dict[str, Any]]:
+    """``GET /connectors/{name}/tasks``: the configuration of each task, credentials masked."""
+    return [
+        {"id": {"connector": connector.connector, "task": unit.task}, "config": config_of(unit.config)}
+        for unit in _tasks(connector)
+    ]
+
+
+def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
+    """The tasks; a stopped connector has none (KIP-875), except those that a worker has not stopped yet."""
+    stopped = connector.target_state == "STOPPED"
+    return [unit for unit in connector.units if unit.task != CONNECTOR and (unit.member_id or not stopped)]
+
+
+def _unit_status(connector: DescribedConnector, unit: DescribedUnit) -> dict[str, Any]:
+    status = {"state": _state(connector, unit), "worker_id": unit.member_id}
+    if unit.message:
+        status["trace"] = unit.message
+    return status
+
+
+def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
+    if unit.state == "OFF":
+        return connector.target_state
+    # A paused connector itself keeps running here; in Kafka Connect it is shown as paused.
+    if unit.task == CONNECTOR and unit.state == "RUNNING" and connector.target_state == "PAUSED":
+        return "PAUSED"
+    return unit.state if unit.state in ("RUNNING", "FAILED") else "UNASSIGNED"
+
+
+# ---------------------------------------------------------------------------------------------- groups
+
+
+def group_summary(group: DescribedGroup) -> dict[str, Any]:
+    """One entry of ``GET /groups``."""
+    return {
+        "group_id": group.group_id,
+        "state": group.state,
+        "group_epoch": group.group_epoch,
+        "workers": len(group.members),
+        **({"error": group.error_message} if group.error_code else {}),
+    }
+
+
+def group_description(group: DescribedGroup) -> dict[str, Any]:
+    """``GET /groups/{group}``: epochs, workers, delayed units, and connectors with the state of each unit."""
+    return {
+        **group_summary(group),
+        "assignment_epoch": group.assignment_epoch,
+        "assignor": group.assignor_name,
+        "computing_worker": group.computing_member,
+        "assignor_error": group.assignor_error,
+        "workers": [_worker(member) for member in group.members],
+        "delayed": [
+            {
+                "worker": delayed.member_id,
+                "instance": delayed.instance_id,
+                "remaining_ms": delayed.left_ms,
+                "units": [str(unit) for unit in each_unit(delayed.units)],
+            }
+            for delayed in group.delayed
+        ],
+        "connectors": [
+            {
+                "name": connector.connector,
+                "version": connector.version,
+                "target_state": connector.target_state,
+                "units": [
+                    {
+                        "task": unit.task,
+                        "state": unit.state,
+                        "worker": unit.member_id,
+                        "owner_epoch": unit.owner_epoch,
+                        "message": unit.message,
+                    }
+                    for unit in connector.units
+                ],
+            }
+            for connector in group.connectors
+        ],
+    }
+
+
+def _worker(member: DescribedMember) -> dict[str, Any]:
+    return {
+        "worker_id": member.member_id,
+        "instance": member.instance_id,
+        "address": member.client_host,
+        "state": member.state,
+        "member_epoch": member.member_epoch,
+        "assigned": [str(unit) for unit in each_unit(member.assigned)],
+        "pending_revocation": [str(unit) for unit in each_unit(member.pending_revocation)],
+        "target": [str(unit) for unit in each_unit(member.target)],
+        "labels": config_of(member.labels),
+        "rack": member.rack,
+        "capacity": member.capacity,
+        "host": member.host,
+        "client_id": member.client_id,
+        "joined_epoch": member.joined_epoch,
+    }
+
+
+def rebalances(group: DescribedGroup) -> list[dict[str, Any]]:
+    """``GET /groups/{group}/rebalances``: the last 100, oldest first; times in milliseconds since 1970."""
+    return [asdict(rebalance) for rebalance in group.rebalances]

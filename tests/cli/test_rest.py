@@ -1,0 +1,57 @@
+"""``connectgroup rest`` and ``connectgroup up --rest-port``: the REST API of real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from ..integration.processes import Program, run_command, wait
+
+
+def call(url: str, method: str = "GET", body: Any = None) -> Any:
+    """Send a request and return the body; fails for a status of 400 or more."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        content = response.read()
+    return json.loads(content) if content else None
+
+
+def test_up_serves_the_rest_api_of_its_group(tmp_path: Path) -> None:
+    words = ("--data", tmp_path / "data", "--port", 0, "--rest-port", 0, "--workers", 1, "--group", "g")
+    with Program("up", *words) as up:
+        url = up.line_with("REST at ").removeprefix("REST at ")
+        call(f"{url}/connectors", "POST", {"name": "naps", "config": {"connector.class": "idle", "tasks.max": 2}})
+
+        def states() -> list[str]:
+            status = call(f"{url}/connectors/naps/status")
+            return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
+
+        wait("running tasks", lambda: states() == ["RUNNING"] * 3, up.story)
+        up.signal(signal.SIGINT)
+        assert up.ended() == 0, up.story()
+    assert not any("Traceback" in line for line in up.lines), up.story()
+
+
+def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
+    with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as coordinator:
+        address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
+        with Program("rest", "--coordinator", address, "--port", 0, "--group", "g") as rest:
+            url = rest.line_with("REST at ").removeprefix("REST at ").partition(",")[0]
+            assert call(f"{url}/health")["status"] == "healthy"
+            call(f"{url}/connectors/naps/config", "PUT", {"connector.class": "idle"})
+            listed = run_command("connectors", "list", "--group", "g", "--coordinator", address)
+            assert json.loads(listed.out)["name"] == "naps"
+            rest.signal(signal.SIGTERM)
+            assert rest.ended() == 0, rest.story()
+
+
+def test_an_address_that_other_machines_reach_is_refused(tmp_path: Path) -> None:
+    for words in (["rest", "--host", "0.0.0.0"], ["up", "--rest-host", "0.0.0.0", "--rest-port", "0"]):
+        more = ["--data", str(tmp_path / "data"), "--workers", "1"] if words[0] == "up" else []
+        done = run_command(*words, "--port", "0", *more)
+        assert done.code == 2, done
+        assert "connectgroup: host: got '0.0.0.0'; allowed: a loopback address" in done.err.splitlines()[-1], done

@@ -1,0 +1,91 @@
+"""A REST server on a real socket, a coordinator and one worker in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from connectgroup import LocalClient, MemberSettings, Runner, RunnerSettings, TaskRunner, Worker, load_assignor
+from connectgroup.client.admin import Admin
+from connectgroup.config.rest import RestConfig
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.plugins import load_connector_class
+from connectgroup.rest.server import RestServer
+from tests.coordinator.builders import GROUP, serving
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Api:
+    """The client of a REST server, and what is behind it."""
+
+    http: httpx.AsyncClient
+    admin: Admin
+    coordinator: Coordinator
+    server: RestServer
+
+    async def __call__(self, method: str, path: str, status: int, body: Any = None, **more: Any) -> Any:
+        """Send a request, check the status, return the body."""
+        response = await self.http.request(method, path, json=body, **more)
+        assert response.status_code == status, (method, path, response.status_code, response.text)
+        if status >= 400:
+            content = response.json()
+            assert content.keys() == {"error_code", "message"}
+            assert content["error_code"] == status
+            assert "Traceback" not in content["message"]
+            return content["message"]
+        return response.json() if response.content else None
+
+    async def until(self, condition: Callable[[Any], bool], path: str) -> Any:
+        """Repeat a GET until its body fulfils a condition."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while not condition(body := await self("GET", path, 200)):
+            assert asyncio.get_running_loop().time() < deadline, body
+            await asyncio.sleep(0.02)
+        return body
+
+
+@asynccontextmanager
+async def rest_server(coordinator: Coordinator, **config: Any) -> AsyncIterator[Api]:
+    async with Admin.local(coordinator) as admin:
+        server = RestServer(admin, RestConfig(**{"port": 0, "group": GROUP, **config}))
+        await server.start()
+        try:
+            async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as http:
+                yield Api(http, admin, coordinator, server)
+        finally:
+            await server.close()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    async with serving() as coordinator, rest_server(coordinator) as api:
+        yield api
+
+
+@pytest.fixture
+async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
+    """A worker named ``w`` that runs the connectors of installed classes."""
+    control, heartbeats = LocalClient(api.coordinator), LocalClient(api.coordinator)
+    member = MemberSettings(group_id=GROUP, member_id="w")
+    worker = Worker(member, heartbeats=heartbeats, control=control, assignors=[load_assignor("balanced")])
+    runner: Runner = TaskRunner(
+        "w",
+        RunnerSettings(scratch=tmp_path / "scratch"),
+        load_class=load_connector_class,
+        publish=worker.publish_tasks,
+        report=worker.report,
+    )
+    worker.set_runner(runner)
+    running = asyncio.create_task(worker.run())
+    yield worker
+    worker.stop()
+    await running

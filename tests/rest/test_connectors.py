@@ -1,0 +1,250 @@
+"""``/connectors``: Kafka Connect's routes, shapes and status codes, on a running worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup import Worker
+
+from .conftest import Api
+
+IDLE = {"connector.class": "idle", "tasks.max": "2"}
+
+
+def states(status: dict[str, Any]) -> list[str]:
+    """State of the connector, then of each task."""
+    return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
+
+
+async def test_a_connector_is_created_described_and_deleted(api: Api) -> None:
+    assert await api("GET", "/connectors", 200) == []
+    response = await api.http.post("/connectors", json={"name": "c", "config": IDLE})
+    config = {**IDLE, "name": "c"}
+    assert (response.status_code, response.headers["location"]) == (201, "/connectors/c")
+    assert response.json() == {"name": "c", "config": config, "tasks": [], "type": "source"}
+    assert await api("GET", "/connectors", 200) == ["c"]
+    assert await api("GET", "/connectors/c", 200) == response.json()
+    assert await api("GET", "/connectors/c/config", 200) == config
+    assert await api("GET", "/connectors/c/status", 200) == {
+        "name": "c",
+        "connector": {"state": "UNASSIGNED", "worker_id": ""},
+        "tasks": [],
+        "type": "source",
+    }
+    assert await api("DELETE", "/connectors/c", 204) is None
+    assert await api("GET", "/connectors", 200) == []
+
+
+async def test_expand_returns_status_and_info_of_each_connector(api: Api) -> None:
+    for name in ("a", "b"):
+        await api("POST", "/connectors", 201, {"name": name, "config": IDLE})
+    both = await api("GET", "/connectors?expand=status&expand=info", 200)
+    assert {name: sorted(shapes) for name, shapes in both.items()} == {
+        "a": ["info", "status"],
+        "b": ["info", "status"],
+    }
+    assert both["a"]["info"] == await api("GET", "/connectors/a", 200)
+    assert both["a"]["status"] == await api("GET", "/connectors/a/status", 200)
+    assert sorted((await api("GET", "/connectors?expand=info", 200))["a"]) == ["info"]
+
+
+async def test_put_creates_or_replaces_a_configuration(api: Api) -> None:
+    await api("PUT", "/connectors/c/config", 201, IDLE)
+    info = await api("PUT", "/connectors/c/config", 200, {**IDLE, "tasks.max": 3, "log": None})
+    assert info["config"] == {"connector.class": "idle", "tasks.max": "3", "name": "c"}
+
+
+async def test_patch_changes_and_removes_settings(api: Api) -> None:
+    """KIP-477. A credential that responses mask is kept."""
+    await api("PUT", "/connectors/c/config", 201, {**IDLE, "stop.ms": "5", "api.key": "canary"})
+    info = await api("PATCH", "/connectors/c/config", 200, {"stop.ms": None, "tasks.max": 4})
+    assert info["config"] == {"connector.class": "idle", "tasks.max": "4", "name": "c", "api.key": "[hidden]"}
+    message = await api("PATCH", "/connectors/c/config", 400, {"tasks.max": "0"})
+    assert "tasks.max: got '0'" in message
+    assert await api("PATCH", "/connectors/nosuch/config", 404, {}) == "Connector nosuch not found"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("STOPPED", ["STOPPED"]), ("paused", ["PAUSED"]), (None, ["RUNNING"] * 3)]
+)
+async def test_a_connector_starts_in_its_initial_state(
+    api: Api, worker: Worker, state: str | None, expected: list[str]
+) -> None:
+    """KIP-980."""
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE, "initial_state": state})
+    await api.until(lambda status: states(status)[:1] == expected[:1], "/connectors/c/status")
+    if state is None:
+        await api.until(lambda status: states(status) == expected, "/connectors/c/status")
+
+
+async def test_the_life_of_a_connector_on_a_worker(api: Api, worker: Worker) -> None:
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    running = await api.until(lambda status: states(status) == ["RUNNING"] * 3, "/connectors/c/status")
+    assert running["tasks"] == [{"id": number, "state": "RUNNING", "worker_id": "w"} for number in (0, 1)]
+    assert await api("GET", "/connectors/c/tasks/1/status", 200) == running["tasks"][1]
+    assert await api("GET", "/connectors/c/tasks", 200) == [
+        {"id": {"connector": "c", "task": number}, "config": {"task": str(number)}} for number in (0, 1)
+    ]
+    assert (await api("GET", "/connectors/c", 200))["tasks"] == [
+        {"connector": "c", "task": number} for number in (0, 1)
+    ]
+    await api("PUT", "/connectors/c/pause", 202)
+    await api.until(lambda status: states(status) == ["PAUSED"] * 3, "/connectors/c/status")
+    await api("PUT", "/connectors/c/resume", 202)
+    await api.until(lambda status: states(status) == ["RUNNING"] * 3, "/connectors/c/status")
+    await api("PUT", "/connectors/c/stop", 204)
+    await api.until(lambda status: states(status) == ["STOPPED"], "/connectors/c/status")
+    assert await api("GET", "/connectors/c/tasks", 200) == []
+
+
+async def test_a_restart_starts_each_unit_once_at_a_later_owner_epoch(api: Api, worker: Worker, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def starts() -> list[tuple[str, int]]:
+        lines = [line.split() for line in log.read_text().splitlines()]
+        return sorted((unit, int(epoch)) for _, what, _, unit, epoch in lines if what == "START")
+
+    await api("POST", "/connectors", 201, {"name": "c", "config": {**IDLE, "log": str(log)}})
+    await api.until(lambda status: states(status) == ["RUNNING"] * 3, "/connectors/c/status")
+    before = starts()
+    assert await api("POST", "/connectors/c/tasks/1/restart", 204) is None
+    await api.until(lambda group: epoch_of(group, 1) > epoch_of(group, 0), "/groups/workers")
+    await api.until(lambda status: states(status) == ["RUNNING"] * 3, "/connectors/c/status")
+    added = sorted(set(starts()) - set(before))
+    assert [unit for unit, _ in added] == ["c-1"]
+    assert added[0][1] > max(epoch for _, epoch in before)
+
+    assert await api("POST", "/connectors/c/restart", 204) is None, "the connector alone"
+    await api.until(lambda group: epoch_of(group, -1) > epoch_of(group, 1), "/groups/workers")
+    described = await api("GET", "/groups/workers", 200)
+    last = max(epoch_of(described, task) for task in (-1, 0, 1))
+    status = await api("POST", "/connectors/c/restart?includeTasks=TRUE&onlyFailed=False", 202)
+    assert states(status) == ["RESTARTING"] * 3
+    await api.until(lambda group: all(epoch_of(group, task) > last for task in (-1, 0, 1)), "/groups/workers")
+    await api.until(lambda status: states(status) == ["RUNNING"] * 3, "/connectors/c/status")
+    assert len(starts()) == len(before) + 3
+    status = await api("POST", "/connectors/c/restart?includeTasks=true&onlyFailed=true", 202)
+    assert states(status) == ["RUNNING"] * 3, "nothing has failed"
+
+
+def epoch_of(group: dict[str, Any], task: int) -> int:
+    """The owner epoch of a unit of the only connector."""
+    (connector,) = group["connectors"]
+    return next(int(unit["owner_epoch"]) for unit in connector["units"] if unit["task"] == task)
+
+
+async def test_a_failed_task_shows_its_error_without_credentials(api: Api, worker: Worker, tmp_path: Path) -> None:
+    config = {**IDLE, "log": str(tmp_path / "nosuch" / "log"), "api.key": "canary-secret"}
+    await api("POST", "/connectors", 201, {"name": "c", "config": config})
+    status = await api.until(lambda status: states(status) == ["RUNNING", "FAILED", "FAILED"], "/connectors/c/status")
+    assert "No such file or directory" in status["tasks"][0]["trace"]
+    await api("POST", "/connectors/c/restart?includeTasks=true&onlyFailed=true", 202)
+    for path in ("/connectors/c", "/connectors?expand=info&expand=status", "/connectors/c/tasks", "/groups/workers"):
+        assert "canary-secret" not in str(await api("GET", path, 200))
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/connectors/nosuch", None),
+        ("GET", "/connectors/nosuch/config", None),
+        ("GET", "/connectors/nosuch/status", None),
+        ("GET", "/connectors/nosuch/tasks", None),
+        ("GET", "/connectors/nosuch/tasks/0/status", None),
+        ("PATCH", "/connectors/nosuch/config", {}),
+        ("DELETE", "/connectors/nosuch", None),
+        ("PUT", "/connectors/nosuch/pause", None),
+        ("PUT", "/connectors/nosuch/resume", None),
+        ("PUT", "/connectors/nosuch/stop", None),
+        ("POST", "/connectors/nosuch/restart", None),
+        ("POST", "/connectors/nosuch/tasks/0/restart", None),
+    ],
+)
+@pytest.mark.parametrize("group_exists", [False, True])
+async def test_an_unknown_connector_is_404(api: Api, method: str, path: str, body: object, group_exists: bool) -> None:
+    if group_exists:
+        await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    assert "nosuch" in await api(method, path, 404, body)
+
+
+@pytest.mark.parametrize("task", ["2", "-1", "x", "00", "9" * 30])
+async def test_an_unknown_task_is_404(api: Api, task: str) -> None:
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    for method, path in (
+        ("GET", f"/connectors/c/tasks/{task}/status"),
+        ("POST", f"/connectors/c/tasks/{task}/restart"),
+    ):
+        assert (await api(method, path, 404)).startswith("Unknown task: c-")
+
+
+async def test_a_second_creation_is_409(api: Api) -> None:
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    assert "connector c already exists" in await api("POST", "/connectors", 409, {"name": "c", "config": IDLE})
+
+
+async def test_of_many_concurrent_creations_one_succeeds(api: Api) -> None:
+    import asyncio
+
+    body = {"name": "c", "config": IDLE}
+    responses = await asyncio.gather(*(api.http.post("/connectors", json=body) for _ in range(20)))
+    assert sorted(response.status_code for response in responses) == [201, *[409] * 19]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "name: got nothing"),
+        ({"name": 3, "config": IDLE}, "name: got 3; allowed: the name of the connector, as a string"),
+        ({"name": "c"}, "config: got null; allowed: an object of settings"),
+        ({"name": "c", "config": [1]}, "config: got an array"),
+        ({"name": "c", "config": {"a": {}}}, "config.a: got an object; allowed: a string"),
+        ({"name": "c", "config": {}}, 'Missing required configuration "connector.class"'),
+        ({"name": "c", "config": {**IDLE, "name": "d"}}, "doesn't match connector name in the URL (c)"),
+        (
+            {"name": "c", "config": IDLE, "state": "x"},
+            "body: got the field 'state'; allowed: name, config, initial_state",
+        ),
+        (
+            {"name": "c", "config": IDLE, "initial_state": "x"},
+            "initial_state: got 'x'; allowed: RUNNING, PAUSED, STOPPED",
+        ),
+        ({"name": "c", "config": {"connector.class": "os.system"}}, "connector.class: got 'os.system'; allowed: idle"),
+        ({"name": "c", "config": {**IDLE, "tasks.max": "three"}}, "tasks.max: got 'three'"),
+        ({"name": "c", "config": {**IDLE, "tasks.max": True}}, "tasks.max: got 'true'"),
+        ({"name": "c", "config": {**IDLE, "stop.ms": "soon"}}, "stop.ms: got 'soon'"),
+        ({"name": "c", "config": {**IDLE, "assignment.weigth": "1"}}, "did you mean that?"),
+        ({"name": "c", "config": {**IDLE, "api.key": "[hidden]"}}, "config.api.key: got [hidden]; allowed: the value"),
+        ({"name": "a/b", "config": IDLE}, "name: got 'a/b'; allowed: a name without /"),
+        ({"name": "..", "config": IDLE}, "allowed: printable characters, no blanks at the ends, not '.' or '..'"),
+        ({"name": " c", "config": IDLE}, "no blanks at the ends"),
+        ({"name": "c\n", "config": IDLE}, "printable characters"),
+        ({"name": "c" * 300, "config": IDLE}, "at most 249 bytes"),
+    ],
+)
+async def test_an_invalid_creation_is_400_and_names_field_value_and_what_is_allowed(
+    api: Api, body: object, message: str
+) -> None:
+    assert message in await api("POST", "/connectors", 400, body)
+    assert await api("GET", "/connectors", 200) == []
+
+
+async def test_an_invalid_configuration_has_connects_message(api: Api) -> None:
+    message = await api(
+        "PUT", "/connectors/c/config", 400, {"connector.class": "idle", "stop.ms": "x", "tasks.max": "0"}
+    )
+    first, *errors, last = message.split("\n")
+    assert first == "Connector configuration is invalid and contains the following 2 error(s):"
+    assert len(errors) == 2
+    assert last.endswith("`/connector-plugins/{connectorType}/config/validate`")
+
+
+async def test_a_boolean_parameter_is_true_or_false(api: Api) -> None:
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    message = await api("POST", "/connectors/c/restart?includeTasks=yes", 400)
+    assert message == "includeTasks: got 'yes'; allowed: true, false"

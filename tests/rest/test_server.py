@@ -1,0 +1,310 @@
+"""The REST server itself: root, health, plug-ins, groups, limits, security."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from connectgroup import Worker
+from connectgroup.client.admin import Admin
+from connectgroup.config.rest import RestConfig, read_users
+from connectgroup.errors import ConfigError, TransportError
+from connectgroup.rest import bodies
+from connectgroup.rest.server import RestServer
+from connectgroup.transport.tcp_client import TcpClient
+from tests.coordinator.builders import GROUP, beat, serving
+
+from .conftest import Api, rest_server
+
+IDLE = {"connector.class": "idle"}
+
+
+async def test_root_names_version_and_group(api: Api) -> None:
+    root = await api("GET", "/", 200)
+    assert root.keys() == {"version", "commit", "kafka_cluster_id"}
+    assert re.fullmatch(r"4\.\d+\.\d+-connectgroup", root["version"])
+    assert root["kafka_cluster_id"] == GROUP
+
+
+async def test_health_follows_the_coordinator(api: Api) -> None:
+    """KIP-1017."""
+    assert (await api("GET", "/health", 200))["status"] == "healthy"
+    await api.coordinator.close()
+    response = await api.http.get("/health")
+    assert (response.status_code, response.json()["status"]) == (500, "unhealthy")
+    refused = await api.http.get("/connectors")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_coordinator_that_does_not_run_is_503() -> None:
+    admin = Admin([TcpClient("127.0.0.1", 1)], retry_for_s=0)
+    server = RestServer(admin, RestConfig(port=0))
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            response = await http.get("/connectors")
+            assert response.status_code == 503
+            assert "127.0.0.1:1: cannot connect" in response.json()["message"]
+    finally:
+        await server.close()
+        await admin.close()
+
+
+# ---- plug-ins
+
+
+async def test_connector_classes_are_listed_with_their_settings(api: Api) -> None:
+    listed = await api("GET", "/connector-plugins", 200)
+    assert {plugin["class"] for plugin in listed} >= {"idle", "pipeline"}
+    assert all(plugin.keys() == {"class", "type", "version"} for plugin in listed)
+    definitions = {each["name"]: each for each in await api("GET", "/connector-plugins/pipeline/config", 200)}
+    assert definitions["connector.class"]["required"]
+    assert definitions["tasks.max"]["default_value"] == "1"
+    assert definitions["trigger.ms"]["type"] == "INT"
+    assert definitions["trigger.ms"]["default_value"] == "200"
+    assert definitions["assignment.labels"]["group"] == "Placement"
+    assert "task" not in definitions, "internal"
+    assert "nosuch" in await api("GET", "/connector-plugins/nosuch/config", 404)
+
+
+async def test_validation_reports_all_errors_by_setting(api: Api) -> None:
+    config = {
+        "name": "c",
+        "source": "files",
+        "source.format": "xml",
+        "sink": "sqlite",
+        "trigger.ms": "1",
+        "sink.tabel": "t",
+        "sink.password": "canary",
+    }
+    result = await api("PUT", "/connector-plugins/pipeline/config/validate", 200, config)
+    found = {each["value"]["name"]: each for each in result["configs"]}
+    errors = {name: each["value"]["errors"] for name, each in found.items() if each["value"]["errors"]}
+    assert set(errors) >= {"source.path", "source.format", "trigger.ms", "sink.path", "sink.table"}
+    assert result["error_count"] == sum(map(len, errors.values()))
+    assert errors["source.path"] == ['Missing required configuration "source.path" which has no default value.']
+    assert errors["trigger.ms"] == ["trigger.ms: got '1'; allowed: 10 to 3600000"]
+    assert found["trigger.ms"]["value"]["value"] == "1"
+    assert found["connector.class"]["value"]["value"] == "pipeline"
+    assert "canary" not in json.dumps(result)
+
+
+async def test_a_valid_configuration_has_no_errors_and_an_unknown_setting_has_one(api: Api) -> None:
+    result = await api("PUT", "/connector-plugins/idle/config/validate", 200, {**IDLE, "name": "c"})
+    assert (result["name"], result["error_count"]) == ("idle", 0)
+    assert {"Common", "Placement"} <= set(result["groups"])
+    result = await api(
+        "PUT", "/connector-plugins/idle/config/validate", 200, {**IDLE, "name": "c", "assignment.wieght": "1"}
+    )
+    (unknown,) = [each for each in result["configs"] if each["definition"] is None]
+    assert unknown["value"]["name"] == "assignment.wieght"
+    assert "did you mean" in unknown["value"]["errors"][0]
+
+
+async def test_validation_is_for_the_named_class_only(api: Api) -> None:
+    message = await api("PUT", "/connector-plugins/idle/config/validate", 400, {"connector.class": "pipeline"})
+    assert message == "Included connector type pipeline does not match request type idle"
+    await api("PUT", "/connector-plugins/os.system/config/validate", 404, {"name": "c"})
+
+
+# ---- groups
+
+
+async def test_groups_are_listed_described_and_deleted(api: Api) -> None:
+    assert await api("GET", "/groups", 200) == []
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    await api.coordinator.handle(beat("a"), client_host="h")
+    (listed,) = await api("GET", "/groups", 200)
+    assert listed.keys() == {"group_id", "state", "group_epoch", "workers"}
+    assert (listed["group_id"], listed["group_epoch"]) == (GROUP, 2)
+    described = await api("GET", f"/groups/{GROUP}", 200)
+    assert [worker["worker_id"] for worker in described["workers"]] == ["a"]
+    assert described["connectors"][0]["units"][0]["task"] == -1
+    rebalances = await api("GET", f"/groups/{GROUP}/rebalances", 200)
+    assert [rebalance["causes"] for rebalance in rebalances] == [["connector c added"], ["a joined"]]
+    assert "has 1 members" in await api("DELETE", f"/groups/{GROUP}", 409)
+    await api("POST", f"/groups/{GROUP}/workers/a/restart", 202)
+    assert "got 'b'" in await api("POST", f"/groups/{GROUP}/workers/b/restart", 404)
+    await api.coordinator.handle(beat("a", -1), client_host="h")
+    await api("DELETE", f"/groups/{GROUP}", 204)
+    for method, path in (("GET", ""), ("GET", "/rebalances"), ("DELETE", ""), ("POST", "/workers/a/restart")):
+        assert "no such group" in await api(method, f"/groups/{GROUP}{path}", 404)
+
+
+async def test_a_worker_restarts_on_request(api: Api, worker: Worker) -> None:
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+    await api.until(lambda group: group["state"] == "Stable" and group["workers"], f"/groups/{GROUP}")
+    await api("POST", f"/groups/{GROUP}/workers/w/restart", 202)
+    await api.until(lambda group: not group["workers"], f"/groups/{GROUP}")
+
+
+# ---- routes
+
+
+async def test_unknown_paths_and_methods_have_connects_error_body(api: Api) -> None:
+    assert await api("GET", "/nosuch", 404) == "HTTP 404 Not Found"
+    assert await api("GET", "/connectors/c/nosuch", 404) == "HTTP 404 Not Found"
+    assert await api("POST", "/connectors/c/status", 405) == "HTTP 405 Method Not Allowed"
+    assert await api("OPTIONS", "/connectors", 405) == "HTTP 405 Method Not Allowed"
+
+
+async def test_a_trailing_slash_makes_no_difference(api: Api) -> None:
+    assert await api("GET", "/connectors/", 200) == []
+    await api("PUT", "/connectors/c/config/", 201, IDLE)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/connectors/c/topics"), ("PUT", "/connectors/c/topics/reset"), ("GET", "/admin/loggers")],
+)
+async def test_a_route_that_is_not_implemented_says_so(api: Api, method: str, path: str) -> None:
+    assert await api(method, path, 501) == f"{method} {path}: not implemented in connectgroup"
+
+
+# ---- bodies
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "got nothing"),
+        (b"{", "is not valid JSON"),
+        (b"[]", "got an array; allowed: a JSON object"),
+        (b'"x"', "got a string"),
+        (b"3", "got a number"),
+        (b"null", "got null"),
+        (b'{"a": NaN}', "got NaN"),
+        (b'{"a": -Infinity}', "got -Infinity"),
+        (b'{"a": 1e999}', "got the number 1e999"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        (b'{"a": 1, "a": 2}', "got the key 'a' twice"),
+        (b'{"a": "\\ud800"}', "not valid Unicode"),
+        (b'{"a": "\xff"}', "not valid Unicode"),
+        (b"[" * 100_000, "levels of nesting; allowed: at most 64"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "got 65 levels of nesting"),
+        (b"\xef\xbb\xbf{}", "is not valid JSON"),
+        (json.dumps({str(number): "" for number in range(1001)}).encode(), "got 1001 settings; allowed: at most 1000"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, bytes) else None,
+)
+async def test_a_body_that_is_not_a_json_object_is_400(api: Api, body: bytes, message: str) -> None:
+    """Reliability, section 4, REST 19."""
+    headers = {"Content-Type": "application/json"}
+    assert message in await api("PUT", "/connectors/c/config", 400, content=body, headers=headers)
+
+
+async def test_brackets_in_strings_are_no_nesting(api: Api) -> None:
+    assert bodies.parse_json(b'{"a": "[[[[' + b"[" * 100 + b'\\"[["}') == {"a": "[" * 104 + '"[['}
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/xml"])
+async def test_a_body_of_another_content_type_is_415(api: Api, content_type: str) -> None:
+    headers = {"Content-Type": content_type}
+    message = await api("POST", "/connectors", 415, content=b"{}", headers=headers)
+    assert message == f"Content-Type: got {content_type!r}; allowed: application/json"
+
+
+async def test_content_type_parameters_are_accepted(api: Api) -> None:
+    headers = {"Content-Type": "application/json; charset=UTF-8"}
+    await api("PUT", "/connectors/c/config", 201, content=json.dumps(IDLE).encode(), headers=headers)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_above_the_limit_is_413(api: Api, chunked: bool) -> None:
+    async def chunks() -> AsyncIterator[bytes]:  # an iterator makes httpx send the body in chunks, without a length
+        for _ in range(40):
+            yield b" " * 65_536
+
+    content = chunks() if chunked else b" " * (bodies.MAX_BODY_BYTES + 1)
+    message = await api("POST", "/connectors", 413, content=content, headers={"Content-Type": "application/json"})
+    assert message == "body: got more than 1048576 bytes; allowed: at most 1048576"
+
+
+# ---- security
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"),
+    [
+        ({"Host": "evil.example"}, "Host"),
+        ({"Host": ""}, "Host"),
+        ({"Host": "127.0.0.1.evil.example:8083"}, "Host"),
+        ({"Origin": "http://evil.example"}, "Origin"),
+        ({"Origin": "null"}, "Origin"),
+    ],
+)
+async def test_requests_of_web_pages_are_rejected(api: Api, headers: dict[str, str], field: str) -> None:
+    """DNS rebinding and cross-site requests (reliability, section 5, browser)."""
+    assert (await api("GET", "/connectors", 403, headers=headers)).startswith(f"{field}: got ")
+
+
+async def test_requests_by_a_name_of_this_machine_are_served(api: Api) -> None:
+    for name in ("localhost", "LOCALHOST:8083", "127.0.0.1:1", "[::1]:8083"):
+        response = await api.http.get("/connectors", headers={"Host": name, "Origin": f"http://{name}"})
+        assert response.status_code == 200
+        assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text("# operators\nann=se=cret\n")
+    path.chmod(0o600)
+    return path
+
+
+async def test_basic_authentication(users: Path) -> None:
+    async with serving() as coordinator, rest_server(coordinator, users=users) as api:
+        for auth in (None, ("ann", "wrong"), ("bob", "se=cret"), ("", "")):
+            response = await api.http.get("/connectors", auth=auth)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"].startswith("Basic ")
+            assert response.json()["error_code"] == 401
+        for value in ("Basic", "Basic %%%", "Bearer abc", "Basic /w=="):
+            assert (await api.http.get("/", headers={"Authorization": value})).status_code == 401
+        assert (await api.http.get("/connectors", auth=("ann", "se=cret"))).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
+async def test_another_address_requires_authentication_and_tls(host: str, users: Path) -> None:
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        for config in (RestConfig(host=host, port=0), RestConfig(host=host, port=0, users=users)):
+            with pytest.raises(ConfigError, match=r"host: got .*; allowed: a loopback address .* \(TLS\)"):
+                await RestServer(admin, config).start()
+
+
+def test_a_users_file_that_others_can_read_is_refused(users: Path) -> None:
+    users.chmod(0o644)
+    with pytest.raises(ConfigError, match="accessible to its owner only"):
+        read_users(users)
+
+
+@pytest.mark.parametrize("content", ["", "# nobody\n", "ann\n", "ann=\n", "=x\n", "ann=1\nann=2\n", "a:b=c\n"])
+def test_a_users_file_without_valid_lines_is_refused(users: Path, content: str) -> None:
+    users.write_text(content)
+    with pytest.raises(ConfigError, match="users: got"):
+        read_users(users)
+
+
+async def test_a_port_in_use_is_named(api: Api) -> None:
+    with pytest.raises(TransportError, match=f"127.0.0.1:{api.server.port}: cannot listen: Address already in use"):
+        await RestServer(api.admin, RestConfig(port=api.server.port)).start()
+
+
+async def test_malformed_http_is_rejected_and_the_server_goes_on(api: Api) -> None:
+    """Reliability, section 4, REST 24."""
+    long = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"
+    both = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n{}"
+    for garbage in (b"\0\1\2\r\n\r\n", b"GET /\r\n\r\n", long, both):
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+        writer.write(garbage)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.split(b" ")[1:2] in ([], [b"400"], [b"431"])
+        writer.close()
+    assert await api("GET", "/connectors", 200) == []
