@@ -130,7 +130,7 @@ GROUP: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.state:Group._forget_wanted", "",
         C("a former target still counts as waiting for the unit",
           "...", "pass", simulator="D2 S9")),
-    *at("connectgroup.group.connect.delete:_keys", "group/test_deleted_connector_is_revoked.py",
+    *at("connectgroup.group.connect.delete:_keys", "group/test_delete.py",
         C("a deleted group leaves its connectors behind",
           "(A, B, C, D)", "(A, B, D)")),
     *at("connectgroup.protocol.records.connect:DelayRecord.left_ms", "group/test_delay.py",
