@@ -39,7 +39,7 @@ class OffsetStore:
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Open the file; create it and its tables if they are missing.
+        """Open the file; create it and its tables if they are missing. The path ``:memory:`` is a database in memory.
 
         Raises:
             SinkError: the file cannot be opened, or is not a database.
@@ -48,8 +48,9 @@ class OffsetStore:
         self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
         # SQLite would create the file with mode 0644 at most; the modes of a sink's files follow the umask.
-        with suppress(OSError):  # the file exists, or cannot be created, which SQLite reports
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        if str(path) != ":memory:":
+            with suppress(OSError):  # the file exists, or cannot be created, which SQLite reports
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         with self._told():
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False

@@ -199,7 +199,7 @@ def test_a_table_that_lacks_a_column_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_parquet_sink_in_no_directory_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"cannot be written .*; allowed: a directory"):
         ParquetSink(tmp_path / "missing" / "out")
-    with pytest.raises(SinkError, match="does not exist; allowed: the directory of a Parquet sink"):
+    with pytest.raises(SinkError, match="does not exist; allowed: the directory of a sink of files"):
         read_committed(tmp_path)
 
 

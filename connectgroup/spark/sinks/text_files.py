@@ -1,0 +1,56 @@
+"""The sinks ``jsonl`` and ``csv``: text files in a directory, and a manifest that lists the committed files.
+
+What the source ``files`` reads and these sinks write has the same form: JSON lines, or CSV with a header, in which null
+is an empty field and an empty text has quotes.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from typing import TYPE_CHECKING, BinaryIO
+
+from .manifest import FileSinkSettings, ManifestSink
+from .tables import plain_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class JsonlSettings(FileSinkSettings):
+    """Settings of the sink ``jsonl``, each with the prefix ``sink.``."""
+
+
+class JsonlSink(ManifestSink):
+    """Writes one JSON object a line; nested values stay nested, times are ISO text in UTC, bytes are base64."""
+
+    Settings = JsonlSettings
+    extension = "jsonl"
+
+    def encode(self, rows: pa.Table, file: BinaryIO) -> None:
+        encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain)
+        for batch in rows.to_batches(max_chunksize=65_536):
+            file.write("".join(f"{encoder.encode(row)}\n" for row in batch.to_pylist()).encode())
+
+
+class CsvSettings(FileSinkSettings):
+    """Settings of the sink ``csv``, each with the prefix ``sink.``."""
+
+
+class CsvSink(ManifestSink):
+    """Writes CSV with a header; structs, arrays and maps are JSON text."""
+
+    Settings = CsvSettings
+    extension = "csv"
+
+    def encode(self, rows: pa.Table, file: BinaryIO) -> None:
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(plain_values(rows), file)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
