@@ -1,0 +1,47 @@
+"""Kafka clients of the source and the sink ``kafka``: their settings, and the import of confluent-kafka."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+_ALLOWED = 'settings of the Kafka client as a JSON object of texts, such as {"security.protocol": "SSL"}'
+_REFUSED = ("plugin.library.paths", "ssl.engine.location", "sasl.jaas.config", "enable.ssl.certificate.verification")
+
+
+def client_settings(field: str, text: str) -> dict[str, str]:
+    """Parse the settings of the Kafka client; an empty text has none.
+
+    Raises:
+        ConfigError: the text is no JSON object of texts, or has a setting that loads code or disables a check.
+    """
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError as error:
+        raise ConfigError(field, "a text", _ALLOWED) from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(field, "a text", _ALLOWED)
+    for name in found:
+        if name in _REFUSED or name.endswith(".class") or name.startswith("sasl.login."):
+            raise ConfigError(field, name, "settings that load no code and disable no check")
+    return found
+
+
+def admin(servers: str, client: Mapping[str, str]) -> AdminClient:
+    """Return an admin client.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed.
+    """
+    try:
+        from confluent_kafka.admin import AdminClient
+    except ImportError as error:
+        raise ConfigError("kafka", error.name, "a worker with connectgroup[kafka] installed") from error
+    return AdminClient({"bootstrap.servers": servers, **client}, logger=logging.getLogger(__name__))

@@ -1,0 +1,231 @@
+"""The sink ``kafka``: records in topics; offsets and fencing tokens in a compacted topic, all in one transaction.
+
+A reader with ``isolation.level=read_committed`` sees each batch whole and once. The transactional id of a task contains
+the number of tasks and the task's number, so a task fences its predecessor when it initializes its transactions. The
+rules are those of ``dataplane.fences``; ``kafka_offsets`` has the state that they are checked against.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from ...dataplane.columns import Columns
+from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkError
+from ...dataplane.ownership import Owner, Range
+from ...dataplane.settings import PluginSettings
+from ...dataplane.sink import Sink
+from ...errors import NO_VALUE, ConfigError
+from ..kafka_client import client_settings
+from .kafka_offsets import OffsetsTopic, reason, told_as_sink_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Producer
+
+METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
+"""Columns that are not part of a value that is written as JSON. ``key`` and ``topic`` are those of the record."""
+
+_TIMEOUT_S: Final = 30.0
+
+
+class KafkaSinkSettings(PluginSettings):
+    """Settings of the sink ``kafka``, each with the prefix ``sink.``."""
+
+    bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
+    topic: Annotated[str, Field(description="the topic of rows that have no column topic")] = ""
+    offsets_topic: Annotated[
+        str, Field(min_length=1, description="a compacted topic of one partition; created if it is missing")
+    ] = "connectgroup-offsets"
+    transaction_timeout_ms: Annotated[
+        int, Field(ge=1000, le=900_000, description="1000 to 900000; a suspended worker delays readers by as much")
+    ] = 15_000
+    client: Annotated[
+        str, Field(description="settings of the Kafka client as a JSON object, such as compression.type")
+    ] = ""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the client's settings.
+
+        Raises:
+            ConfigError: one of them is not allowed.
+        """
+        client_settings("sink.client", self.client)
+
+
+class KafkaSink(Sink):
+    """Writes each row as a record, in transactions that contain the offsets.
+
+    A column ``value`` is the record's value as it is; without one, the value is a JSON object of the columns. Columns
+    ``key`` and ``topic`` are the record's; a key that is a struct is written as JSON.
+    """
+
+    Settings = KafkaSinkSettings
+
+    def __init__(self, settings: KafkaSinkSettings, columns: Columns) -> None:
+        """Connect, and create the topic of offsets if it is missing.
+
+        Raises:
+            ConfigError: confluent-kafka is not installed, or there is no topic to write to.
+            SinkError: the cluster does not answer.
+        """
+        names = [column.name for column in columns]
+        if "topic" not in names and not settings.topic:
+            raise ConfigError("sink.topic", NO_VALUE, "a topic, or rows with a column topic")
+        self._settings = settings
+        self._values = [name for name in names if name not in METADATA]
+        self._client = {
+            "bootstrap.servers": settings.bootstrap_servers,
+            **client_settings("sink.client", settings.client),
+        }
+        self._offsets = OffsetsTopic(settings.offsets_topic, self._client)
+        self._producer: Producer | None = None
+        self._owner: Owner | None = None
+        self._positions: dict[str, int] = {}
+
+    @classmethod
+    def create(cls, settings: KafkaSinkSettings, columns: Columns) -> KafkaSink:
+        return cls(settings, columns)
+
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        self._drop_producer()
+        with told_as_sink_error(self._offsets.where):
+            # Before anything is fenced: a zombie must not interrupt the task that has its place.
+            state = self._offsets.read(owner.connector)
+            state.check(owner, self._offsets.where)
+            fenced: dict[int, int] = {}
+            while True:
+                # Tasks of other layouts have other transactional ids; those of the same layout share this one.
+                for tasks in state.unfenced_layouts(owner, fenced):
+                    for task in range(tasks):
+                        self._transactional(_transactional_id(owner.connector, tasks, task))
+                    fenced[tasks] = state.layouts[tasks]
+                if self._producer is None:
+                    own_id = _transactional_id(owner.connector, owner.tasks, owner.task)
+                    self._producer = self._transactional(own_id)
+                # Every producer of these slices is fenced, so what is committed now is final.
+                state = self._offsets.read(owner.connector)
+                state.check(owner, self._offsets.where, is_mine)
+                self._producer.begin_transaction()
+                for key, value in state.claim_records(owner, fenced, is_mine):
+                    self._producer.produce(self._settings.offsets_topic, value, key, partition=0)
+                self._producer.commit_transaction(_TIMEOUT_S)
+                # A task of a layout unknown until now may have claimed in between. The order of the claims in the
+                # topic decides: the later of the two sees the other one here.
+                state = self._offsets.read(owner.connector)
+                state.check(owner, self._offsets.where, is_mine)
+                if not state.unfenced_layouts(owner, fenced):
+                    break
+        self._owner = owner
+        self._positions = {name: at for name, (at, _) in state.slices.items() if is_mine(name)}
+        return dict(self._positions)
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        if self._producer is None or self._owner != owner:
+            raise self._refused(owner, f"{owner} writes before it has claimed; allowed: claim first")
+        starts = [self._positions.get(r.slice, 0) for r in ranges]
+        if starts == [r.end for r in ranges]:
+            return False
+        for at, part in zip(starts, ranges, strict=True):
+            if at != part.start:
+                raise self._refused(
+                    owner,
+                    f"{owner}: slice {part.slice} stands at {at}, the batch has [{part.start}, {part.end});"
+                    " allowed: a batch that starts where every slice of it stands",
+                )
+        try:
+            self._write(self._producer, owner, ranges, rows)
+        except BaseException as error:
+            self._drop_producer()
+            raise self._explained(owner, error) from error
+        self._positions.update({r.slice: r.end for r in ranges})
+        return True
+
+    def close(self) -> None:
+        self._drop_producer()
+        self._offsets.close()
+
+    def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> None:
+        producer.begin_transaction()
+        for topic, key, value in self._records(rows):
+            while True:
+                try:
+                    producer.produce(topic, value, key)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        for key_text, value_text in self._offsets.positions(owner, ranges):
+            producer.produce(self._settings.offsets_topic, value_text, key_text, partition=0)
+        producer.commit_transaction(_TIMEOUT_S)
+
+    def _records(self, rows: pa.Table) -> Iterator[tuple[str, bytes | str | None, bytes | str | None]]:
+        """Yield topic, key and value of each row."""
+        count = rows.num_rows
+        topics = rows["topic"].to_pylist() if "topic" in rows.column_names else [self._settings.topic] * count
+        keys = [_text(key) for key in rows["key"].to_pylist()] if "key" in rows.column_names else [None] * count
+        values: Any
+        if "value" in rows.column_names:
+            values = map(_text, rows["value"].to_pylist())
+        else:
+            values = (_text(row) for row in rows.select(self._values).to_pylist())
+        for topic, key, value in zip(topics, keys, values, strict=True):
+            yield topic or self._settings.topic, key, value
+
+    def _transactional(self, transactional_id: str) -> Producer:
+        """Return a producer that has fenced every earlier one with its id."""
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {
+                **self._client,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": self._settings.transaction_timeout_ms,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(_TIMEOUT_S)
+        return producer
+
+    def _refused(self, owner: Owner, violation: str) -> DataPlaneError:
+        """Return the error for a batch that cannot follow what this task has committed."""
+        error = self._explained(owner, OffsetConflict(f"{self._offsets.where}: {violation}"))
+        assert isinstance(error, DataPlaneError)
+        return error
+
+    def _explained(self, owner: Owner, error: BaseException) -> BaseException:
+        """Return the error for a failed transaction: ``Fenced`` if a later owner has claimed meanwhile."""
+        if not isinstance(error, Exception):
+            return error
+        try:
+            with told_as_sink_error(self._offsets.where):
+                self._offsets.read(owner.connector).check(owner, self._offsets.where)
+        except Fenced as fenced:
+            return fenced
+        except SinkError:
+            pass
+        if isinstance(error, DataPlaneError):
+            return error
+        return SinkError(f"{self._offsets.where}: {reason(error)}; allowed: a cluster that commits transactions")
+
+    def _drop_producer(self) -> None:
+        # Without a timeout: the cluster aborts an open transaction of a producer whose successor initializes.
+        self._producer = self._owner = None
+
+
+def _transactional_id(connector: str, tasks: int, task: int) -> str:
+    return f"connectgroup-{connector}-{tasks}-{task}"
+
+
+def _text(value: Any) -> bytes | str | None:
+    if value is None or isinstance(value, str | bytes):
+        return value
+    return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

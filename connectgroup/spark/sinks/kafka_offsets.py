@@ -1,0 +1,210 @@
+"""The offsets and fencing tokens of connectors in a compacted topic of one partition.
+
+Keys are JSON arrays: ``[connector, "slice", name]`` has position and token; ``[connector, "task", number]`` the highest
+token of a task; ``[connector, "layout", tasks]`` the highest token of any task of this number of tasks, and the source;
+``[connector, "fenced", tasks]`` the token up to which the transactional ids of a layout have been fenced.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...dataplane.errors import Fenced, SinkError
+from ...dataplane.ownership import EPOCH_BITS, Owner, Range
+from ..kafka_client import admin
+
+_READ_TIMEOUT_S: Final = 60.0
+_LEADER_TIMEOUT_S: Final = 30.0
+Record = tuple[str, str]
+"""Key and value, both JSON."""
+
+
+@dataclass(slots=True)
+class State:
+    """What the topic has of one connector: tokens by number of tasks, by task, and position and token by slice."""
+
+    layouts: dict[int, int] = field(default_factory=dict)
+    fenced: dict[int, int] = field(default_factory=dict)
+    tasks: dict[int, int] = field(default_factory=dict)
+    slices: dict[str, tuple[int, int]] = field(default_factory=dict)
+    source: str | None = None
+
+    def apply(self, kind: str, name: Any, value: Mapping[str, Any]) -> None:
+        """Apply one record."""
+        if kind == "layout":
+            self.layouts[name], self.source = value["token"], value["source"]
+        elif kind == "fenced":
+            self.fenced[name] = value["token"]
+        elif kind == "task":
+            self.tasks[name] = value["token"]
+        elif kind == "slice":
+            self.slices[name] = value["position"], value["token"]
+
+    def check(self, owner: Owner, where: str, is_mine: Callable[[str], bool] | None = None) -> None:
+        """Check that no later owner has claimed the task, another layout or one of the slices.
+
+        Raises:
+            Fenced: a later owner has.
+            SinkError: a connector of this name has read another source.
+        """
+        if self.source is not None and self.source != owner.source:
+            raise SinkError(
+                f"{where}: connector {owner.connector} has read {self.source}, not {owner.source};"
+                " allowed: the same source, or another connector name"
+            )
+        higher = [("task-" + str(owner.task), self.tasks.get(owner.task, -1))]
+        higher += [(f"layout of {n} tasks", token) for n, token in self.layouts.items() if n != owner.tasks]
+        if is_mine is not None:
+            higher += [(name, token) for name, (_, token) in self.slices.items() if is_mine(name)]
+        for place, token in higher:
+            if token > owner.fencing_token:
+                raise Fenced(
+                    f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {token & EPOCH_BITS},"
+                    f" ours is {owner.owner_epoch}; allowed: only the latest owner writes"
+                )
+
+    def unfenced_layouts(self, owner: Owner, fenced: Mapping[int, int]) -> list[int]:
+        """Return the other numbers of tasks whose transactional ids may still write."""
+        known = {n: max(self.fenced.get(n, -1), fenced.get(n, -1)) for n in self.layouts}
+        return [n for n, token in self.layouts.items() if n != owner.tasks and token > known[n]]
+
+    def claim_records(
+        self, owner: Owner, fenced: Mapping[int, int], is_mine: Callable[[str], bool]
+    ) -> Iterator[Record]:
+        """Yield the records of a claim."""
+        token = owner.fencing_token
+        highest = max(token, self.layouts.get(owner.tasks, -1))
+        yield _record(owner, "layout", owner.tasks, token=highest, source=owner.source)
+        yield _record(owner, "task", owner.task, token=token)
+        for tasks, until in fenced.items():
+            yield _record(owner, "fenced", tasks, token=until)
+        for name, (position, _) in self.slices.items():
+            if is_mine(name):
+                yield _record(owner, "slice", name, position=position, token=token)
+
+
+class OffsetsTopic:
+    """Reads the topic. The sink's producer writes it, in the transactions of its records.
+
+    Attributes:
+        where: cluster and topic, for errors.
+    """
+
+    def __init__(self, topic: str, client: Mapping[str, str]) -> None:
+        """Create the topic if it is missing.
+
+        Raises:
+            ConfigError: confluent-kafka is not installed.
+            SinkError: the cluster does not answer, or refuses to create the topic.
+        """
+        self._topic, self._client = topic, dict(client)
+        self.where = f"Kafka {client['bootstrap.servers']}, topic {topic}"
+        others = {name: value for name, value in client.items() if name != "bootstrap.servers"}
+        self._admin = admin(client["bootstrap.servers"], others)
+        with told_as_sink_error(self.where):
+            from confluent_kafka import KafkaError, KafkaException
+            from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+            if topic in self._admin.list_topics(timeout=10).topics:
+                return
+            wanted = NewTopic(topic, 1, -1, config={"cleanup.policy": "compact"})
+            try:
+                self._admin.create_topics([wanted])[topic].result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+    def read(self, connector: str) -> State:
+        """Return the committed state of a connector, up to the end of the topic at the time of the call.
+
+        Waits for transactions of other tasks that are open before that end.
+        """
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+        end = self._end()
+        state = State()
+        if end == 0:
+            return state
+        consumer = Consumer(
+            {
+                **self._client,
+                "group.id": f"connectgroup-{uuid.uuid4().hex}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            give_up = time.monotonic() + _READ_TIMEOUT_S
+            while time.monotonic() < give_up:
+                message = consumer.poll(0.5)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    key, value = json.loads(message.key() or b"[]"), message.value()
+                    if len(key) == 3 and key[0] == connector and value is not None:
+                        state.apply(key[1], key[2], json.loads(value))
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                elif (message.offset() or 0) >= end:
+                    return state
+        finally:
+            consumer.close()
+        raise SinkError(f"{self.where}: not read to its end within {_READ_TIMEOUT_S:g} s; allowed: short transactions")
+
+    def _end(self) -> int:
+        """Return the end of the topic, open transactions included. A topic that was just created has no leader yet."""
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        partition = TopicPartition(self._topic, 0)
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        give_up = time.monotonic() + _LEADER_TIMEOUT_S
+        while True:
+            try:
+                return int(self._admin.list_offsets({partition: latest})[partition].result(30).offset)
+            except KafkaException:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(0.1)
+            self._admin.list_topics(self._topic, timeout=10)
+
+    def positions(self, owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
+        """Yield the records of a batch's offsets."""
+        for r in ranges:
+            yield _record(owner, "slice", r.slice, position=r.end, token=owner.fencing_token)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        with suppress(AttributeError):
+            del self._admin
+
+
+@contextmanager
+def told_as_sink_error(where: str) -> Iterator[None]:
+    """Convert errors of the Kafka client to ``SinkError``, one line."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise SinkError(f"{where}: {reason(error)}; allowed: a cluster that answers") from error
+
+
+def reason(error: BaseException) -> str:
+    """Return the text of an error of the Kafka client."""
+    first = error.args[0] if error.args else error
+    return " ".join((first.str() if hasattr(first, "str") else str(first)).split())[:300]
+
+
+def _record(owner: Owner, kind: str, name: object, **value: object) -> Record:
+    return json.dumps([owner.connector, kind, name]), json.dumps(value)

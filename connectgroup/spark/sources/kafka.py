@@ -1,0 +1,195 @@
+"""The source ``kafka``: the records of topics, by Spark's own Kafka source.
+
+A slice is a topic partition; its position is an offset. Task *i* of *n* reads the partitions whose number plus the
+topic's CRC-32 is *i* modulo *n*. The columns are those of Spark's Kafka source; with a schema, the record's value is
+parsed as JSON and its fields are columns. Partitions that are added while a task runs are read from its next start on;
+``task_layout`` restarts the tasks when that happens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_ddl
+from ...dataplane.errors import SourceError
+from ...dataplane.ownership import Range, ranges_between
+from ...dataplane.settings import PluginSettings
+from ...dataplane.source import Source
+from ...dataplane.transform import listed
+from ...errors import NO_VALUE, ConfigError
+from ..kafka_client import admin, client_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_METADATA: Final = {
+    "key": "STRING",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+}
+
+
+class KafkaSourceSettings(PluginSettings):
+    """Settings of the source ``kafka``, each with the prefix ``source.``."""
+
+    bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
+    topics: Annotated[str, Field(description="topics, separated by commas")] = ""
+    topics_regex: Annotated[str, Field(description="a regular expression for whole topic names")] = ""
+    starting_offsets: Annotated[
+        Literal["earliest", "latest"], Field(description="earliest, latest: where partitions without an offset begin")
+    ] = "earliest"
+    schema_: Annotated[
+        str | None,
+        Field(alias="schema", description="fields of the value, a JSON object, as NAME TYPE, separated by commas"),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Field(description=f"columns of the record to read beside the value: {', '.join(_METADATA)}; all by default,"
+              " none with a schema"),
+    ] = None  # fmt: skip
+    isolation_level: Annotated[
+        Literal["read_committed", "read_uncommitted"], Field(description="read_committed, read_uncommitted")
+    ] = "read_committed"
+    max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
+    client: Annotated[
+        str, Field(description="settings of the Kafka client as a JSON object, such as security.protocol")
+    ] = ""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the topics, the schema and the client's settings.
+
+        Raises:
+            ConfigError: one of them is not allowed.
+        """
+        if bool(self.topics) == bool(self.topics_regex):
+            raise ConfigError("source.topics", self.topics or NO_VALUE, "either source.topics or source.topics.regex")
+        try:
+            re.compile(self.topics_regex)
+        except re.error as error:
+            raise ConfigError("source.topics.regex", self.topics_regex, f"a regular expression ({error})") from error
+        client_settings("source.client", self.client)
+        _columns(self)
+
+
+class KafkaSource(Source):
+    """The topic partitions that one task reads."""
+
+    Settings = KafkaSourceSettings
+    metadata = frozenset(_METADATA)
+
+    def __init__(self, settings: KafkaSourceSettings, partitions: Mapping[str, int], *, task: int, tasks: int) -> None:
+        """Store the arguments; ``partitions`` is the number of partitions of each topic."""
+        self._settings = settings
+        self._task, self._tasks = task, tasks
+        self._partitions = partitions
+        self.columns = _columns(settings)
+
+    @classmethod
+    def create(cls, settings: KafkaSourceSettings, *, task: int, tasks: int) -> KafkaSource:
+        return cls(settings, partitions_of(settings), task=task, tasks=tasks)
+
+    @classmethod
+    def task_layout(cls, settings: KafkaSourceSettings) -> str:
+        """Return the topics and their numbers of partitions."""
+        return ",".join(f"{topic}:{count}" for topic, count in sorted(partitions_of(settings).items()))
+
+    @property
+    def description(self) -> str:
+        return f"topics {self._settings.topics or self._settings.topics_regex} of {self._settings.bootstrap_servers}"
+
+    def owns(self, slice_name: str) -> bool:
+        topic, _, partition = slice_name.rpartition("-")
+        return (int(partition) + zlib.crc32(topic.encode())) % self._tasks == self._task
+
+    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        from ..jars import add_kafka
+
+        add_kafka(session)
+        mine = {
+            topic: [n for n in range(count) if self.owns(f"{topic}-{n}")] for topic, count in self._partitions.items()
+        }
+        mine = {topic: numbers for topic, numbers in mine.items() if numbers}
+        if not mine:
+            return session.readStream.format("rate").load().where("false").selectExpr(
+                *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in self.columns)
+            )  # fmt: skip
+        beginning = -2 if self._settings.starting_offsets == "earliest" else -1
+        starts = {
+            topic: {str(n): positions.get(f"{topic}-{n}", beginning) for n in numbers}
+            for topic, numbers in mine.items()
+        }
+        client = client_settings("source.client", self._settings.client)
+        records = (
+            session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+            .option("assign", json.dumps(mine))
+            .option("startingOffsets", json.dumps(starts))
+            .option("maxOffsetsPerTrigger", self._settings.max_rows_per_batch)
+            .option("kafka.isolation.level", self._settings.isolation_level)
+            .options(**{f"kafka.{name}": value for name, value in client.items()})
+            .load()
+        )
+        value = F.col("value").cast("string")
+        chosen = [
+            (F.col(column.name).cast("string") if column.name == "key" else F.col(column.name))
+            for column in self.columns
+            if column.name in _METADATA
+        ]
+        if self._settings.schema_ is None:
+            return records.select([value.alias("value"), *chosen])
+        # FAILFAST: a value that is no JSON object of this schema is an error, never a row of nulls.
+        parsed = F.from_json(value, to_ddl(from_ddl(self._settings.schema_)), {"mode": "FAILFAST"})
+        fields = [F.col("connectgroup_value")[c.name].alias(c.name) for c in from_ddl(self._settings.schema_)]
+        return records.withColumn("connectgroup_value", parsed).select([*fields, *chosen])
+
+    def positions(self, offset: Any) -> dict[str, int]:
+        if not isinstance(offset, dict) or not all(isinstance(inner, dict) for inner in offset.values()):
+            return {} if not self._has_partitions() else super().positions(None)
+        return {f"{topic}-{n}": position for topic, inner in offset.items() for n, position in inner.items()}
+
+    def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
+        return list(ranges_between(start, end))
+
+    def _has_partitions(self) -> bool:
+        return any(self.owns(f"{topic}-{n}") for topic, count in self._partitions.items() for n in range(count))
+
+
+def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:
+    """Return the number of partitions of each topic to read.
+
+    Raises:
+        SourceError: the cluster does not answer, or a topic does not exist.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        client = client_settings("source.client", settings.client)
+        found = admin(settings.bootstrap_servers, client).list_topics(timeout=10).topics
+    except KafkaException as error:
+        reason = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
+        raise SourceError(f"Kafka {settings.bootstrap_servers}: {reason}; allowed: a cluster that answers") from error
+    wanted = listed(settings.topics) or [name for name in found if re.fullmatch(settings.topics_regex, name)]
+    for name in wanted:
+        if name not in found or not found[name].partitions:
+            raise SourceError(f"Kafka {settings.bootstrap_servers}: topic {name} does not exist; allowed: a topic")
+    return {name: len(found[name].partitions) for name in wanted}
+
+
+def _columns(settings: KafkaSourceSettings) -> Columns:
+    value = from_ddl(settings.schema_) if settings.schema_ is not None else (Column("value", "STRING"),)
+    default = () if settings.schema_ is not None else tuple(_METADATA)
+    names = default if settings.metadata is None else listed(settings.metadata)
+    for name in names:
+        if name not in _METADATA:
+            raise ConfigError("source.metadata", name, ", ".join(_METADATA))
+    return check_names([*value, *(Column(name, _METADATA[name]) for name in names)], field="source.schema")

@@ -1,0 +1,217 @@
+"""The source and the sink ``kafka`` against a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.dataplane.columns import Column, from_ddl
+from connectgroup.dataplane.errors import SourceError
+from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.sink import Sink
+from connectgroup.dataplane.source import Source
+from connectgroup.errors import ConfigError
+from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
+from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
+from connectgroup.testing.contracts.sink import SinkContract
+from connectgroup.testing.contracts.source import SourceContract, read
+
+
+def topic(place: Path) -> str:
+    return re.sub(r"[^\w-]", "_", place.name)
+
+
+def make_topic(servers: str, name: str, partitions: int = 3) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, partitions)])[name].result(30)
+
+
+def produce(servers: str, name: str, records: list[tuple[int, str, str]]) -> None:
+    """Write records: partition, key, value."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers})
+    for partition, key, value in records:
+        producer.produce(name, value, key, partition=partition)
+    assert producer.flush(30) == 0
+
+
+class TestKafkaSource(SourceContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path, kafka: str, spark: None) -> Path:
+        self.servers = kafka
+        make_topic(kafka, topic(tmp_path))
+        return tmp_path
+
+    def make_source(self, place: Path, *, task: int = 0, tasks: int = 1) -> Source:
+        settings = {
+            "bootstrap.servers": self.servers,
+            "topics": topic(place),
+            "schema": "a INT",
+            "max.rows.per.batch": 8,
+        }
+        return KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=task, tasks=tasks)
+
+    def write(self, place: Path, numbers: range) -> None:
+        produce(self.servers, topic(place), [(n % 3, f"k{n}", json.dumps({"a": n})) for n in numbers])
+
+
+def test_partitions_are_part_of_the_task_configurations(kafka: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 2)
+    config = {"source": "kafka", "source.bootstrap.servers": kafka, "source.topics": name}
+    connector = PipelineConnector("c", config | {"sink": "parquet", "sink.path": "/out"})
+    before = connector.task_configs(1)
+    assert before == connector.task_configs(1)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    assert connector.task_configs(1) != before
+
+
+def test_topic_that_does_not_exist_is_one_clear_line(kafka: str) -> None:
+    settings = KafkaSourceSettings.model_validate({"bootstrap.servers": kafka, "topics": "nope"})
+    with pytest.raises(SourceError, match=r"^Kafka .*: topic nope does not exist; allowed: a topic$"):
+        KafkaSource.create(settings, task=0, tasks=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"source\.topics: missing; allowed: either source\.topics or source\.topics\.regex"),
+        ({"source.topics.regex": "("}, r"source\.topics\.regex: got '\('; allowed: a regular expression"),
+        ({"source.topics": "t", "source.metadata": "nope"}, r"source\.metadata: got 'nope'; allowed: key, topic"),
+        ({"source.topics": "t", "source.client": '{"plugin.library.paths": "x"}'}, r"source\.client: got 'plugin"),
+        ({"source.topics": "t", "source.starting.offsets": "7"}, r"source\.starting\.offsets: got '7'"),
+    ],
+)
+def test_wrong_settings_are_refused_when_the_connector_is_put(settings: dict[str, str], message: str) -> None:
+    base = {"source": "kafka", "source.bootstrap.servers": "x:1", "sink": "parquet", "sink.path": "/out"}
+    with pytest.raises(ConfigError, match=message):
+        PipelineConnector("c", base | settings)
+
+
+def test_records_have_their_metadata_and_a_value_as_text(kafka: str, spark: None, tmp_path: Path) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    produce(kafka, name, [(0, "k", "v")])
+    settings = KafkaSourceSettings.model_validate({"bootstrap.servers": kafka, "topics.regex": name[:-1] + "."})
+    source = KafkaSource.create(settings, task=0, tasks=1)
+    assert [column.name for column in source.columns] == ["value", "key", "topic", "partition", "offset", "timestamp"]
+    values, positions = read(source, {}, "value")
+    assert [str(value) for value in values] == ["v"]
+    assert positions == {f"{name}-0": 1}
+
+
+class TestKafkaSink(SinkContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path, kafka: str) -> Path:
+        self.servers = kafka
+        make_topic(kafka, topic(tmp_path), 2)
+        return tmp_path
+
+    def make_sink(self, place: Path) -> Sink:
+        settings = {
+            "bootstrap.servers": self.servers,
+            "topic": topic(place),
+            "offsets.topic": f"offsets-{topic(place)}",
+        }
+        return KafkaSink.create(KafkaSinkSettings.model_validate(settings), self.columns)
+
+    def read(self, place: Path) -> list[int]:
+        return [json.loads(value)["a"] for _, value in committed(self.servers, topic(place))]
+
+
+def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
+    """Key and value of the committed records of a topic."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
+    consumer.assign([TopicPartition(name, n, OFFSET_BEGINNING) for n in partitions])
+    found: list[tuple[str | None, str]] = []
+    ended: set[int | None] = set()
+    while len(ended) < len(partitions):
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            ended.add(message.partition())
+            continue
+        key, value = message.key(), message.value()
+        assert isinstance(value, bytes)
+        found.append((key.decode() if isinstance(key, bytes) else None, value.decode()))
+    consumer.close()
+    return found
+
+
+def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> None:
+    import pyarrow as pa
+
+    first, second = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    for name in (first, second):
+        make_topic(kafka, name, 1)
+    columns = (*from_ddl("value STRING, topic STRING"), Column("key", "STRUCT<ID:INT>"))
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": first}), columns)
+    who = Owner(connector=first, task=0, tasks=1, fencing_token=1)
+    sink.claim(who, lambda name: True)
+    rows = pa.table({"value": ["v", "w"], "topic": [second, None], "key": [{"id": 1}, None]})
+    assert sink.commit(who, [Range(slice="s", start=0, end=2)], rows) is True
+    sink.close()
+    assert committed(kafka, second) == [('{"id":1}', "v")]
+    assert committed(kafka, first) == [(None, "w")]
+
+
+def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:
+    """kill -9 in mid-batch: records have been sent, the transaction is open, and a successor reads the batch again."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    code = f"""
+import os, sys
+from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
+import pyarrow as pa
+settings = KafkaSinkSettings.model_validate({{"bootstrap.servers": {kafka!r}, "topic": {name!r}}})
+sink = KafkaSink.create(settings, from_ddl("a INT"))
+who = Owner(connector={name!r}, task=0, tasks=1, fencing_token=1)
+sink.claim(who, lambda name: True)
+sink.commit(who, [Range(slice="s", start=0, end=1)], pa.table({{"a": [0]}}))
+producer = sink._producer
+class Dies:
+    def __getattr__(self, name):
+        return getattr(producer, name)
+    def commit_transaction(self, timeout):
+        producer.flush(10)
+        os.kill(os.getpid(), 9)
+sink._producer = Dies()
+sink.commit(who, [Range(slice="s", start=1, end=2)], pa.table({{"a": [1]}}))
+"""
+    died = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert died.returncode == -9, died.stderr
+    settings = KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": name})
+    sink = KafkaSink.create(settings, from_ddl("a INT"))
+    who = Owner(connector=name, task=0, tasks=1, fencing_token=2)
+    assert sink.claim(who, lambda name: True) == {"s": 1}
+    import pyarrow as pa
+
+    assert sink.commit(who, [Range(slice="s", start=1, end=2)], pa.table({"a": [1]})) is True
+    sink.close()
+    assert committed(kafka, name) == [(None, '{"a":0}'), (None, '{"a":1}')]
