@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from .. import __version__
 from ..protocol.units import name_violation, printable
 from .connectors import delete_connectors, list_connectors, put_connectors, restart_connector, set_target_state
 from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
@@ -27,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="connectgroup",
         description="Worker groups: connectors and their tasks are distributed over worker processes.",
     )
+    parser.add_argument("--version", action="version", version=f"connectgroup {__version__}")
     parser.add_argument("--verbose", action="store_true", help="log at level DEBUG")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import connectgroup
 from connectgroup.cli import parser
 from connectgroup.cli.command import main
 
@@ -200,7 +201,11 @@ LINES = {
     ),
     "unknown connector": (
         ["connectors", "pause", "nosuch", "--group", "g", "--coordinator", "{address}"],
-        r"connectgroup: connector nosuch does not exist; connectors of this group: none",
+        r"connectgroup: connector nosuch does not exist: there is no group 'g'",
+    ),
+    "a connector of an unknown group": (
+        ["connectors", "delete", "naps", "--group", "nope", "--coordinator", "{address}"],
+        r"connectgroup: connector naps does not exist: there is no group 'nope'",
     ),
     "a coordinator's port that is none": (
         ["groups", "list", "--coordinator", "127.0.0.1:99999"],
@@ -518,3 +523,8 @@ def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path) -> 
         wait("running tasks", all_run, up.story)
         up.signal(signal.SIGTERM)
         assert up.ended() == 0, up.story()
+
+
+def test_the_version_is_printed() -> None:
+    done = run_command("--version")
+    assert (done.code, done.out, done.err) == (0, f"connectgroup {connectgroup.__version__}\n", "")

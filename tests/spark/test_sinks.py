@@ -65,6 +65,7 @@ def seen(tmp_path: Path) -> list[int]:
         with sqlite3.connect(tmp_path / "out.db") as connection:
             return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY a")]
     files = read_committed(tmp_path / "out")
+    assert read_committed(str(tmp_path / "out")) == files
     return sorted(a for file in files for a in pa.parquet.read_table(file)["a"].to_pylist())
 
 

@@ -150,6 +150,8 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     before = group.connectors.get(wanted.connector)
     version = before.version if before else 0
     if before is None and (wanted.config is None or wanted.expected_version > 0):
+        if not group.exists:
+            raise ConnectorNotFound(f"connector {name} does not exist: there is no group {printable(group.group_id)!r}")
         known = printable(", ".join(sorted(group.connectors)), most=300)
         raise ConnectorNotFound(f"connector {name} does not exist; connectors of this group: {known or 'none'}")
     if before is not None and wanted.expected_version == 0:

@@ -155,7 +155,7 @@ class ManifestSink(Sink):
         return size
 
 
-def read_committed(directory: Path) -> list[Path]:
+def read_committed(directory: str | Path) -> list[Path]:
     """Return the committed files of a sink in commit order.
 
     Read these files, not the directory: the other files are left over from batches that were never finished or were
@@ -165,6 +165,7 @@ def read_committed(directory: Path) -> list[Path]:
     Raises:
         SinkError: there is no manifest, or it cannot be read.
     """
+    directory = Path(directory)
     manifest = directory / MANIFEST
     if not manifest.exists():
         raise SinkError(f"{manifest}: does not exist; allowed: the directory of a sink of files")
