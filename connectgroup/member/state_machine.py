@@ -29,10 +29,11 @@ from ..errors import (
     from_code,
 )
 from ..fault_points import fault_point
-from ..protocol.messages.common import AssignorInfo, ConfigEntry, config_of, grouped, unit_list, units_of
+from ..protocol.messages.common import AssignorInfo, ConfigEntry, grouped
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, Compute, Fail, Grant, Lose, Restart, Revoke, TellAssignor
+from .assignment import ConvertedAssignment, convert
 
 MAX_STATUSES: Final = 1_000
 """Statuses in one heartbeat: the coordinator stores those of one request in one batch of the log, which has a limit."""
@@ -262,8 +263,17 @@ class Member:
     # ----------------------------------------------------------------------------------------------
     # Responses
 
-    def on_response(self, request: HeartbeatRequest, response: HeartbeatResponse) -> list[Action]:
-        """Process a response and return the actions to perform. A response to an abandoned request is dropped."""
+    def on_response(
+        self,
+        request: HeartbeatRequest,
+        response: HeartbeatResponse,
+        converted: ConvertedAssignment | None = None,
+    ) -> list[Action]:
+        """Process a response and return the actions to perform. A response to an abandoned request is dropped.
+
+        Args:
+            converted: ``convert(response.assignment)``, if the caller has run it, off its event loop.
+        """
         outstanding = self._outstanding
         if outstanding is None or outstanding.request is not request:
             return []
@@ -281,7 +291,11 @@ class Member:
         self.epoch = response.member_epoch
         actions: list[Action] = []
         if response.assignment is not None:
-            actions = [*self._tell_assignor(response.assignment), *self._take(response.assignment)]
+            converted = converted or convert(response.assignment)
+            actions = [
+                *self._tell_assignor(response.assignment, converted.units),
+                *self._take(converted, response.assignment.incarnation),
+            ]
         if response.restart and not (self._stopping_for_good or self.draining):
             actions.append(Restart())
         return actions
@@ -318,7 +332,7 @@ class Member:
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
-    def _tell_assignor(self, assignment: MemberAssignment) -> list[Action]:
+    def _tell_assignor(self, assignment: MemberAssignment, units: Units) -> list[Action]:
         """Deliver a new target assignment to the assignor the group used, if this worker offers it (PD-12)."""
         if not assignment.assignor or self.epoch <= self._told_epoch or self._stopping_for_good:
             return []
@@ -328,7 +342,7 @@ class Member:
         return [
             TellAssignor(
                 assignor=assignment.assignor,
-                units=units_of(assignment.units),
+                units=units,
                 epoch=self.epoch,
                 error=assignment.error,
                 version=assignment.version,
@@ -336,40 +350,31 @@ class Member:
             )
         ]
 
-    def _take(self, assignment: MemberAssignment) -> list[Action]:
+    def _take(self, assignment: ConvertedAssignment, incarnation: int) -> list[Action]:
         """Turn the complete assignment into either a revocation or an assignment; never both."""
-        wanted = dict.fromkeys(unit_list(assignment.units))
-        revoke = self.owned.keys() - wanted.keys() - self.revoking
+        revoke = self.owned.keys() - assignment.units - self.revoking
         if revoke:
             self.revoking |= revoke
             return [Revoke(units=frozenset(revoke), epoch=self.epoch)]
-        new = wanted.keys() - self.owned.keys()
+        new = assignment.units.difference(self.owned)
         if not new or self._stopping_for_good:
             return []
         if self.revoking:
             # The coordinator assigns no units during a revocation; send a full heartbeat when it is complete.
             self._missed_assignment = True
             return []
-        # Plain tuples, which compare equal to units: a worker may be assigned 100,000 units at once.
-        given = {(grant.connector, grant.task): grant for grant in assignment.grants}
-        configs = {config.connector: config_of(config.config) for config in assignment.configs}
-        grants = []
-        # In the response's order: connectors ascending, tasks ascending.
-        for unit in [unit for unit in wanted if unit in new]:
-            # A coordinator that sends no grants assigns units at the member epoch, as in the original protocol.
-            owner_epoch = given[unit].owner_epoch if unit in given else self.epoch
-            config = config_of(given[unit].config) if unit in given else {}
-            grants.append(
-                Grant(
-                    unit=unit,
-                    owner_epoch=owner_epoch,
-                    incarnation=assignment.incarnation,
-                    config=config,
-                    connector_config=configs.get(unit.connector, {}),
-                )
-            )
-            self.owned[unit] = owner_epoch
-        return [Assign(grants=tuple(grants), epoch=self.epoch)]
+        if new == assignment.grants.keys():
+            # The usual case, and the only one with many units: all grants at once, without work for each unit.
+            self.owned.update(assignment.owner_epochs)
+            return [Assign(grants=tuple(assignment.grants.values()), epoch=self.epoch)]
+        # A coordinator that sends no grants assigns units at the member epoch, as in the original protocol.
+        grants = tuple(
+            assignment.grants.get(unit) or Grant(unit=unit, owner_epoch=self.epoch, incarnation=incarnation)
+            for unit in assignment.ordered
+            if unit in new
+        )
+        self.owned.update((grant.unit, grant.owner_epoch) for grant in grants)
+        return [Assign(grants=grants, epoch=self.epoch)]
 
     # ----------------------------------------------------------------------------------------------
     # Revocation and loss
