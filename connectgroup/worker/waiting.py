@@ -6,6 +6,10 @@ import asyncio
 import random
 
 
+class TryAgain(Exception):
+    """The coordinator did not respond or returned a retriable error; the same request may be retried."""
+
+
 class WakeUp:
     """An ``asyncio.Event`` for a single waiter, with a timeout.
 

@@ -227,10 +227,9 @@ async def test_task_can_fence_its_predecessor_during_a_rebalance(tmp_path: Path)
 
         world.hook["start c-0"] = claim
         await world.add("c", 1)
-        a = world.start("a", assignors=[Spread()])
-        await world.settled()
         hangs, gate = Spread(), world.gate()
-        world.actors["a"].worker._assignors["spread"] = hangs
+        a = world.start("a", assignors=[hangs])
+        await world.settled()
         hangs.before = lambda group: gate.wait()
         world.start("b", assignors=[Spread()])
         await world.until(lambda: gate.entered)

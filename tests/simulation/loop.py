@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
-from connectgroup.worker import callbacks, loop as worker_loop, offload, runner
+from connectgroup.worker import callbacks, compute, heartbeat, offload, runner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -298,7 +298,7 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def simulated() -> Iterator[None]:
     """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
-    modules: list[Any] = [callbacks, offload, worker_loop, runner]
+    modules: list[Any] = [callbacks, compute, heartbeat, offload, runner]
     kept = [module.off_loop for module in modules], time.sleep, threading.Thread.start
     directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]
     pooled = offload.CallPool.run

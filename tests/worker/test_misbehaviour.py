@@ -481,8 +481,11 @@ async def test_failed_control_connection_fails_the_computation_and_not_the_worke
         assert a.worker.lost == 0
 
 
-async def test_prepare_is_repeated_until_the_timeout_by_the_clock_of_the_loop(tmp_path: Path) -> None:
+async def test_prepare_is_repeated_until_the_timeout_by_the_clock_of_the_loop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A simulated loop simulates this too: Prepare is repeated for the assignor's timeout, not for ever."""
+    caplog.set_level(logging.INFO)
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.make("a", assignors=[Spread()], times=WorkerSettings(assignor_timeout_s=6, call_timeout_s=1))
@@ -490,7 +493,7 @@ async def test_prepare_is_repeated_until_the_timeout_by_the_clock_of_the_loop(tm
         a.task = asyncio.create_task(a.worker.run())
         await world.until(lambda: a.control.requests)
         started = world.now
-        await world.until(lambda: a.worker._computing is not None and a.worker._computing.done(), within=9)
+        await world.until(lambda: "not installed: given up after 6 s" in caplog.text, within=9)
         assert 5 < world.now - started < 9
         assert all(isinstance(request, PrepareRequest) for _, request in a.control.requests)
 

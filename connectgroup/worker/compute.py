@@ -1,0 +1,162 @@
+"""Computation of the group's target assignment on the chosen member: Prepare, the assignor in a thread, Install."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..assign.api import ConnectAssignor
+from ..assign.convert import assignor_info, group_from_prepare, members_for_install
+from ..assign.sandbox import describe, describe_assignor, run_assignor
+from ..errors import GroupError, InvalidAssignment, PluginError, StaleGroupEpoch, TransportError
+from ..member.actions import Compute
+from ..member.state_machine import Member
+from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
+from ..protocol.messages.common import grouped
+from ..protocol.units import printable
+from .offload import off_loop
+from .publish import ControlRequests
+from .settings import FIRST_INTERVAL_MS, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Computations:
+    """Runs the assignors of one member, one computation at a time."""
+
+    def __init__(
+        self,
+        member: Member,
+        requests: ControlRequests,
+        assignors: Sequence[ConnectAssignor],
+        times: WorkerSettings,
+        notify: Callable[[], None],
+    ) -> None:
+        """Create the computations; nothing runs until ``start``.
+
+        Args:
+            assignors: in order of preference.
+            notify: called when the next heartbeat is due: after Prepare, and when a computation has ended.
+        """
+        self._member, self._requests, self._times, self._notify = member, requests, times, notify
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._computing: asyncio.Task[None] | None = None
+        self._calls: dict[str, asyncio.Future[Any]] = {}
+        self._rejections = 0
+
+    def start(self, action: Compute) -> None:
+        """Compute in an asyncio task of its own, unless a computation is under way."""
+        if self._computing is None or self._computing.done():
+            self._computing = asyncio.create_task(self._compute(action), name="compute")
+
+    def tasks(self) -> list[asyncio.Future[Any]]:
+        """What runs now; a worker that ends cancels it."""
+        return [*self._calls.values(), *([self._computing] if self._computing is not None else [])]
+
+    async def _compute(self, action: Compute) -> None:
+        """Prepare, run the assignor, Install. A failure is reported to the group, or the coordinator retries."""
+        group_id, member_id = self._member.settings.group_id, self._member.settings.member_id
+        try:
+            prepared = await self._requests.send(
+                PrepareRequest(group_id=group_id, member_id=member_id, member_epoch=action.member_epoch)
+            )
+            assert isinstance(prepared, PrepareResponse)
+            self._notify()
+            install = InstallRequest(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=action.member_epoch,
+                group_epoch=prepared.group_epoch,
+            )
+            install = await self._assign(prepared, install)
+            answer = await self._requests.send(install)
+            assert isinstance(answer, InstallResponse)
+            self._rejections = 0
+            self._notify()
+        except StaleGroupEpoch as error:
+            # The group epoch advanced during the computation, so a new assignment is needed. The coordinator could
+            # not request it from this member while this one was under way.
+            logger.info("assignment not installed: %s", error)
+            self._notify()
+        except GroupError as error:
+            # This member was fenced, or replaced by another member, and has not received its new state yet. A
+            # heartbeat interval is a long time to wait with tasks to start: send a heartbeat sooner, with a back-off
+            # that doubles on each consecutive rejection. An invalid assignment is the assignor's fault: log an error,
+            # because its author needs the rule that was violated.
+            level = logging.ERROR if isinstance(error, InvalidAssignment) else logging.INFO
+            logger.log(level, "assignment not installed: %s", error)
+            await asyncio.sleep(min(self._times.retry_initial_s * 2**self._rejections, self._times.retry_max_s))
+            self._rejections = min(self._rejections + 1, 16)
+            self._notify()
+        except TransportError as error:
+            logger.info("assignment not installed: %s", error)
+        except Exception:
+            # No code awaits this task: without this message the error would be lost while the group waits for Install.
+            logger.exception("assignment not installed; the group asks another member after the rebalance timeout")
+
+    async def _assign(self, prepared: PrepareResponse, install: InstallRequest) -> InstallRequest:
+        name = prepared.assignor_name
+        timeout_s = self._times.assignor_timeout_s
+        started = time.monotonic()
+        try:
+            if name not in self._assignors:
+                raise PluginError(f"assignor {printable(name)!r} is not one of {sorted(self._assignors)}")
+            assignor, earlier = self._assignors[name], self._calls.get(name)
+            if earlier is not None and not earlier.done():
+                # Never run two calls at a time; waiting for a second call that hangs would not help.
+                raise PluginError(f"{describe_assignor(assignor)}: has not answered an earlier question yet")
+            asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
+            self._calls[name] = call = asyncio.ensure_future(asked)
+            # After the timeout no code awaits this call: retrieve its error.
+            call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            await asyncio.wait({call}, timeout=timeout_s)
+            if not call.done():
+                raise PluginError(f"{describe_assignor(assignor)}: did not answer within {timeout_s:g} s")
+            assignment = call.result()
+        except PluginError as error:
+            return _failed(install, str(error), location=error.location)
+        except Exception as error:
+            return _failed(install, f"assignor {printable(name)!r}: {describe(error)}")
+        if assignment.error:
+            said = assignment.message or f"error {assignment.error}"
+            return _failed(install, f"{describe_assignor(assignor)}: {said}", assignment.error)
+        logger.info(
+            "epoch %d: computed by %s for %d members in %.1f ms",
+            prepared.group_epoch,
+            name,
+            len(prepared.members),
+            (time.monotonic() - started) * 1000,
+        )
+        return replace(
+            install,
+            members=members_for_install(assignment),
+            delayed=grouped(assignment.delayed),
+            delay_ms=assignment.delay_ms,
+            message=printable(assignment.message, most=500),
+        )
+
+    async def watch(self) -> None:
+        """Poll the assignors that override ``metadata``, and report changes to the group (a ``reason``, CN-10)."""
+        watched = [
+            assignor for assignor in self._assignors.values() if type(assignor).metadata is not ConnectAssignor.metadata
+        ]
+        while watched:
+            await asyncio.sleep((self._member.heartbeat_interval_ms or FIRST_INTERVAL_MS) / 1000)
+            infos = {info.name: info for info in self._member.assignors}
+            for assignor in watched:
+                try:
+                    infos[assignor.name] = await off_loop(f"metadata of {assignor.name}", assignor_info, assignor)
+                except PluginError as error:
+                    logger.error("%s", error.with_location())
+            if self._member.set_assignors(list(infos.values())):
+                self._notify()
+
+
+def _failed(install: InstallRequest, message: str, error: int = 1, *, location: str = "") -> InstallRequest:
+    message = printable(message, most=500)
+    logger.error("%s", PluginError(message, location=location).with_location())
+    return replace(install, error=error, message=message)

@@ -1,0 +1,182 @@
+"""The heartbeats of a worker: one at a time, which the coordinator parks.
+
+Each heartbeat starts with a check of the lease, so that a worker that resumes from a pause detects an expired lease
+before it sends a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ..errors import ComputeAssignment, GroupError, TransportError, from_code
+from ..member.actions import Action
+from ..member.assignment import ConvertedAssignment, convert
+from ..member.state_machine import Member
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from ..transport.base import Client
+from .offload import NoThread, off_loop
+from .settings import WorkerSettings
+from .waiting import TryAgain, WakeUp, backoff_s, should_log
+
+logger = logging.getLogger(__name__)
+
+MIN_PATIENCE_S = 0.2
+"""Minimum request timeout of a heartbeat, however short the remaining lease is."""
+
+MANY_GRANTS = 1_000
+"""An assignment with more grants is converted in a thread: 100,000 grants take half a second."""
+
+
+class Heartbeats:
+    """Sends the heartbeats of one member and passes the resulting actions on."""
+
+    def __init__(
+        self,
+        member: Member,
+        client: Client,
+        times: WorkerSettings,
+        perform: Callable[[Sequence[Action]], None],
+    ) -> None:
+        """Create the heartbeats; ``run`` sends them.
+
+        Args:
+            client: connection to the coordinator for heartbeats only.
+            perform: performs the actions of a response, in order; must not block.
+        """
+        self._member, self._client, self._times, self._perform = member, client, times, perform
+        self._wake = WakeUp()
+        self._flush_at: asyncio.TimerHandle | None = None
+        self._unanswered: asyncio.Timeout | None = None
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        times, failures = self._times, 0
+        while True:
+            try:
+                await self._send_one()
+                failures = 0
+            except TryAgain as error:
+                failures += 1
+                if should_log(failures):
+                    logger.warning("heartbeat not answered (attempt %d): %s", failures, error)
+                await self._sleep(backoff_s(failures, times.retry_initial_s, times.retry_max_s))
+
+    async def _send_one(self) -> None:
+        """Send one heartbeat, or wait until one is due."""
+        self._check_lease()
+        sent_ms = self.now_ms()
+        request = self._member.next_request(sent_ms)
+        if request is None:
+            await self._sleep(None)
+            return
+        try:
+            # Abandoned when the lease expires, and when the member must report a change that this request does not
+            # contain (``notify``).
+            async with asyncio.timeout(self._lease_left_s()) as given_up:
+                # The coordinator responds immediately to a heartbeat that cannot be parked. To abandon it for each new
+                # status would keep the worker from ever receiving a response while 10,000 tasks start.
+                self._unanswered = given_up if request.max_wait_ms else None
+                response = await self._client.call(request, timeout_s=self._response_timeout_s(request))
+        except TimeoutError:
+            if given_up.expired():
+                return
+            raise
+        except TransportError as error:
+            self._member.on_no_answer(request)
+            raise TryAgain(str(error)) from error
+        finally:
+            self._unanswered = None
+        assert isinstance(response, HeartbeatResponse)
+        converted = await _convert(response)
+        # This process may have been paused since the response arrived: if the lease expired, the response is stale.
+        self._check_lease()
+        actions = self._member.on_response(request, response, converted)
+        self._perform(actions)
+        if response.error_code:
+            await self._on_refused(from_code(response.error_code, response.error_message), actions)
+            return
+        if response.coordinator_epoch < self._member.coordinator_epoch:
+            raise TryAgain(f"answered by a coordinator of epoch {response.coordinator_epoch}, which has been replaced")
+        if actions or response.member_epoch != request.member_epoch or self._member.has_unsent_changes:
+            return
+        if request.max_wait_ms or not self._member.settings.max_wait_ms:
+            # Nothing changed: the next heartbeat is due one interval after this one was sent, or when the max wait of
+            # this one has elapsed. A heartbeat that could not be parked is followed immediately by one that can.
+            wait_ms = min(self._member.heartbeat_interval_ms, request.max_wait_ms or self._member.heartbeat_interval_ms)
+            left_ms = sent_ms + wait_ms - self.now_ms()
+            if left_ms > 0:
+                await self._sleep(left_ms / 1000)
+
+    async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
+        """Back off on repeated identical errors instead of retrying at full speed (KAFKA-20253)."""
+        if isinstance(refused, ComputeAssignment) and actions:
+            # The coordinator returns this error until the Prepare has arrived; ``compute`` then wakes this loop up.
+            await self._sleep(self._member.heartbeat_interval_ms / 1000)
+        elif not actions:
+            raise TryAgain(str(refused)) from refused
+
+    def _response_timeout_s(self, request: HeartbeatRequest) -> float:
+        """Return the timeout of a heartbeat; half of the remaining lease is reserved for a retry."""
+        # The coordinator parks a request for at most a third of the session timeout, whatever its max wait is.
+        parked_ms = min(request.max_wait_ms, (self._member.session_timeout_ms or request.max_wait_ms * 3) // 3)
+        parked_s, lease_s = parked_ms / 1000, self._lease_left_s()
+        slack_s = self._times.call_timeout_s
+        if lease_s is not None:
+            slack_s = min(slack_s, max(MIN_PATIENCE_S, (lease_s - parked_s) / 2))
+        return parked_s + slack_s
+
+    def notify(self) -> None:
+        """The member changed: wake up the beat loop, and abandon a parked heartbeat if there is more to report."""
+        self._wake.notify()
+        if self._unanswered is not None and self._member.has_unsent_changes:
+            if not self._unanswered.expired():
+                self._unanswered.reschedule(0)
+            self._unanswered = None
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Sleep for this long, at most until the lease expires; a notification ends the sleep. ``None``: no timeout."""
+        lease_s = self._lease_left_s()
+        if seconds is None or (lease_s is not None and lease_s < seconds):
+            seconds = lease_s
+        self._wake.clear()
+        await self._wake.wait(seconds)
+
+    def _lease_left_s(self) -> float | None:
+        ends_ms = self._member.lease_ends_ms()
+        if ends_ms is None or not self._member.owned:
+            return None
+        return max(0.0, (ends_ms - self.now_ms()) / 1000)
+
+    def _check_lease(self) -> None:
+        actions = self._member.check_lease(self.now_ms())
+        if actions:
+            self._perform(actions)
+
+    def now_ms(self) -> int:
+        """The event loop's clock: it is monotonic, and a simulated event loop simulates it."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def report(self, status: TaskStatus) -> None:
+        """Queue a unit's status; it is sent after the batching delay. Call this on the event loop."""
+        self._member.report(status)
+        if self._flush_at is None:
+            loop = asyncio.get_running_loop()
+            self._flush_at = loop.call_later(self._times.status_wait_s, self._flush_statuses)
+
+    def _flush_statuses(self) -> None:
+        self._flush_at = None
+        self._member.flush_statuses()
+        self.notify()
+
+
+async def _convert(response: HeartbeatResponse) -> ConvertedAssignment | None:
+    """Convert a large assignment off the event loop; ``None``: it is small, or no thread is available."""
+    assignment = response.assignment
+    if assignment is None or len(assignment.grants) <= MANY_GRANTS:
+        return None
+    try:
+        return await off_loop("convert assignment", convert, assignment)
+    except NoThread:
+        return None

@@ -1,0 +1,83 @@
+"""Requests of a worker other than heartbeats: the task lists of its connectors, Prepare and Install.
+
+They use a connection of their own: responses on one connection arrive in order, and a parked heartbeat would block
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ..connector import Config
+from ..errors import TransportError, from_code
+from ..fault_points import fault_point
+from ..member.state_machine import Member
+from ..protocol.messages.api import Request, Response
+from ..protocol.messages.common import entries
+from ..protocol.messages.connectors import (
+    ConnectorChange,
+    TaskConfig,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
+from ..transport.base import Client
+from .settings import WorkerSettings
+from .waiting import TryAgain, backoff_s
+
+
+class ControlRequests:
+    """Sends one member's requests other than heartbeats."""
+
+    def __init__(self, member: Member, client: Client, times: WorkerSettings) -> None:
+        """``client``: connection to the coordinator for these requests only."""
+        self._member, self._client, self._times = member, client, times
+
+    async def send(self, request: Request) -> Response:
+        """Send a request other than a heartbeat; retry retriable errors and transport errors, raise other errors.
+
+        Retries end after ``assignor_timeout_s``.
+        """
+        loop, times, failures = asyncio.get_running_loop(), self._times, 0
+        gives_up_at = loop.time() + times.assignor_timeout_s
+
+        async def once() -> Response:
+            try:
+                response = await self._client.call(request, timeout_s=times.call_timeout_s)
+            except TransportError as error:
+                raise TryAgain(str(error)) from error
+            if getattr(response, "coordinator_epoch", -1) < self._member.coordinator_epoch:
+                # The state of a replaced coordinator is stale: it may reject a request that is now valid (PD-10).
+                raise TryAgain("answered by a coordinator that has been replaced")
+            code = getattr(response, "error_code", 0)
+            if code:
+                refused = from_code(code, getattr(response, "error_message", None))
+                if refused.retriable:
+                    raise TryAgain(str(refused)) from refused
+                raise refused
+            if fault_point("a request is sent again though it was answered"):
+                raise TryAgain("once more")
+            return response
+
+        while True:
+            try:
+                return await once()
+            except TryAgain as error:
+                failures += 1
+                wait_s = backoff_s(failures, times.retry_initial_s, times.retry_max_s)
+                if loop.time() >= gives_up_at:
+                    raise TransportError(f"given up after {times.assignor_timeout_s:g} s: {error}") from error
+            await asyncio.sleep(wait_s)
+
+    async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
+        """See ``Worker.publish_tasks``."""
+        change = ConnectorChange(
+            connector=connector,
+            owner_epoch=owner_epoch,
+            task_configs=tuple(TaskConfig(config=entries(config)) for config in configs),
+        )
+        settings = self._member.settings
+        answer = await self.send(
+            UpdateConnectorsRequest(group_id=settings.group_id, member_id=settings.member_id, changes=(change,))
+        )
+        assert isinstance(answer, UpdateConnectorsResponse)

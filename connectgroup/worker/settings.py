@@ -1,0 +1,35 @@
+"""Settings of a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Timeouts and back-offs of a worker, in seconds.
+
+    Attributes:
+        call_timeout_s: request timeout, in addition to the time a heartbeat is parked.
+        assignor_timeout_s: how long an assignor may compute; after that the coordinator chooses another member.
+        retry_initial_s: back-off after the first failed call; grows with each consecutive failure, with jitter.
+        retry_max_s: maximum back-off.
+        status_wait_s: batching delay for task statuses.
+        lose_timeout_s: how long lost units may take to stop before the worker rejoins. Units that still run after it
+            can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
+    """
+
+    call_timeout_s: float = 5.0
+    assignor_timeout_s: float = 30.0
+    retry_initial_s: float = 0.05
+    retry_max_s: float = 2.0
+    status_wait_s: float = 0.05
+    lose_timeout_s: float | None = None
+
+    def lose_limit_s(self, rebalance_timeout_ms: int) -> float:
+        """The time limit for stopping lost units."""
+        return rebalance_timeout_ms / 1000 if self.lose_timeout_s is None else self.lose_timeout_s
+
+
+FIRST_INTERVAL_MS = 3_000
+"""The heartbeat interval of a worker until the coordinator has sent one."""
