@@ -55,7 +55,7 @@ async def test_listener_that_raises_in_on_assigned_is_logged_and_the_units_start
         assert a.worker.lost == 0
     lines = [record.getMessage() for record in caplog.records if "on_assigned of c " in record.getMessage()]
     assert len(lines) == 1
-    assert "listener Recorder" in lines[0]
+    assert "listener RecordingListener" in lines[0]
     assert type(error).__name__ in lines[0]
     assert "\n" not in lines[0]
     if isinstance(error, ValueError):
@@ -131,7 +131,7 @@ async def test_exception_of_an_abandoned_listener_call_is_logged(
         a.heal()
         await world.settled()
     lines = [record.getMessage() for record in caplog.records if "too late" in record.getMessage()]
-    assert lines == ["listener Recorder: on_assigned of d had been given up, and raised ValueError: too late"]
+    assert lines == ["listener RecordingListener: on_assigned of d had been given up, and raised ValueError: too late"]
 
 
 async def test_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_only(tmp_path: Path) -> None:
