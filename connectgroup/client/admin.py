@@ -156,13 +156,19 @@ class Admin:
         return (await self._send(request, DescribeResponse, idempotent=True)).groups
 
     async def describe(
-        self, group_id: str, *, connectors: Sequence[str] | None = None, task_configs: bool = False
+        self,
+        group_id: str,
+        *,
+        connectors: Sequence[str] | None = None,
+        task_configs: bool = False,
+        connectors_only: bool = False,
     ) -> DescribedGroup:
         """Return the current description of a group.
 
         Args:
             connectors: names of the connectors to describe; null for all. Unknown names are ignored.
             task_configs: whether tasks are described with their configurations, credentials masked.
+            connectors_only: whether to omit members, rebalances and delayed units.
 
         Raises:
             GroupIdNotFound: there is no such group.
@@ -171,6 +177,7 @@ class Admin:
             group_ids=(group_id,),
             connectors=None if connectors is None else tuple(connectors),
             include_task_configs=task_configs,
+            connectors_only=connectors_only,
         )
         return (await self._send(request, DescribeResponse, idempotent=True)).groups[0]
 
@@ -222,7 +229,7 @@ class Admin:
         Raises:
             GroupIdNotFound, ConnectorNotFound: there is no such group, or no such connector in it.
         """
-        group = await self.describe(group_id, connectors=(name,), task_configs=task_configs)
+        group = await self.describe(group_id, connectors=(name,), task_configs=task_configs, connectors_only=True)
         if not group.connectors:
             raise ConnectorNotFound(f"connector {printable(name)} does not exist")
         return group.connectors[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -110,6 +111,18 @@ async def test_groups_are_listed_and_deleted(admin: Admin) -> None:
     assert [len(group.connectors) for group in await admin.list_groups(connectors=True)] == [1, 1]
     await admin.delete_group("a")
     assert [group.group_id for group in await admin.list_groups()] == ["b"]
+
+
+async def test_a_description_of_connectors_only_omits_members_and_rebalances(
+    admin: Admin, coordinator: Coordinator
+) -> None:
+    await admin.add_connector(GROUP, "c", CONFIG)
+    await coordinator.handle(beat("a"), client_host="h")
+    whole = await admin.describe(GROUP)
+    part = await admin.describe(GROUP, connectors_only=True)
+    assert whole.members
+    assert whole.rebalances
+    assert part == replace(whole, members=(), rebalances=(), delayed=())
 
 
 async def test_waiting_ends_with_the_state_or_with_an_error(admin: Admin) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -290,6 +293,50 @@ def test_a_users_file_without_valid_lines_is_refused(users: Path, content: str) 
     users.write_text(content)
     with pytest.raises(ConfigError, match="users: got"):
         read_users(users)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl creates the certificate")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    subprocess.run(
+        [openssl, *request, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60
+    )
+    return certificate, key
+
+
+async def test_every_address_is_served_with_authentication_and_tls(users: Path, certificate: tuple[Path, Path]) -> None:
+    config = RestConfig(host="0.0.0.0", port=0, users=users, certificate=certificate[0], key=certificate[1])
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        server = RestServer(admin, config)
+        await server.start()
+        try:
+            assert server.url == f"https://0.0.0.0:{server.port}"
+            trusted = ssl.create_default_context(cafile=str(certificate[0]))
+            url = f"https://127.0.0.1:{server.port}"
+            async with httpx.AsyncClient(base_url=url, verify=trusted, auth=("ann", "se=cret")) as http:
+                assert (await http.get("/connectors")).json() == []
+            async with httpx.AsyncClient(base_url=url, verify=trusted) as http:
+                assert (await http.get("/connectors")).status_code == 401
+        finally:
+            await server.close()
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"key: got .*; allowed: certificate and key together"):
+        RestConfig(certificate=tmp_path / "certificate.pem")
+
+
+async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        config = RestConfig(port=0, certificate=tmp_path / "nosuch.pem", key=tmp_path / "nosuch.key")
+        with pytest.raises(ConfigError, match=r"certificate: got .*nosuch\.pem"):
+            await RestServer(admin, config).start()
 
 
 async def test_a_port_in_use_is_named(api: Api) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -28,13 +28,19 @@ def state_name(group: Group) -> str:
 
 
 def describe(
-    group: Group, now_ms: int = 0, *, only: Container[str] | None = None, task_configs: bool = False
+    group: Group,
+    now_ms: int = 0,
+    *,
+    only: Iterable[str] | None = None,
+    task_configs: bool = False,
+    connectors_only: bool = False,
 ) -> DescribedGroup:
     """The description of a group; units with a pending revocation are included (KAFKA-20431).
 
     Args:
         only: names of the connectors to describe; null for all.
         task_configs: whether tasks are described with their configurations, credentials masked.
+        connectors_only: whether to omit members, rebalances and delayed units.
     """
     if not group.exists:
         return DescribedGroup(
@@ -51,10 +57,10 @@ def describe(
         assignor_name=group.target_assignor,
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
-        members=tuple(_members(group, now_ms)),
+        members=() if connectors_only else tuple(_members(group, now_ms)),
         connectors=tuple(_connectors(group, only, task_configs)),
-        rebalances=tuple(group.rebalances.values()),
-        delayed=shown(Overlay(group, now_ms)),
+        rebalances=() if connectors_only else tuple(group.rebalances.values()),
+        delayed=() if connectors_only else shown(Overlay(group, now_ms)),
     )
 
 
@@ -102,11 +108,10 @@ MAX_MESSAGES: Final = 1 << 20
 100,000 tasks may fail for one reason."""
 
 
-def _connectors(group: Group, only: Container[str] | None, task_configs: bool) -> Iterable[DescribedConnector]:
+def _connectors(group: Group, only: Iterable[str] | None, task_configs: bool) -> Iterable[DescribedConnector]:
     left = MAX_MESSAGES
-    for name, connector in sorted(group.connectors.items()):
-        if only is not None and name not in only:
-            continue
+    for name in sorted(group.connectors if only is None else group.connectors.keys() & set(only)):
+        connector = group.connectors[name]
         runnable = dict(runnable_units(connector))
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):

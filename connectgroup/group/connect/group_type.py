@@ -84,7 +84,13 @@ class ConnectGroupType:
             InvalidGroupId: the group id is invalid.
         """
         validate.group_id(group.group_id)
-        return describe(group, now_ms, only=request.connectors, task_configs=request.include_task_configs)
+        return describe(
+            group,
+            now_ms,
+            only=request.connectors,
+            task_configs=request.include_task_configs,
+            connectors_only=request.connectors_only,
+        )
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         return error_response(request, error)

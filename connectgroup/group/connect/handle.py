@@ -78,8 +78,13 @@ def handle(
                 return update_connectors(group, request, now_ms, settings)
             case DescribeRequest():
                 validate.group_id(group.group_id)
-                only, task_configs = request.connectors, request.include_task_configs
-                described = describe(group, now_ms, only=only, task_configs=task_configs)
+                described = describe(
+                    group,
+                    now_ms,
+                    only=request.connectors,
+                    task_configs=request.include_task_configs,
+                    connectors_only=request.connectors_only,
+                )
                 return Outcome(response=DescribeResponse(groups=(described,)))
             case DeleteRequest():
                 return delete(group)

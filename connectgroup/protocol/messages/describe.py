@@ -16,11 +16,13 @@ class DescribeRequest:
         group_ids: the groups; empty for all groups.
         connectors: *(tagged)* the connectors to describe; null for all. Unknown names are ignored.
         include_task_configs: *(tagged)* whether tasks are described with their configurations.
+        connectors_only: *(tagged)* whether to omit members, rebalances and delayed units, which may be large.
     """
 
     group_ids: tuple[str, ...] = ()
     connectors: tuple[str, ...] | None = None
     include_task_configs: bool = False
+    connectors_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ async def list_connectors(request: Request) -> Response:
     expanded = [word.lower() for word in request.query_params.getlist("expand")]
     context = request.app.state.context
     try:
-        connectors = (await context.admin.describe(context.group_id)).connectors
+        connectors = (await context.admin.describe(context.group_id, connectors_only=True)).connectors
     except GroupIdNotFound:
         connectors = ()  # the group is created with its first connector or worker
     if not expanded:

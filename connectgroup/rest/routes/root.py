@@ -22,7 +22,7 @@ async def health(request: Request) -> Response:
     """Healthy if the coordinator answers."""
     context = request.app.state.context
     try:
-        await context.admin.describe(context.group_id, connectors=())
+        await context.admin.describe(context.group_id, connectors=(), connectors_only=True)
     except GroupIdNotFound:
         pass  # created with its first connector or worker
     except ConnectGroupError as error:
