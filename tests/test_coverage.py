@@ -44,7 +44,7 @@ class Covered:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not ASKED_FOR, reason="takes a minute or two; runs where CI=true or COVERAGE=true")
-def test_the_pure_packages_are_run_whole_by_their_own_tests(tmp_path: Path) -> None:
+def test_pure_packages_are_covered_by_their_own_tests(tmp_path: Path) -> None:
     if importlib.util.find_spec("coverage") is None:
         pytest.skip("coverage is not installed; allowed: pip install coverage")
     files = measured(tmp_path)

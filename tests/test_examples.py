@@ -31,20 +31,20 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def test_the_embedding_example_hands_everything_over() -> None:
+def test_embedding_example_hands_over_its_units() -> None:
     said = run("examples/embedding.py").splitlines()
     assert "ann leaves" in said
     assert "bob runs letters, letters-0, letters-1, letters-2" in said
 
 
-def test_the_custom_assignor_shows_itself_and_passes_its_contract() -> None:
+def test_custom_assignor_prints_an_assignment_and_passes_its_contract() -> None:
     said = run("examples/custom_assignor.py")
     assert "cat joins: nothing moves\n  ann: a, a-0, a-1, a-2\n  bob: b, b-0, c, c-0, c-1\n  cat: nothing\n" in said
     assert "ann leaves: hers goes to the emptiest\n  bob: b, b-0, c, c-0, c-1\n  cat: a, a-0, a-1, a-2\n" in said
     assert re.search(r"\b8 passed", said)
 
 
-def test_the_program_in_readme_runs(tmp_path: Path) -> None:
+def test_program_in_readme_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (program,) = [block for block in blocks if "asyncio.run(" in block]  # the others are fragments
     assert len([line for line in program.splitlines() if line.strip()]) <= 25, "it promises to be short"
@@ -56,7 +56,7 @@ def test_the_program_in_readme_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "heading", ["Try it", "Use it", "Embed it", "The picture", "Where to put things", "What it refuses to do"]
 )
-def test_readme_has_what_it_is_looked_up_for(heading: str) -> None:
+def test_readme_has_its_sections(heading: str) -> None:
     assert f"\n## {heading}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -85,7 +85,7 @@ def demo_waits(joins_after_s: float | None, log: Path) -> None:
         runner.run(demo.until_running(StubSupervisor(joins_after_s), 1, log))
 
 
-def test_the_demo_waits_for_workers_that_are_slow_to_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_waits_for_workers_that_start_slowly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo_waits(200, tmp_path / "workers.log")
     reports = capsys.readouterr().out.splitlines()
     assert len(reports) == 19
@@ -96,7 +96,7 @@ def test_the_demo_waits_for_workers_that_are_slow_to_start(tmp_path: Path, capsy
     ("joins_after_s", "problem"),
     [(301, "worker-1, worker-2: not running after 300 s"), (None, "worker-1, worker-2 ended")],
 )
-def test_the_demo_names_the_log_when_workers_do_not_start(
+def test_demo_names_the_log_when_workers_do_not_start(
     tmp_path: Path, joins_after_s: float | None, problem: str
 ) -> None:
     with pytest.raises(SystemExit) as caught:

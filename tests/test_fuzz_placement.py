@@ -22,7 +22,7 @@ SETTINGS: Final = [
 ]
 
 
-def test_any_words_are_traits_or_a_config_error() -> None:
+def test_any_options_are_worker_properties_or_a_config_error() -> None:
     def decode(data: bytes) -> WorkerTraits:
         try:
             said = json.loads(data)

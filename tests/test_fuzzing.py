@@ -15,7 +15,7 @@ from .fuzzing import INPUTS, LENGTHS, SEED, attack, cut_after, inputs_each, muta
 ROOT = Path(__file__).parents[1]
 
 
-def test_where_ci_is_true_a_decoder_gets_200_000_inputs() -> None:
+def test_decoder_gets_200_000_inputs_in_ci() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FUZZ_")}
     environment |= {"CI": "true", "PYTHONPATH": str(ROOT)}
     command = (sys.executable, "-c", "from tests import fuzzing; print(fuzzing.INPUTS, fuzzing.inputs_each(3) * 3)")
@@ -25,7 +25,7 @@ def test_where_ci_is_true_a_decoder_gets_200_000_inputs() -> None:
     assert in_three_parts >= whole
 
 
-def test_an_attack_tries_as_many_inputs_as_it_says_and_hardly_one_of_them_twice() -> None:
+def test_attack_tries_the_given_number_of_distinct_inputs() -> None:
     tried: list[bytes] = []
 
     def decode(data: bytes) -> None:
@@ -40,7 +40,7 @@ def test_an_attack_tries_as_many_inputs_as_it_says_and_hardly_one_of_them_twice(
     assert any(length in data for data in tried for length in LENGTHS)
 
 
-def test_an_attack_is_over_where_anything_but_a_refusal_comes_out() -> None:
+def test_attack_fails_on_any_other_exception() -> None:
     def decode(data: bytes) -> None:
         if data.endswith(b"\xff"):
             raise KeyError("never seen before")
@@ -51,13 +51,13 @@ def test_an_attack_is_over_where_anything_but_a_refusal_comes_out() -> None:
         attack(decode, None, [b"fine"], 50_000, ValueError)
 
 
-def test_an_attack_is_over_where_what_was_read_is_not_what_is_written_again() -> None:
+def test_attack_fails_if_the_round_trip_differs() -> None:
     with pytest.raises(AssertionError, match="is not what it was read as"):
         attack(lambda data: data[:1].decode("ascii"), lambda text: b"a", [b"abc"], 5_000, UnicodeDecodeError)
 
 
 @pytest.mark.parametrize(("says", "wrong"), [("two\nlines", "two"), ("endless " * 400, "endless"), ("it", "it")])
-def test_what_is_told_is_one_line_of_a_length_that_can_be_read(says: str, wrong: str) -> None:
+def test_error_message_is_one_line_of_bounded_length(says: str, wrong: str) -> None:
     with pytest.raises(AssertionError, match=wrong):
         one_line(ValueError(says), begins="the file")
 
@@ -69,7 +69,7 @@ def test_equal_seeds_make_equal_inputs() -> None:
     assert one == other
 
 
-def test_what_is_cut_after_a_length_has_nothing_behind_it() -> None:
+def test_input_cut_after_a_length_has_nothing_behind_it() -> None:
     assert cut_after(b"ab") == [beginning + length for beginning in (b"", b"a") for length in LENGTHS]
 
 

@@ -47,7 +47,7 @@ def test_columns_hold_one_entry_a_unit_in_sorted_order() -> None:
     assert question.columns() is columns
 
 
-def test_a_task_number_that_cannot_be_is_nobodys_claim_on_its_neighbour() -> None:
+def test_invalid_task_index_claims_no_other_unit() -> None:
     """Tasks lie one behind the other in the columns: a number out of range must not reach the next connector's."""
     odd = frozenset({Unit("b", -2), Unit("a", 1), Unit("a", 2), Unit("b", -3)})
     assert group({"a": 1, "b": 1}, {"m": odd}).columns().unit_owner.tolist() == [-1] * 4
@@ -69,7 +69,7 @@ CONNECTORS = (
     [(CONNECTORS, {"m2": (-1, 0, 2, 5), "m1": (1, 4)}), (CONNECTORS[::-1], {"m2": (-1, 2, 4, 5), "m1": (1, 3)})],
     ids=["sorted", "not sorted"],
 )
-def test_a_prepared_group_reads_the_same_in_both_views(
+def test_prepared_group_is_equal_in_both_views(
     connectors: tuple[PreparedConnector, ...], unit_indices: dict[str, tuple[int, ...]]
 ) -> None:
     said = AssignorMetadata(version=2, reason=1, metadata=b"x")
@@ -102,7 +102,7 @@ def prepared_of(*connectors: PreparedConnector, **unit_indices: tuple[int, ...])
     return PrepareResponse(members=tuple(members), connectors=connectors)
 
 
-def test_both_views_of_any_question_say_the_same() -> None:
+def test_both_views_of_any_input_are_equal() -> None:
     """Connectors in any order, units that several members claim, places that there are not, or that come twice."""
     random = Random(5)
     for _ in range(300):
@@ -116,7 +116,7 @@ def test_both_views_of_any_question_say_the_same() -> None:
         assert columns.unit_claims.tolist() == friendly.unit_claims.tolist()
 
 
-def test_of_two_members_of_one_name_each_has_what_it_has() -> None:
+def test_two_members_of_one_name_keep_their_own_units() -> None:
     twins = (
         PreparedMember(member_id="m", member_epoch=1, unit_indices=(0,)),
         PreparedMember(member_id="m", member_epoch=1),
@@ -126,7 +126,7 @@ def test_of_two_members_of_one_name_each_has_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("first", ["a", "c"])
-def test_a_question_that_no_process_could_hold_is_refused_before_anything_is_made_of_it(first: str) -> None:
+def test_oversized_input_is_rejected_before_any_allocation(first: str) -> None:
     """A few bytes can name four thousand million tasks; in either order of the connectors."""
     many = [PreparedConnector(connector=name, num_tasks=2**31 - 1) for name in (first, "b")]
     with pytest.raises(PluginError, match=r"^num_tasks: got 2147483647 to 2147483647; allowed: 0 or more, 10,000,000"):
@@ -139,12 +139,12 @@ def test_a_question_that_no_process_could_hold_is_refused_before_anything_is_mad
         )
 
 
-def test_a_question_with_one_connector_twice_is_refused() -> None:
+def test_input_with_a_duplicate_connector_is_rejected() -> None:
     with pytest.raises(PluginError, match=r"^connectors: got one name twice; allowed: each once$"):
         group_from_prepare(prepared_of(CONNECTORS[0], CONNECTORS[0], m=(0,)))
 
 
-def test_a_changed_copy_of_a_question_or_an_answer_has_columns_of_its_own() -> None:
+def test_changed_copy_has_columns_of_its_own() -> None:
     """``dataclasses.replace`` must not carry over what the columns said of the original."""
     connectors = (PreparedConnector(connector="a", num_tasks=1),)
     prepared = group_from_prepare(
@@ -159,7 +159,7 @@ def test_a_changed_copy_of_a_question_or_an_answer_has_columns_of_its_own() -> N
     assert members_for_install(emptied) == (InstalledMember(member_id="m1"),)
 
 
-def test_an_answer_by_column_and_one_by_objects_are_equal_on_the_wire() -> None:
+def test_results_by_column_and_by_objects_have_equal_bytes() -> None:
     random = Random(3)
     for _ in range(50):
         connectors = {name: random.randint(0, 5) for name in "cab"[: random.randint(0, 3)]}
@@ -173,7 +173,7 @@ def test_an_answer_by_column_and_one_by_objects_are_equal_on_the_wire() -> None:
         assert [whose.get(unit) for unit in question.units] == [f"m{n}" if n >= 0 else None for n in owner.tolist()]
 
 
-def test_an_installed_member_carries_all_that_the_assignor_said() -> None:
+def test_installed_member_has_every_field_of_the_result() -> None:
     said = ConnectMemberAssignment(member_id="m", error=1, version=2, metadata=b"x", units=units("a-1 a-0 b"))
     assert members_for_install(ConnectAssignment(members=[said])) == (
         InstalledMember(member_id="m", error=1, version=2, metadata=b"x", units=grouped(said.units)),

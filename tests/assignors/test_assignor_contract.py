@@ -98,7 +98,7 @@ class ContractOfAsTheHashFalls(ContractOf):
         (ForgetsOne, "test_everything_is_given_to_exactly_one_member"),
         (AllToTheFirst, "test_counts_are_within_one_of_each_other"),
         (DealsAnew, "test_its_own_answer_comes_back_unchanged"),
-        (AsTheyCome, "test_the_order_of_the_question_does_not_matter"),
+        (AsTheyCome, "test_order_of_the_input_has_no_effect"),
         (Remembers, "test_nothing_is_remembered_between_calls"),
     ],
 )
@@ -109,12 +109,12 @@ def test_each_way_to_break_the_contract_fails_its_test(kind: type[ConnectAssigno
         getattr(contract, test)()
 
 
-def test_an_answer_that_hangs_on_the_hash_seed_fails_its_test() -> None:
+def test_result_that_depends_on_the_hash_seed_fails_its_test() -> None:
     with pytest.raises(AssertionError):
         ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()
 
 
-def test_what_an_assignor_does_not_aim_at_can_be_switched_off() -> None:
+def test_checks_of_unwanted_properties_can_be_disabled() -> None:
     contract = ContractOf()
     for switched, kind in (("even", AllToTheFirst), ("sticky", DealsAnew)):
         contract.kind = kind
@@ -124,7 +124,7 @@ def test_what_an_assignor_does_not_aim_at_can_be_switched_off() -> None:
     contract.test_counts_are_within_one_of_each_other()
 
 
-def test_the_example_of_a_custom_assignor_passes_its_own_test() -> None:
+def test_example_of_a_custom_assignor_passes_its_contract() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, str(root / "examples" / "custom_assignor.py")],

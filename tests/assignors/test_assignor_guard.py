@@ -133,7 +133,7 @@ BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "line"), [case[1:] for case in BAD_ANSWERS], ids=[case[0] for case in BAD_ANSWERS])
-def test_a_wrong_answer_is_one_line_naming_plug_in_and_offence(answer: Callable[[Any], Any], line: str) -> None:
+def test_invalid_result_is_one_line_naming_plug_in_and_violation(answer: Callable[[Any], Any], line: str) -> None:
     with pytest.raises(PluginError) as caught:
         run_assignor(Scripted(answer), QUESTION)
     told = str(caught.value)
@@ -142,19 +142,19 @@ def test_a_wrong_answer_is_one_line_naming_plug_in_and_offence(answer: Callable[
     assert told.isprintable(), "one line, nothing that moves a cursor"
 
 
-def test_the_operators_interrupt_is_not_the_plug_ins() -> None:
+def test_keyboard_interrupt_of_the_operator_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_assignor(Scripted(raising(KeyboardInterrupt())), QUESTION)
 
 
-def test_in_a_thread_an_interrupt_can_only_be_the_plug_ins() -> None:
+def test_keyboard_interrupt_in_a_thread_is_an_error_of_the_plug_in() -> None:
     """Let through, it would end the coordinator, which runs its assignors in threads."""
     scripted = Scripted(raising(KeyboardInterrupt()))
     with ThreadPoolExecutor(1) as pool, pytest.raises(PluginError, match="assign raised KeyboardInterrupt"):
         pool.submit(run_assignor, scripted, QUESTION).result()
 
 
-def test_the_question_cannot_be_made_easier() -> None:
+def test_plug_in_cannot_change_the_input_it_is_checked_against() -> None:
     """What the answer is held against is not what the plug-in has left of it."""
     members, connectors = [ConnectMember(member_id="m1")], [ConnectorSpec(name="a", num_tasks=1)]
 
@@ -167,13 +167,13 @@ def test_the_question_cannot_be_made_easier() -> None:
         run_assignor(Scripted(emptied), ConnectGroup(members=members, connectors=connectors))
 
 
-def test_a_legal_answer_passes_in_either_form_and_says_the_same() -> None:
+def test_valid_result_passes_in_either_form() -> None:
     objects = run_assignor(Scripted(lambda _: shares(("m1", "a a-0"), ("m2", "b b-0"))), QUESTION)
     columns = run_assignor(Scripted(by_column(np.array([0, 0, 1, 1]))), QUESTION)
     assert columns.members == objects.members
 
 
-def test_an_answer_by_column_speaks_to_each_member_in_the_version_it_spoke() -> None:
+def test_result_by_column_has_the_version_of_each_member() -> None:
     """So that a coordinator's own assignor can answer members that speak a later version of some other one."""
     question = ConnectGroup(members=[ConnectMember(member_id="m1", version=5)], connectors=QUESTION.connectors)
     answer = run_assignor(Scripted(by_column(np.zeros(4, int))), question)
@@ -181,12 +181,12 @@ def test_an_answer_by_column_speaks_to_each_member_in_the_version_it_spoke() -> 
     assert [member.version for member in members_for_install(answer)] == [5]
 
 
-def test_an_assignors_own_error_passes_unlooked_at() -> None:
+def test_error_of_an_assignor_is_passed_on() -> None:
     answer = run_assignor(Scripted(lambda _: ConnectAssignment(error=7, message="no capacity")), QUESTION)
     assert (answer.error, answer.message) == (7, "no capacity")
 
 
-def test_what_an_assignor_holds_back_it_must_give_to_nobody() -> None:
+def test_delayed_units_may_not_be_assigned() -> None:
     held: dict[str, Any] = {"delayed": units("b-0"), "delay_ms": 5}
 
     def column(*owner: int) -> Callable[[ConnectGroup], ConnectAssignment]:
@@ -209,7 +209,7 @@ def _echo(answer: ConnectAssignment, _: ConnectGroup) -> ConnectAssignment:
     return answer
 
 
-def test_what_waits_for_a_lost_worker_may_be_placed_or_left_out() -> None:
+def test_units_delayed_for_a_lost_worker_may_be_assigned_or_omitted() -> None:
     waiting = replace(QUESTION, delayed=[DelayedWork(member_id="m3", left_ms=7, units=units("b-0"))])
     for answer in (shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))):
         assert run_assignor(Scripted(partial(_echo, answer)), waiting) is answer
@@ -229,23 +229,23 @@ def test_what_waits_for_a_lost_worker_may_be_placed_or_left_out() -> None:
         ({"delay_ms": 1, "delayed": units("c")}, "c, held back, does not exist"),
     ],
 )
-def test_a_delay_that_makes_no_sense_is_an_offence(said: dict[str, Any], violation: str) -> None:
+def test_invalid_delay_is_a_violation(said: dict[str, Any], violation: str) -> None:
     whole = shares(("m1", "a a-0"), ("m2", "b b-0"))
     with pytest.raises(PluginError, match=violation):
         run_assignor(Scripted(lambda _: replace(whole, **said)), QUESTION)
 
 
-def test_with_no_member_nothing_is_left_out() -> None:
+def test_empty_group_has_no_unassigned_units() -> None:
     assert first_violation([], members=(), units=units("a a-0")) is None
     assert first_violation([], members=("m1",), units=units("a a-0")) == "a is given to nobody (and 1 more)"
 
 
-def test_a_repeat_within_one_share_is_an_offence_too() -> None:
+def test_duplicate_unit_of_one_member_is_a_violation() -> None:
     given = [("m1", [Unit("a"), Unit("a")])]
     assert first_violation(given, members=("m1",), units=units("a")) == "a is given twice, to m1 and m1"
 
 
-def test_partitions_go_to_subscribers_only() -> None:
+def test_partitions_are_assigned_to_subscribers_only() -> None:
     question = PartitionGroup(
         members=[PartitionMember(member_id="m1", subscribed=frozenset({"t"})), PartitionMember(member_id="m2")],
         topics=[TopicSpec(name="t", num_partitions=2), TopicSpec(name="nobody's", num_partitions=1)],
@@ -293,25 +293,25 @@ def test_partitions_go_to_subscribers_only() -> None:
         ({"metadata": lambda _: 1 / 0}, "metadata raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_an_assignor_that_cannot_be_announced_is_refused(fields: dict[str, object], line: str) -> None:
+def test_assignor_with_invalid_metadata_is_rejected(fields: dict[str, object], line: str) -> None:
     bad = type("Bad", (Scripted,), fields)(lambda _: None)
     with pytest.raises(PluginError) as caught:
         assignor_info(bad)
     assert f": {line}" in str(caught.value)
 
 
-def test_an_assignor_speaks_its_highest_version_unless_it_says_otherwise() -> None:
+def test_assignor_uses_its_highest_version_by_default() -> None:
     kind = type("Later", (Scripted,), {"minimum_version": 1, "maximum_version": 5})
     assert assignor_info(kind(lambda _: None)).version == 5
 
 
-def test_a_raising_on_assignment_is_one_line_too() -> None:
+def test_on_assignment_that_raises_is_one_line() -> None:
     kind = type("Sulks", (Scripted,), {"on_assignment": lambda _, share: share.nothing})
     with pytest.raises(PluginError, match="on_assignment raised AttributeError"):
         notify_plugin_assignor(kind(lambda _: None), ConnectMemberAssignment(member_id="m1"))
 
 
-def test_an_exception_is_located_in_the_plug_ins_own_code() -> None:
+def test_exception_is_located_in_the_code_of_the_plug_in() -> None:
     """Not where the standard library raised it, nor where the plug-in was called."""
 
     def helper(group: ConnectGroup) -> ConnectAssignment:
@@ -325,14 +325,14 @@ def test_an_exception_is_located_in_the_plug_ins_own_code() -> None:
     assert __file__ not in str(caught.value), "the message goes to the group"
 
 
-def test_an_offence_without_an_exception_has_no_location() -> None:
+def test_violation_without_an_exception_has_no_location() -> None:
     with pytest.raises(PluginError) as caught:
         run_assignor(Scripted(lambda _: None), ConnectGroup())
     assert caught.value.location == ""
     assert caught.value.with_location() == str(caught.value)
 
 
-def test_numpy_is_imported_only_by_those_who_want_columns() -> None:
+def test_numpy_is_imported_for_columns_only() -> None:
     imports = "connectgroup.assign.api, connectgroup.assign.sandbox, connectgroup.plugins, connectgroup.listener"
     code = f"import sys, {imports}; assert 'numpy' not in sys.modules"
     root = Path(__file__).parents[2]

@@ -29,14 +29,14 @@ def balanced(question: ConnectGroup) -> dict[str, Units]:
 # Small tables
 
 
-def test_from_nothing_a_connectors_tasks_go_round_the_members() -> None:
+def test_tasks_of_a_new_connector_are_spread_over_the_members() -> None:
     assert balanced(group({"a": 3, "b": 2}, {"m1": "", "m2": ""})) == {
         "m1": units("a a-0 a-2 b-1"),
         "m2": units("b a-1 b-0"),
     }
 
 
-def test_a_newcomer_gets_one_task_from_each_of_the_others_and_of_different_connectors() -> None:
+def test_new_member_gets_one_task_of_each_other_member() -> None:
     held = {"m1": "a a-0 a-1 b-0 b-1", "m2": "b a-2 a-3 b-2 b-3", "m3": ""}
     assert balanced(group({"a": 4, "b": 4}, held)) == {
         "m1": units("a a-0 b-0 b-1"),
@@ -45,7 +45,7 @@ def test_a_newcomer_gets_one_task_from_each_of_the_others_and_of_different_conne
     }
 
 
-def test_workers_come_and_go_with_the_counts_of_kafka_connect() -> None:
+def test_task_counts_are_those_of_kafka_connect_as_workers_come_and_go() -> None:
     """IncrementalCooperativeAssignorTest: 2 connectors of 4 tasks; here each step takes one round, not two."""
     connectors = {"connector1": 4, "connector2": 4}
     one = balanced(group(connectors, {"w1": ""}))
@@ -69,24 +69,24 @@ def test_exactly_one_unit_moves_where_one_is_enough() -> None:
     assert counts(after) == ([1, 1], [3, 3])
 
 
-def test_more_tasks_move_none_that_runs() -> None:
+def test_more_tasks_move_no_running_one() -> None:
     held = {"m1": units("a a-0 a-2 b-0"), "m2": units("b a-1 b-1 b-2")}
     after = balanced(group({"a": 6, "b": 5}, held))
     assert after["m1"] > held["m1"]
     assert after["m2"] > held["m2"]
 
 
-def test_a_deleted_connector_leaves_and_the_rest_is_evened_out() -> None:
+def test_deleted_connector_is_removed_and_the_rest_balanced() -> None:
     held = {"m1": "a a-0 a-1 gone-0 gone-1", "m2": "gone gone-2 gone-3 gone-4 gone-5"}
     assert balanced(group({"a": 2}, held)) == {"m1": units("a a-0"), "m2": units("a-1")}
 
 
-def test_a_unit_that_two_members_claim_stays_with_the_first() -> None:
+def test_unit_claimed_by_two_members_stays_with_the_first() -> None:
     held = {"m2": "a a-0", "m1": "a a-0"}
     assert balanced(group({"a": 2}, held)) == {"m1": units("a a-0"), "m2": units("a-1")}
 
 
-def test_stacked_tasks_of_one_connector_are_spread_when_they_must_move_anyway() -> None:
+def test_stacked_tasks_of_one_connector_are_spread_when_they_must_move() -> None:
     """KAFKA-17049: Kafka's counts are even there, but one connector's tasks sit on one worker."""
     held = {"w1": "c1 c1-0 c2-0 c2-1 c4-0", "w2": "c2 c2-2 c2-3 c3-0 c4-1", "w3": ""}
     after = balanced(group({"c1": 1, "c2": 4, "c3": 1, "c4": 2}, held))
@@ -99,7 +99,7 @@ def test_new_connectors_fill_the_emptier_worker_without_a_move() -> None:
     assert after == {"m1": held["m1"], "m2": units("b b-0 b-1")}
 
 
-def test_new_connectors_are_spread_over_uneven_places_if_that_can_be_done() -> None:
+def test_new_connectors_are_spread_over_uneven_capacity() -> None:
     """UnitIndices for 1, 1 and 3 tasks: whoever has most places left must be in every connector's round."""
     held = {"m1": units("e e-0 e-1"), "m2": units("f f-0 f-1"), "m3": units("")}
     after = balanced(group({"e": 2, "f": 2, "b": 2, "c": 2, "d": 1}, held))
@@ -107,13 +107,13 @@ def test_new_connectors_are_spread_over_uneven_places_if_that_can_be_done() -> N
     assert [_piles(after)[name][-1] for name in "bcd"] == [1, 1, 1]
 
 
-def test_the_taller_pile_gives_where_all_others_are_full_but_for_one_more() -> None:
+def test_member_with_most_tasks_of_the_connector_gives_one_up() -> None:
     held = {"m1": "a a-0 b-0 b-1", "m2": "b c c-0", "m3": "d d-0"}
     after = balanced(group({"a": 1, "b": 2, "c": 1, "d": 1}, held))
     assert after["m1"] == units("a a-0 b-0")
 
 
-def test_no_more_workers_have_one_more_than_must() -> None:
+def test_number_of_members_with_one_unit_more_is_minimal() -> None:
     """Two of four must; one has already, and both of the next connectors' tasks would like a place for one more."""
     held = {"m0": units("a a-0 c-1 c-3"), "m1": units("b c-0"), "m2": units("c b-1"), "m3": units("a-2 c-2")}
     after = balanced(group({"a": 3, "b": 3, "c": 4}, held))
@@ -121,13 +121,13 @@ def test_no_more_workers_have_one_more_than_must() -> None:
     assert counts(after) == ([0, 1, 1, 1], [2, 2, 3, 3])
 
 
-def test_stacked_tasks_are_not_moved_for_the_spread_alone() -> None:
+def test_stacked_tasks_are_not_moved_to_spread_them() -> None:
     held = {"w1": units("c c-0 c-1"), "w2": units("d d-0 d-1")}
     assert balanced(group({"c": 2, "d": 2}, held)) == held
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-def test_who_has_the_unit_more_does_not_hang_on_the_order_of_members(order: tuple[int, ...]) -> None:
+def test_result_does_not_depend_on_the_order_of_members(order: tuple[int, ...]) -> None:
     """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled because iteration order decided."""
     connectors = {"a": 2, "b": 5, "c": 7}
     first = balanced(group(connectors, {"m0": "", "m1": "", "m2": ""}))
@@ -144,7 +144,7 @@ def test_who_has_the_unit_more_does_not_hang_on_the_order_of_members(order: tupl
     st.dictionaries(st.sampled_from("uvwxyz"), st.integers(0, 20)),
     st.integers(1, 9),
 )
-def test_fresh_and_added_connectors_lie_within_one_on_all_members(
+def test_new_and_added_connectors_are_spread_within_one_on_all_members(
     first: dict[str, int], more: dict[str, int], members: int
 ) -> None:
     fresh = balanced(group(first, {f"m{n}": "" for n in range(members)}))
@@ -156,7 +156,7 @@ def test_fresh_and_added_connectors_lie_within_one_on_all_members(
 
 
 @pytest.mark.parametrize("change", ["join", "leave", "lopsided", "anyhow"])
-def test_moves_are_the_fewest_and_the_spread_nearly_the_best_there_is(change: str) -> None:
+def test_moves_are_minimal_and_the_spread_is_nearly_optimal(change: str) -> None:
     """Against a min-cost flow over all even answers, which first counts moves and then squares of piles.
 
     It need not find the very best spread (that is the flow, and slow); it must be there mostly, and else be a

@@ -37,7 +37,7 @@ def settled(kind: type[ConnectAssignor], question: ConnectGroup) -> dict[str, Un
 
 
 @ALL
-def test_each_is_found_by_its_name(kind: type[ConnectAssignor]) -> None:
+def test_every_assignor_is_found_by_its_name(kind: type[ConnectAssignor]) -> None:
     assert kind.name in available("assignors")
     assert type(load_assignor(kind.name)) is kind
 
@@ -45,7 +45,7 @@ def test_each_is_found_by_its_name(kind: type[ConnectAssignor]) -> None:
 @ALL
 @settings(max_examples=150, deadline=None)
 @given(question=questions())
-def test_everything_is_given_and_evenly(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
+def test_every_unit_is_assigned_and_counts_are_even(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
     after = settled(kind, question)
     assert sorted(unit for its in after.values() for unit in its) == list(question.units)
     assert all(max(numbers) - min(numbers) <= 1 for numbers in counts(after))
@@ -54,7 +54,7 @@ def test_everything_is_given_and_evenly(kind: type[ConnectAssignor], question: C
 @ALL
 @settings(max_examples=150, deadline=None)
 @given(question=questions())
-def test_no_unit_is_given_to_anybody_while_it_is_held_back(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
+def test_delayed_unit_is_assigned_to_no_member(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
     answer = run_assignor(kind(), question)
     assert not answer.delayed & frozenset().union(*(each.units for each in answer.members))
     assert bool(answer.delayed) <= bool(answer.delay_ms)
@@ -63,7 +63,7 @@ def test_no_unit_is_given_to_anybody_while_it_is_held_back(kind: type[ConnectAss
 @ALL
 @settings(max_examples=100, deadline=None)
 @given(question=questions())
-def test_asked_about_its_own_answer_it_gives_it_again(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
+def test_own_result_is_stable(kind: type[ConnectAssignor], question: ConnectGroup) -> None:
     after = settled(kind, question)
     assert settled(kind, owning(question, after)) == after
 
@@ -71,9 +71,7 @@ def test_asked_about_its_own_answer_it_gives_it_again(kind: type[ConnectAssignor
 @ALL
 @settings(max_examples=100, deadline=None)
 @given(question=questions(), random=st.randoms(use_true_random=False))
-def test_the_order_of_the_question_does_not_matter(
-    kind: type[ConnectAssignor], question: ConnectGroup, random: Random
-) -> None:
+def test_order_of_the_input_has_no_effect(kind: type[ConnectAssignor], question: ConnectGroup, random: Random) -> None:
     members, connectors = list(question.members), list(question.connectors)
     random.shuffle(members)
     random.shuffle(connectors)
@@ -82,7 +80,7 @@ def test_the_order_of_the_question_does_not_matter(
 
 
 @ALL
-def test_groups_with_nobody_or_nothing_in_them_have_an_answer(kind: type[ConnectAssignor]) -> None:
+def test_empty_groups_have_a_result(kind: type[ConnectAssignor]) -> None:
     """P10, KAFKA-16930."""
     assert run_assignor(kind(), ConnectGroup()).members == ()
     alone = ConnectGroup(connectors=case(Random(1), kind()).connectors)
@@ -91,7 +89,7 @@ def test_groups_with_nobody_or_nothing_in_them_have_an_answer(kind: type[Connect
 
 
 @ALL
-def test_no_more_units_move_than_evenness_asks_for(kind: type[ConnectAssignor]) -> None:
+def test_moves_are_the_fewest_that_balance_needs(kind: type[ConnectAssignor]) -> None:
     """P8, S19: also ``weighted``, where everything weighs the same. KIP-415 stops what two claim on both."""
     for seed in range(CASES):
         question = case(Random(seed), BalancedAssignor())
@@ -101,7 +99,7 @@ def test_no_more_units_move_than_evenness_asks_for(kind: type[ConnectAssignor]) 
         assert all(max(numbers) - min(numbers) <= 1 for numbers in counts(after)), seed
 
 
-def test_the_cases_are_of_all_kinds() -> None:
+def test_generated_cases_are_of_all_kinds() -> None:
     """Moves that must be made, moves that need not, homeless units: each often enough."""
     seen: Counter[str] = Counter()
     for seed in range(400):

@@ -91,7 +91,7 @@ def scene_with(assign: ServerAssignorCall, members: dict[str, Units] = MEMBERS) 
 
 @pytest.mark.parametrize("limit_s", [None, 30.0], ids=["called", "in a thread"])
 @pytest.mark.parametrize("bad", BAD)
-def test_whatever_it_does_is_one_line_and_the_group_goes_on(bad: str, limit_s: float | None) -> None:
+def test_failing_server_assignor_is_one_line_and_the_group_continues(bad: str, limit_s: float | None) -> None:
     """F19, F21."""
     assignor = Turning()
     scene = scene_with(as_server_assignor(assignor, limit_s=limit_s))
@@ -109,7 +109,7 @@ def test_whatever_it_does_is_one_line_and_the_group_goes_on(bad: str, limit_s: f
     assert describe(scene.group).assignor_error == "", "what was wrong is so no longer"
 
 
-def test_one_that_hangs_is_given_up_and_not_asked_again_before_it_has_answered() -> None:
+def test_hanging_server_assignor_is_abandoned_and_not_called_again_until_it_returns() -> None:
     """F20: it holds the coordinator up once, not at every change."""
     gate, asked = threading.Event(), []
     assignor = Turning()
@@ -135,7 +135,7 @@ def test_one_that_hangs_is_given_up_and_not_asked_again_before_it_has_answered()
     assert scene.group.epoch == scene.group.target_epoch
 
 
-def test_one_that_could_not_be_asked_for_want_of_a_thread_is_asked_the_next_time(
+def test_server_assignor_without_a_thread_is_called_the_next_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F36: nothing is under way then that could keep it from being asked."""
@@ -150,7 +150,7 @@ def test_one_that_could_not_be_asked_for_want_of_a_thread_is_asked_the_next_time
     assert describe(scene.group).assignor_error == ""
 
 
-def test_a_unit_that_no_worker_may_have_is_told_to_operators_and_the_rest_is_placed() -> None:
+def test_unschedulable_unit_is_reported_and_the_rest_assigned() -> None:
     """The whole way of ``assignment.labels``: a connector's configuration, the question, the answer, describe."""
     scene = scene_with(as_server_assignor(WeightedAssignor()))
     changed = scene.update(change(**{"assignment.labels": "gpu=true"}))
@@ -165,7 +165,7 @@ def test_a_unit_that_no_worker_may_have_is_told_to_operators_and_the_rest_is_pla
     assert (shown.assignor_error, shown.delayed) == ("", ())
 
 
-def test_where_tasks_shall_run_says_nothing_about_what_they_do() -> None:
+def test_changed_placement_does_not_restart_a_task() -> None:
     """Another weight is no reason to stop a task; another anything else is (KAFKA-9228)."""
     scene = scene_with(as_server_assignor(WeightedAssignor()))
     config = scene.group.connectors["foo"].config
@@ -177,7 +177,7 @@ def test_where_tasks_shall_run_says_nothing_about_what_they_do() -> None:
     assert [len(record.tasks) for record in scene.group.connectors.values()] == [0]
 
 
-def test_an_assignor_is_shown_weights_and_what_a_connector_asks_for() -> None:
+def test_assignor_input_has_weights_and_placement() -> None:
     asked: list[PrepareResponse] = []
 
     def spy(question: PrepareResponse) -> ServerAssignment:
@@ -205,14 +205,14 @@ def test_an_assignor_is_shown_weights_and_what_a_connector_asks_for() -> None:
         ("assignment.exclusive", ",", "assignment.exclusive: got ','; allowed: 1 to 64 words"),
     ],
 )
-def test_what_nobody_could_read_is_refused_where_it_is_written(setting: str, value: str, line: str) -> None:
+def test_invalid_placement_is_rejected_where_it_is_written(setting: str, value: str, line: str) -> None:
     scene = scene_with(as_server_assignor(WeightedAssignor()))
     refused = scene.update(change(**{setting: value}))
     assert refused.error_code == InvalidRequest.code
     assert (refused.error_message or "").startswith(f"connector foo: {line}")
 
 
-def test_the_note_of_an_answer_is_shown_to_whoever_is_asked_next_and_not_to_another_assignor() -> None:
+def test_assignor_state_is_passed_to_the_same_assignor_only() -> None:
     """``told`` is what one assignor leaves itself; the bytes of another mean nothing to it."""
     asked: list[PrepareResponse] = []
 
@@ -237,7 +237,7 @@ def change(**config: str) -> ConnectorChange:
     return ConnectorChange(connector="foo", config=entries({"connector.class": "x", **config}))
 
 
-def test_a_member_of_a_question_is_read_with_all_that_it_was_told() -> None:
+def test_member_of_the_input_has_all_its_properties() -> None:
     prepared = PrepareResponse(
         members=(PreparedMember(member_id="m", member_epoch=1, assignor_state=b"note"),),
         connectors=(PreparedConnector(connector="a", num_tasks=1, placement=entries({"assignment.affinity": "b"})),),

@@ -32,7 +32,7 @@ def config(**values: object) -> WorkerConfig:
     return checked(WorkerConfig, {"group": "g", "scratch": ".", **values})
 
 
-def test_what_an_operator_says_of_a_worker_is_what_its_assignors_are_told() -> None:
+def test_worker_options_reach_its_assignors() -> None:
     traits = config(capacity="7", labels=("zone=a", "gpu=true"), rack="r", host="h").traits()
     assert traits == WorkerTraits(capacity=7, labels=(("gpu", "true"), ("zone", "a")), rack="r", host="h")
     assert config(host="h").traits() == WorkerTraits(host="h")
@@ -49,14 +49,14 @@ def test_what_an_operator_says_of_a_worker_is_what_its_assignors_are_told() -> N
         ({"server_assignor": "even", "assignors": ()}, (), "even"),
     ],
 )
-def test_a_worker_offers_assignors_or_asks_for_one_of_the_coordinators(
+def test_worker_lists_client_assignors_or_requests_a_server_assignor(
     values: dict[str, object], assignors: tuple[str, ...], server_assignor: str | None
 ) -> None:
     settings = config(**values)
     assert (settings.assignors, settings.member_settings().server_assignor) == (assignors, server_assignor)
 
 
-def test_the_rebalance_timeout_of_a_worker_is_a_setting() -> None:
+def test_rebalance_timeout_of_a_worker_is_a_setting() -> None:
     assert config(rebalance_timeout_ms="5000").member_settings().rebalance_timeout_ms == 5_000
 
 
@@ -79,13 +79,13 @@ def test_the_rebalance_timeout_of_a_worker_is_a_setting() -> None:
         ),
     ],
 )
-def test_what_no_worker_can_be_is_refused_in_one_line(values: dict[str, object], line: str) -> None:
+def test_invalid_worker_properties_are_rejected_with_one_line(values: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config(**values).traits()
     assert line in str(caught.value)
 
 
-def test_an_assignor_that_raises_when_it_is_told_of_its_worker_is_named() -> None:
+def test_assignor_that_raises_on_worker_properties_is_named() -> None:
     class Shy(WeightedAssignor):
         def configure(self, traits: WorkerTraits) -> None:
             raise RuntimeError("no names")
@@ -95,7 +95,7 @@ def test_an_assignor_that_raises_when_it_is_told_of_its_worker_is_named() -> Non
 
 
 @pytest.mark.processes
-async def test_tasks_run_on_the_worker_process_that_has_their_label(tmp_path: Path) -> None:
+async def test_tasks_run_on_the_worker_process_with_their_label(tmp_path: Path) -> None:
     """The whole way: options of ``connectgroup worker``, metadata over TCP, Prepare, ``weighted``, Install."""
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
     await server.start()

@@ -22,7 +22,7 @@ class TestCooperativeStickyKeepsTheContract(AssignorContract):
     assignor = CooperativeStickyAssignor
 
 
-def test_sk_07_what_must_be_given_up_first_is_nobodys_in_the_first_round() -> None:
+def test_sk_07_partition_to_be_revoked_is_unassigned_in_the_first_round() -> None:
     group = question({"t1": 2, "t2": 2}, THREE, owned={"c1": "t1{0} t2{0}", "c2": "t1{1} t2{1}"})
     answer = asked(CooperativeStickyAssignor(), group)
     assert {member.member_id: member.partitions for member in answer.members} == table(
@@ -31,7 +31,7 @@ def test_sk_07_what_must_be_given_up_first_is_nobodys_in_the_first_round() -> No
     assert answer.withheld == partitions("t2{0}")
 
 
-def test_sk_23_what_two_claim_in_one_generation_both_must_let_go_of() -> None:
+def test_sk_23_partition_claimed_twice_in_one_generation_is_revoked_from_both() -> None:
     owned = {"c1": "topic{0,1}", "c2": "topic{0,2}"}
     group = question({"topic": 4}, THREE, owned=owned, generations=dict.fromkeys(THREE, 1))
     answer = asked(CooperativeStickyAssignor(), group)
@@ -41,7 +41,7 @@ def test_sk_23_what_two_claim_in_one_generation_both_must_let_go_of() -> None:
     assert answer.withheld == partitions("topic{0}")
 
 
-def test_sk_26_an_old_subscription_owns_what_it_says_in_the_generation_its_metadata_says() -> None:
+def test_sk_26_old_subscription_has_the_generation_of_its_user_data() -> None:
     """The bytes are Kafka's: an int32. The partition is c1's, though c2 sorts first among equals and claims it too."""
     owned = {"c1": "t{0}", "c2": "t{0}"}
     group = question({"t": 2}, {"c1": "*", "c2": "*"}, owned=owned, generations={"c2": 6})
@@ -53,7 +53,7 @@ def test_sk_26_an_old_subscription_owns_what_it_says_in_the_generation_its_metad
     assert shares(CooperativeStickyAssignor(), odd) == table(c1="t{1}", c2="t{0}")
 
 
-def test_a_partition_is_withheld_while_a_member_owns_it_that_is_no_longer_subscribed() -> None:
+def test_partition_owned_by_an_unsubscribed_member_is_withheld() -> None:
     group = question({"t": 2, "t2": 1}, {"c1": "t2", "c2": "*"}, owned={"c1": "t{0}"})
     answer = asked(CooperativeStickyAssignor(), group)
     assert answer.withheld == partitions("t{0}")
@@ -62,7 +62,7 @@ def test_a_partition_is_withheld_while_a_member_owns_it_that_is_no_longer_subscr
 
 @settings(max_examples=200, deadline=None)
 @given(questions())
-def test_nobody_is_given_what_another_still_owns_and_two_rounds_settle_it(group: PartitionGroup) -> None:
+def test_owned_partitions_are_withheld_and_two_rounds_settle(group: PartitionGroup) -> None:
     """After the first, members give up what they lost."""
     balanced = {member_id: len(its) for member_id, its in shares(StickyAssignor(), group).items()}
     for _ in range(2):

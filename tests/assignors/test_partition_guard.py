@@ -97,7 +97,7 @@ BAD: list[tuple[str, Callable[[Any], Any], str]] = [
 
 
 @pytest.mark.parametrize(("told", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_a_wrong_answer_is_one_line_naming_plug_in_and_offence(told: Callable[[Any], Any], line: str) -> None:
+def test_invalid_result_is_one_line_naming_plug_in_and_violation(told: Callable[[Any], Any], line: str) -> None:
     with pytest.raises(PluginError) as caught:
         run_assignor(Scripted(told), QUESTION)
     said = str(caught.value)

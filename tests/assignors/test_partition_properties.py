@@ -45,7 +45,7 @@ CASES = int(os.environ.get("ASSIGNOR_CASES") or (10_000 if os.environ.get("CI") 
 
 
 @ALL
-def test_each_is_found_by_its_name(kind: type[PartitionAssignor]) -> None:
+def test_every_assignor_is_found_by_its_name(kind: type[PartitionAssignor]) -> None:
     assert kind.name in available("partition_assignors")
     assert type(load_partition_assignor(kind.name)) is kind
 
@@ -66,7 +66,7 @@ def test_uh_08_its_own_answer_comes_back_the_very_same_in_whatever_order_it_is_a
 @ALL
 @settings(max_examples=100, deadline=None)
 @given(group=questions())
-def test_asked_about_its_own_answer_it_gives_it_again(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
+def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
     first = settled(kind(), group)
     members = [replace(member, owned=first[member.member_id], generation=9) for member in group.members]
     assert shares(kind(), replace(group, members=members)) == first
@@ -75,9 +75,7 @@ def test_asked_about_its_own_answer_it_gives_it_again(kind: type[PartitionAssign
 @ALL
 @settings(max_examples=100, deadline=None)
 @given(group=questions(), random=st.randoms(use_true_random=False))
-def test_the_order_of_the_question_does_not_matter(
-    kind: type[PartitionAssignor], group: PartitionGroup, random: Random
-) -> None:
+def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: PartitionGroup, random: Random) -> None:
     contract = PartitionAssignorContract()
     assert contract.told(asked(kind(), contract.shuffled(group, random))) == contract.told(asked(kind(), group))
 
@@ -197,7 +195,7 @@ def at_home(group: PartitionGroup) -> dict[str, Partitions]:
     }
 
 
-def test_the_cases_are_of_all_kinds() -> None:
+def test_generated_cases_are_of_all_kinds() -> None:
     """Moves that must be made, moves that need not, subscriptions that force uneven counts: each often enough."""
     seen: Counter[str] = Counter()
     for seed in range(1, 400, 2):

@@ -207,7 +207,7 @@ class ContractOfAsTheHashFalls(AssignorContract):
         (AllToTheFirst, "test_counts_are_within_one_of_each_other"),
         (WithholdsForEver, "test_counts_are_within_one_of_each_other"),
         (FewestFirst, "test_its_own_answer_comes_back_unchanged"),
-        (AsTheyCome, "test_the_order_of_the_question_does_not_matter"),
+        (AsTheyCome, "test_order_of_the_input_has_no_effect"),
         (Remembers, "test_nothing_is_remembered_between_calls"),
         (RefusesUnknownTopics, "test_a_topic_that_does_not_exist_is_refused_or_is_nothing"),
         (TakesOneTooMany, "test_no_more_is_moved_than_even_counts_need"),
@@ -236,7 +236,7 @@ class PerMember(ConnectAssignor):
         "test_everything_is_given_to_exactly_one_member",
         "test_counts_are_within_one_of_each_other",
         "test_its_own_answer_comes_back_unchanged",
-        "test_the_order_of_the_question_does_not_matter",
+        "test_order_of_the_input_has_no_effect",
         "test_nothing_is_remembered_between_calls",
         "test_no_more_is_moved_than_even_counts_need",
     ],
@@ -249,7 +249,7 @@ def test_a_failure_names_the_sample_group(test: str) -> None:
         getattr(contract, test)()
 
 
-def test_an_answer_that_hangs_on_the_hash_seed_fails_its_test() -> None:
+def test_result_that_depends_on_the_hash_seed_fails_its_test() -> None:
     with pytest.raises(AssertionError):
         ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()
 
@@ -260,7 +260,7 @@ def test_one_that_takes_a_topic_that_is_not_there_for_nothing_is_not_strict() ->
         contract.test_a_topic_that_does_not_exist_is_refused_or_is_nothing()
 
 
-def test_what_an_assignor_does_not_aim_at_can_be_switched_off() -> None:
+def test_checks_of_unwanted_properties_can_be_disabled() -> None:
     for kind, switch, test in (
         (TakesOneTooMany, "fewest", "test_no_more_is_moved_than_even_counts_need"),
         (MovesAllTheTasks, "even", "test_no_more_is_moved_than_even_counts_need"),

@@ -22,7 +22,7 @@ JAVA = """
 """
 
 
-def test_each_assignor_is_asked_three_questions_and_answers_with_the_fewest_moves() -> None:
+def test_each_assignor_has_three_rows_with_the_fewest_moves() -> None:
     rows = measured("4x20")
     assert [(row.assignor, row.case) for row in rows] == [
         ("incremental-cooperative", "full"),
@@ -37,7 +37,7 @@ def test_each_assignor_is_asked_three_questions_and_answers_with_the_fewest_move
     assert all(row.peak_mib > 0 for row in rows)
 
 
-def test_javas_figures_are_read_and_stand_beside_ours() -> None:
+def test_figures_of_java_are_beside_ours() -> None:
     java = read_java(JAVA)
     assert java == {
         ("4x20", "full", "connect"): 0.274,
@@ -51,7 +51,7 @@ def test_javas_figures_are_read_and_stand_beside_ours() -> None:
     assert line(leaves, java).count("|  ") == 4
 
 
-def test_an_answer_that_moves_too_much_or_is_uneven_is_not_measured() -> None:
+def test_invalid_result_is_not_measured() -> None:
     question = group({"a": 2}, {"m1": "a a-0", "m2": "a-1"})
     columns = question.columns()
     assert judged(question, ConnectAssignment.from_columns(columns, np.array([0, 0, 1]))) == 0
@@ -60,7 +60,7 @@ def test_an_answer_that_moves_too_much_or_is_uneven_is_not_measured() -> None:
             judged(question, ConnectAssignment.from_columns(columns, np.array(wrong)))
 
 
-def test_the_table_says_why_java_is_not_in_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_table_explains_missing_java_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["3x10", "--peers", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "Java: left out (no " in printed

@@ -19,13 +19,13 @@ java 17.0.15, heap 6144 MB, load 4.95
 """
 
 
-def test_a_row_an_assignor_case_and_size(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_assignor_case_and_size_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["3x20", "--rounds", "1"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(available("partition_assignors")) * len(CASES)
 
 
-def test_the_other_sides_times_stand_beside_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_of_the_other_side_are_beside_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "run.sh"
     script.write_text(f"#!/bin/sh\ncat <<'END'\n{TABLE}END\n", encoding="utf-8")
     script.chmod(0o700)
@@ -35,7 +35,7 @@ def test_the_other_sides_times_stand_beside_ours(tmp_path: Path, capsys: pytest.
     assert sorted(beside) == ["-"] * (len(beside) - 1) + ["0.50"]
 
 
-def test_a_script_that_times_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_without_times_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\necho no java >&2; exit 3\n", encoding="utf-8")
     script.chmod(0o700)
@@ -44,7 +44,7 @@ def test_a_script_that_times_nothing_is_an_error(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("arguments", [["0x5"], ["5"], ["3x"], ["--rounds", "0"], ["--rounds", "x"]])
-def test_a_size_that_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_size_is_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

@@ -26,7 +26,7 @@ SETTLED = "1 START worker-1 main-0 1\n2 START worker-2 main-1 1\n3 START worker-
         ("4 STOP worker-2 main-1 1\n5 START worker-1 main-1 2", ["uneven: {'worker-1': 3}"]),
     ],
 )
-def test_tasks_are_settled_only_where_each_runs_once_on_a_live_worker_evenly(
+def test_tasks_are_settled_when_each_runs_once_on_a_live_worker_evenly(
     tmp_path: Path, change: str, said: list[str]
 ) -> None:
     bench = Bench(tmp_path, tasks=3, workers=2)
@@ -38,7 +38,7 @@ def test_tasks_are_settled_only_where_each_runs_once_on_a_live_worker_evenly(
 
 
 @pytest.mark.processes
-def test_every_scenario_runs_and_no_task_ever_runs_twice_or_is_missing() -> None:
+def test_every_scenario_runs_without_double_or_missing_tasks() -> None:
     size = ["--tasks", "8", "--workers", "2", "--rounds", "1", "--session", "3"]
     done = subprocess.run([sys.executable, "benchmarks/rebalance.py", *size], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,7 +48,7 @@ def test_every_scenario_runs_and_no_task_ever_runs_twice_or_is_missing() -> None
 
 
 @pytest.mark.parametrize("script", ["assignors.py", "partition_assignors.py"])
-def test_a_benchmark_of_assignors_runs_as_the_script_it_is(script: str) -> None:
+def test_benchmark_of_assignors_runs_as_a_script(script: str) -> None:
     """Its folder, with a module ``assignors``, comes first on ``sys.path``."""
     done = subprocess.run([sys.executable, f"benchmarks/{script}", "3x20"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -56,7 +56,7 @@ def test_a_benchmark_of_assignors_runs_as_the_script_it_is(script: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--tasks", "0"], ["--workers", "1"], ["--rounds", "-1"], ["--tasks", "x"]])
-def test_a_size_that_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_size_is_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

@@ -18,7 +18,7 @@ from tests.assignors.partition_tables import partitions
 from .assignors import COOPERATIVE, EAGER, Careful, Hasty, Odd, Planned
 
 
-def test_the_protocols_are_numbered_as_kafka_numbers_them() -> None:
+def test_protocols_have_the_numbers_of_kafka() -> None:
     """KIP-429, "RebalanceProtocol": EAGER (0), COOPERATIVE (1)."""
     assert [(each.name, each.value) for each in RebalanceProtocol] == [("EAGER", 0), ("COOPERATIVE", 1)]
 
@@ -34,7 +34,7 @@ def test_the_protocols_are_numbered_as_kafka_numbers_them() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, PartitionAssignor) else "",
 )
-def test_the_built_in_assignors_have_the_protocols_of_kafkas(
+def test_built_in_assignors_have_the_protocols_of_kafka(
     assignor: PartitionAssignor, protocols: set[RebalanceProtocol]
 ) -> None:
     """The table of KIP-429, "Compatibility and Upgrade Path"; EAGER is what an assignor has that does not say."""
@@ -53,7 +53,7 @@ def test_the_built_in_assignors_have_the_protocols_of_kafkas(
         ([CooperativeStickyAssignor(), Hasty(), Careful()], COOPERATIVE),
     ],
 )
-def test_the_highest_protocol_that_all_assignors_have_is_chosen(
+def test_highest_protocol_common_to_all_assignors_is_chosen(
     assignors: list[PartitionAssignor], chosen: RebalanceProtocol
 ) -> None:
     assert choose_protocol(assignors) is chosen
@@ -72,15 +72,13 @@ def test_the_highest_protocol_that_all_assignors_have_is_chosen(
         ([RangeAssignor(), RangeAssignor()], "assignors: got 'range, range'; allowed: each name once"),
     ],
 )
-def test_assignors_that_cannot_be_used_together_are_refused_at_start_up(
-    assignors: list[PartitionAssignor], says: str
-) -> None:
+def test_incompatible_assignors_are_rejected_at_startup(assignors: list[PartitionAssignor], says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         choose_protocol(assignors)
     assert str(refused.value) == says
 
 
-def test_an_assignor_that_lists_no_protocols_or_odd_ones_is_named() -> None:
+def test_assignor_without_valid_protocols_is_named() -> None:
     says = r"assignor 'odd': rebalance_protocols: got \(1,\); allowed: one or more of EAGER \(0\), COOPERATIVE \(1\)"
     with pytest.raises(PluginError, match=says):
         choose_protocol([Odd()])
@@ -91,7 +89,7 @@ def test_an_assignor_that_lists_no_protocols_or_odd_ones_is_named() -> None:
             choose_protocol([odd])
 
 
-def test_a_member_says_the_same_to_each_of_its_assignors_but_for_their_own_bytes() -> None:
+def test_all_assignors_of_a_member_get_the_same_subscription() -> None:
     owned = partitions("t{1}")
     offers = join_offers(
         [Planned(), RangeAssignor()], subscribed=frozenset({"t", "u"}), owned=owned, generation=4, rack="r"
@@ -103,7 +101,7 @@ def test_a_member_says_the_same_to_each_of_its_assignors_but_for_their_own_bytes
     assert ranged == Subscription(user_data=None, **told)  # type: ignore[arg-type]
 
 
-def test_metadata_is_told_the_topics_that_the_member_subscribes_to() -> None:
+def test_metadata_gets_the_subscribed_topics() -> None:
     """KIP-429, ``subscriptionUserData(Set<String> topics)``."""
 
     class Repeats(RangeAssignor):
@@ -115,7 +113,7 @@ def test_metadata_is_told_the_topics_that_the_member_subscribes_to() -> None:
         assert decode_subscription(data).user_data == ",".join(sorted(subscribed)).encode()
 
 
-def test_an_assignor_that_fails_to_say_anything_is_named() -> None:
+def test_assignor_whose_metadata_fails_is_named() -> None:
     class Failing(Planned):
         def metadata(self, subscribed: frozenset[str]) -> None:  # type: ignore[override]
             raise KeyError("rack")
@@ -124,14 +122,14 @@ def test_an_assignor_that_fails_to_say_anything_is_named() -> None:
         join_offers([Failing()], subscribed=frozenset(), owned=frozenset(), generation=-1)
 
 
-def test_the_assignor_is_the_one_that_the_coordinator_chose() -> None:
+def test_assignor_is_the_one_chosen_by_the_coordinator() -> None:
     chosen = CooperativeStickyAssignor()
     assert assignor_named([RangeAssignor(), chosen], "cooperative-sticky") is chosen
     with pytest.raises(WireError, match="JoinGroup answer: protocol_name: got 'sticky'; allowed: range"):
         assignor_named([RangeAssignor()], "sticky")
 
 
-def test_the_leader_is_the_first_of_those_with_the_highest_assignor_version() -> None:
+def test_leader_has_the_highest_assignor_version() -> None:
     """KIP-429, "Looking into the Future: Assignor Version"."""
     assert choose_leader([("a", 1), ("b", 3), ("c", 3)]) == "b"
     assert choose_leader([("b", 0), ("a", 0)]) == "b"  # not by name

@@ -29,7 +29,7 @@ def held(world: ClassicGroup) -> list[int]:
     return sorted(len(each.holds) for each in world.running)
 
 
-def test_sk_07_a_newcomer_to_a_cooperative_group_gets_what_others_have_given_up_in_a_second_rebalance() -> None:
+def test_sk_07_cooperative_join_gets_partitions_in_a_second_rebalance() -> None:
     """SK-07 as it goes in a whole group: what stays is not interrupted, what moves is given up, then given on."""
     world = group(STICKY, STICKY, t=4, u=2)
     before = [each.holds for each in world.processes]
@@ -42,14 +42,14 @@ def test_sk_07_a_newcomer_to_a_cooperative_group_gets_what_others_have_given_up_
     assert world.revoked == {"p1": 1, "p2": 1}
 
 
-def test_an_eager_group_needs_one_rebalance_and_everybody_stops_for_it() -> None:
+def test_eager_group_needs_one_rebalance_that_stops_every_member() -> None:
     world = group(RANGE, RANGE, t=4, u=2)
     world.start(*RANGE)
     assert world.settle() == 1
     assert world.revoked == {"p1": 3, "p2": 3}
 
 
-def test_members_of_both_kinds_share_one_group() -> None:
+def test_eager_and_cooperative_members_share_one_group() -> None:
     """KIP-429: an eager member has given up everything; a cooperative one goes on with what stays its own."""
     world = group(STICKY, BOTH, STICKY)
     assert [each.protocol for each in world.processes] == [COOPERATIVE, EAGER, COOPERATIVE]
@@ -72,7 +72,7 @@ def bounce(world: ClassicGroup, process: Process, configured: Sequence[str]) -> 
     return rebalances
 
 
-def test_sk_27_members_too_old_to_say_their_generation_are_believed() -> None:
+def test_sk_27_claims_without_a_generation_are_accepted() -> None:
     """SK-27 in a whole group: subscriptions of version 1 (KIP-429 alone) beside newer ones; nobody is interrupted."""
     world = ClassicGroup(t=6, u=3)
     for speaks in (1, 1, 2):
@@ -87,7 +87,7 @@ def test_sk_27_members_too_old_to_say_their_generation_are_believed() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_a_group_is_changed_over_to_cooperative_and_back_process_by_process(size: int) -> None:
+def test_group_is_migrated_to_cooperative_and_back_by_rolling_restarts(size: int) -> None:
     """KIP-429, "Compatibility and Upgrade Path": two rolling bounces there, and the same two back."""
     world = group(*[RANGE] * size)
     for configured in (BOTH, STICKY, BOTH, RANGE):
@@ -100,7 +100,7 @@ def test_a_group_is_changed_over_to_cooperative_and_back_process_by_process(size
         assert world.coordinator.assignor == ("cooperative-sticky" if configured is STICKY else "range")
 
 
-def test_a_process_that_skips_a_bounce_is_refused_and_nobody_else_is_disturbed() -> None:
+def test_member_that_skips_a_migration_step_is_rejected_alone() -> None:
     """KIP-429, "Edge Cases": from range straight to cooperative-sticky. Nobody owns anything twice for it."""
     world = group(RANGE, RANGE)
     before = [each.holds for each in world.processes]
@@ -110,7 +110,7 @@ def test_a_process_that_skips_a_bounce_is_refused_and_nobody_else_is_disturbed()
     assert [each.holds for each in world.running] == before
 
 
-def test_a_member_that_missed_its_share_asks_again_and_is_given_the_same_one() -> None:
+def test_member_that_missed_its_assignment_rejoins_and_gets_the_same() -> None:
     world = group(STICKY, STICKY)
     newcomer = world.start(*STICKY)
     for _ in range(40):
@@ -124,7 +124,7 @@ def test_a_member_that_missed_its_share_asks_again_and_is_given_the_same_one() -
     assert held(world) == [3, 3, 3]
 
 
-def test_sk_20_a_stale_claim_is_ignored_where_another_owns_the_partition_by_now() -> None:
+def test_sk_20_stale_claim_is_ignored_if_another_member_owns_the_partition() -> None:
     """SK-20 in a whole group (KIP-792): a process was away, does not know it, and says what it owned then.
 
     By now that is three others'. They give up what the newcomer is due, not all that it claims.
@@ -209,7 +209,7 @@ def happens(world: ClassicGroup, event: str, number: int, choice: int, configura
 
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(ALWAYS_COMPATIBLE), st.integers(1, 4), st.integers(0, 1 << 16), events)
-def test_never_two_owners_all_owned_at_rest_and_few_rebalances(
+def test_random_runs_have_one_owner_per_partition_and_few_rebalances(
     configurations: Sequence[Sequence[str]], size: int, seed: int, events: Sequence[tuple[str, int, int]]
 ) -> None:
     """Members of both protocols come, go, die, stand still, miss shares, return with stale claims."""

@@ -66,25 +66,25 @@ def carried(subscription: Subscription, version: int) -> Subscription:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pr_01_pr_05_a_subscription_is_these_bytes_sorted(version: int) -> None:
+def test_pr_01_pr_05_golden_bytes_of_a_sorted_subscription(version: int) -> None:
     """PR-01 round trip; PR-05 topics and owned partitions are sorted before they are written."""
     assert encode_subscription(SUBSCRIPTION, version) == bytes.fromhex(BY_HAND[version])
     assert decode_subscription(bytes.fromhex(BY_HAND[version])) == carried(SUBSCRIPTION, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pr_01_an_assignment_is_these_bytes(version: int) -> None:
+def test_pr_01_golden_bytes_of_an_assignment(version: int) -> None:
     written = bytes.fromhex(f"000{version} {PARTITIONS} 00000001 75")
     assert encode_assignment(ASSIGNMENT, version) == written
     assert decode_assignment(written) == ASSIGNMENT
 
 
-def test_the_highest_version_is_written_unless_told_otherwise() -> None:
+def test_highest_version_is_written_by_default() -> None:
     assert encode_subscription(SUBSCRIPTION) == bytes.fromhex(BY_HAND[3])
     assert encode_assignment(ASSIGNMENT)[:2] == b"\x00\x03"
 
 
-def test_no_user_data_and_no_rack_are_null_and_an_empty_rack_is_none() -> None:
+def test_missing_user_data_and_rack_are_null() -> None:
     nothing = bytes.fromhex("0003 00000000 ffffffff 00000000 ffffffff ffff")
     assert encode_subscription(Subscription(topics=frozenset())) == nothing
     assert encode_subscription(Subscription(topics=frozenset(), rack="")) == nothing
@@ -96,7 +96,7 @@ def test_no_user_data_and_no_rack_are_null_and_an_empty_rack_is_none() -> None:
 
 @pytest.mark.parametrize("written", VERSIONS)
 @pytest.mark.parametrize("read", VERSIONS)
-def test_pr_02_pr_03_old_and_new_read_each_other(written: int, read: int) -> None:
+def test_pr_02_pr_03_old_and_new_versions_interoperate(written: int, read: int) -> None:
     """PR-02 a reader of an older version ignores the newer tail; PR-03 an older writer's absent fields are defaults.
 
     A reader that knows ``read`` sees the bytes under that number.
@@ -110,14 +110,14 @@ def test_pr_02_pr_03_old_and_new_read_each_other(written: int, read: int) -> Non
 
 @pytest.mark.parametrize("version", [HIGHEST_VERSION + 1, 100, 32767])
 @pytest.mark.parametrize("tail", [b"", b"\0", b"a later field"])
-def test_pr_04_a_version_still_to_come_is_read_as_the_highest_known(version: int, tail: bytes) -> None:
+def test_pr_04_future_version_is_read_as_the_highest_known(version: int, tail: bytes) -> None:
     prefix = version.to_bytes(2, "big")
     assert decode_subscription(prefix + encode_subscription(SUBSCRIPTION)[2:] + tail) == SUBSCRIPTION
     assert decode_assignment(prefix + encode_assignment(ASSIGNMENT)[2:] + tail) == ASSIGNMENT
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pr_06_whatever_ends_too_early_is_refused(version: int) -> None:
+def test_pr_06_truncated_bytes_are_rejected(version: int) -> None:
     for whole, decode in (
         (encode_subscription(SUBSCRIPTION, version), decode_subscription),
         (encode_assignment(ASSIGNMENT, version), decode_assignment),
@@ -145,17 +145,17 @@ def test_pr_06_whatever_ends_too_early_is_refused(version: int) -> None:
         ("0003 00000000 ffffffff 00000000 00000000 0002 61", "rack at byte 18: got length 2; allowed: 0 to the 1"),
     ],
 )
-def test_a_refusal_names_the_field_the_byte_and_what_is_allowed(data: str, says: str) -> None:
+def test_error_names_field_byte_and_allowed_values(data: str, says: str) -> None:
     with pytest.raises(WireError, match=says):
         decode_subscription(bytes.fromhex(data))
 
 
-def test_a_member_that_the_leader_forgot_is_not_told_to_give_up_everything() -> None:
+def test_member_without_an_assignment_keeps_its_partitions() -> None:
     with pytest.raises(WireError, match="Assignment: version at byte 0: the bytes end too early"):
         decode_assignment(b"")
 
 
-def test_a_topic_or_a_number_that_comes_twice_counts_once() -> None:
+def test_duplicate_topics_and_partitions_count_once() -> None:
     twice = bytes.fromhex("0000 00000002 0001 62 00000002 00000005 00000005 0001 62 00000001 00000006 ffffffff")
     assert decode_assignment(twice).partitions == its(b=[5, 6])
 
@@ -176,14 +176,14 @@ def test_a_topic_or_a_number_that_comes_twice_counts_once() -> None:
         ({"rack": "r" * 40000}, "rack: got a value out of range"),
     ],
 )
-def test_a_value_that_its_field_cannot_hold_is_named(values: dict[str, Any], says: str) -> None:
+def test_value_that_does_not_fit_its_field_is_named(values: dict[str, Any], says: str) -> None:
     with pytest.raises(WireError, match=says) as refused:
         encode_subscription(Subscription(**({"topics": frozenset()} | values)))
     one_line(refused.value, "Subscription v3: ")
 
 
 @pytest.mark.parametrize("version", [-1, HIGHEST_VERSION + 1])
-def test_no_version_is_written_that_is_not_known(version: int) -> None:
+def test_unknown_version_is_not_written(version: int) -> None:
     with pytest.raises(WireError, match=f"Subscription: version: got {version}; allowed: 0 to 3"):
         encode_subscription(SUBSCRIPTION, version)
     with pytest.raises(WireError, match=f"Assignment: version: got {version}; allowed: 0 to 3"):
@@ -306,15 +306,15 @@ VALID_SUBSCRIPTIONS = [encode_subscription(SUBSCRIPTION, version) for version in
 VALID_ASSIGNMENTS = [encode_assignment(ASSIGNMENT, version) for version in VERSIONS]
 
 
-def test_any_bytes_make_a_subscription_or_a_wire_error() -> None:
+def test_any_bytes_decode_to_a_subscription_or_raise_wire_error() -> None:
     attack(decode_subscription, encode_subscription, VALID_SUBSCRIPTIONS, INPUTS, WireError)
 
 
-def test_any_bytes_make_an_assignment_or_a_wire_error() -> None:
+def test_any_bytes_decode_to_an_assignment_or_raise_wire_error() -> None:
     attack(decode_assignment, encode_assignment, VALID_ASSIGNMENTS, INPUTS, WireError)
 
 
-def test_no_length_is_believed_before_it_was_held_against_what_remains() -> None:
+def test_length_is_checked_against_the_remaining_bytes() -> None:
     tracemalloc.start()
     try:
         for decode, valid in ((decode_subscription, VALID_SUBSCRIPTIONS), (decode_assignment, VALID_ASSIGNMENTS)):
@@ -325,7 +325,7 @@ def test_no_length_is_believed_before_it_was_held_against_what_remains() -> None
         tracemalloc.stop()
 
 
-def test_both_hold_what_a_large_group_says() -> None:
+def test_subscription_and_assignment_of_a_large_group_round_trip() -> None:
     """10,000 partitions of one member; what comes back is what was put in."""
     many = frozenset(TopicPartition(f"topic-{number % 50}", number) for number in range(10_000))
     assert decode_subscription(encode_subscription(Subscription(topics=frozenset(), owned=many))).owned == many

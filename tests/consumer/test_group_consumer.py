@@ -33,7 +33,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "group_consumer.py"
 # Reading and committing
 
 
-async def test_it_reads_everything_and_begins_again_where_it_has_committed(new_group: NewGroup) -> None:
+async def test_consumer_reads_everything_and_resumes_from_its_commit(new_group: NewGroup) -> None:
     with new_group("alone", partitions=4) as group:
         group.write(400)
         heard = Heard()
@@ -51,7 +51,7 @@ async def test_it_reads_everything_and_begins_again_where_it_has_committed(new_g
             assert [offset for number, offset in both if number == partition] == list(range(100))
 
 
-async def test_records_are_handed_out_whole(new_group: NewGroup) -> None:
+async def test_records_are_complete(new_group: NewGroup) -> None:
     from confluent_kafka import Producer
 
     with new_group("whole", partitions=1) as group:
@@ -68,7 +68,7 @@ async def test_records_are_handed_out_whole(new_group: NewGroup) -> None:
         assert (second.offset, second.key, second.value, second.headers) == (1, "ключ".encode(), None, ())
 
 
-async def test_iterating_gives_the_records_one_by_one(new_group: NewGroup) -> None:
+async def test_iteration_yields_single_records(new_group: NewGroup) -> None:
     with new_group("one by one", partitions=2) as group:
         group.write(20)
         seen = []
@@ -80,7 +80,7 @@ async def test_iterating_gives_the_records_one_by_one(new_group: NewGroup) -> No
         assert set(places(seen)) == group.everything()
 
 
-async def test_a_record_whose_handling_failed_is_read_again_and_those_before_it_are_not(new_group: NewGroup) -> None:
+async def test_record_whose_processing_failed_is_read_again(new_group: NewGroup) -> None:
     with new_group("failed", partitions=1) as group:
         group.write(10)
 
@@ -95,7 +95,7 @@ async def test_a_record_whose_handling_failed_is_read_again_and_those_before_it_
             assert places(await read(consumer, 4)) == [(0, 6), (0, 7), (0, 8), (0, 9)]
 
 
-async def test_without_automatic_commits_only_what_is_committed_counts(new_group: NewGroup) -> None:
+async def test_manual_commits_alone_count_without_automatic_ones(new_group: NewGroup) -> None:
     with new_group("by hand", partitions=2) as group:
         group.write(20)
         async with member(group, auto_commit_interval_ms=None) as consumer:
@@ -114,7 +114,7 @@ async def test_without_automatic_commits_only_what_is_committed_counts(new_group
             assert set(places(await read(consumer, 2))) == {(0, 10), (1, 10)}
 
 
-async def test_where_nothing_was_committed_it_begins_where_it_is_told_to(new_group: NewGroup) -> None:
+async def test_consumer_without_a_commit_starts_at_the_configured_offset(new_group: NewGroup) -> None:
     with new_group("begins", partitions=1) as group:
         group.write(5)
         async with member(group, auto_offset_reset="error") as consumer:
@@ -128,7 +128,7 @@ async def test_where_nothing_was_committed_it_begins_where_it_is_told_to(new_gro
             assert places(await read(consumer, 1)) == [(0, 5)]
 
 
-async def test_the_example_reads_and_leaves_in_good_order(new_group: NewGroup) -> None:
+async def test_example_reads_and_leaves_the_group(new_group: NewGroup) -> None:
     with new_group("example", partitions=2) as group:
         group.write(10)
         words = [sys.executable, str(EXAMPLE), group.broker.bootstrap, group.name, group.name]
@@ -161,7 +161,7 @@ async def test_the_example_reads_and_leaves_in_good_order(new_group: NewGroup) -
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-async def test_what_was_read_is_committed_before_it_is_given_on(new_group: NewGroup, assignor: str) -> None:
+async def test_offsets_are_committed_before_partitions_are_revoked(new_group: NewGroup, assignor: str) -> None:
     """No automatic commit is due for an hour: those of revocations alone keep records from being read twice."""
     with new_group("given on", partitions=6) as group:
         group.write(600)
@@ -179,7 +179,7 @@ async def test_what_was_read_is_committed_before_it_is_given_on(new_group: NewGr
         assert sorted(places(by_one + by_two)) == sorted(group.everything())
 
 
-async def test_cooperative_members_keep_reading_what_stays_with_them(new_group: NewGroup) -> None:
+async def test_cooperative_members_keep_reading_partitions_that_stay(new_group: NewGroup) -> None:
     """KIP-429: the listener hears of what moves and of nothing else."""
     with new_group("stays", partitions=4) as group:
         heard = Heard()
@@ -200,7 +200,7 @@ async def test_cooperative_members_keep_reading_what_stays_with_them(new_group: 
 
 
 @pytest.mark.parametrize("closes", [False, True], ids=["commit", "close"])
-async def test_a_commit_while_the_leader_assigns_waits_for_it(new_group: NewGroup, closes: bool) -> None:
+async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, closes: bool) -> None:
     """Between JoinGroup and SyncGroup the broker takes no commits; what a cooperative member has read counts."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -235,7 +235,7 @@ async def test_a_commit_while_the_leader_assigns_waits_for_it(new_group: NewGrou
         assert sorted(places(first + by_two)) == sorted(group.everything())
 
 
-async def test_the_leaders_assignor_is_told_what_everybody_has_and_since_when(new_group: NewGroup) -> None:
+async def test_leader_assignor_gets_claims_with_generations(new_group: NewGroup) -> None:
     """KIP-792: a claim has the generation of the assignment it comes from, and the latest counts."""
     asked: list[list[tuple[int, int, str | None]]] = []
 
@@ -255,7 +255,7 @@ async def test_the_leaders_assignor_is_told_what_everybody_has_and_since_when(ne
     assert asked[:3] == [[(0, -1, "a")], [(0, -1, "b"), (4, 1, "a")], [(0, 2, "b"), (2, 2, "a")]]
 
 
-async def test_the_leader_shares_out_new_partitions_and_topics_that_were_not_there(new_group: NewGroup) -> None:
+async def test_leader_assigns_new_partitions_and_new_topics(new_group: NewGroup) -> None:
     with new_group("grows", partitions=2) as group, new_group("other", partitions=1) as other:
         late = f"{group.name}-late"
         consumer = GroupConsumer(

@@ -116,7 +116,7 @@ async def client_of(broker: ScriptedBroker) -> AsyncIterator[GroupClient]:
 
 
 @pytest.mark.parametrize("moved", [Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE])
-async def test_when_the_coordinator_has_moved_it_is_found_again(moved: Code) -> None:
+async def test_moved_coordinator_is_found_again(moved: Code) -> None:
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [int(moved)]
@@ -126,7 +126,7 @@ async def test_when_the_coordinator_has_moved_it_is_found_again(moved: Code) -> 
         assert (old.asked, new.asked) == (1, 2)
 
 
-async def test_while_it_is_loading_the_same_one_is_asked_again() -> None:
+async def test_loading_coordinator_is_retried() -> None:
     async with brokers(2) as (one, other), client_of(one) as client:
         one.coordinators = [(one.port, 0), (other.port, 0)]
         one.heartbeats = [int(Code.COORDINATOR_LOAD_IN_PROGRESS), int(Code.REBALANCE_IN_PROGRESS)]
@@ -135,7 +135,7 @@ async def test_while_it_is_loading_the_same_one_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("loss", [HANGUP, STRANGER], ids=["closed", "stranger"])
-async def test_when_the_connection_is_lost_the_coordinator_is_found_again(loss: object) -> None:
+async def test_coordinator_is_found_again_after_a_lost_connection(loss: object) -> None:
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [loss]
@@ -143,7 +143,7 @@ async def test_when_the_connection_is_lost_the_coordinator_is_found_again(loss: 
         assert (old.asked, new.asked) == (1, 1)
 
 
-async def test_one_that_is_silent_is_given_up_for_another() -> None:
+async def test_unresponsive_coordinator_is_replaced() -> None:
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [SILENCE]
@@ -151,7 +151,7 @@ async def test_one_that_is_silent_is_given_up_for_another() -> None:
         assert (old.asked, new.asked) == (1, 1)
 
 
-async def test_when_time_is_up_the_last_reason_is_told() -> None:
+async def test_timeout_reports_the_last_error() -> None:
     async with brokers(1) as (one,), client_of(one) as client:
         one.heartbeats = [int(Code.NOT_COORDINATOR)]
         said = rf"^GroupHeartbeatRequest: given up after 0.5 s: 127.0.0.1:{one.port}: NOT_COORDINATOR$"
@@ -160,13 +160,13 @@ async def test_when_time_is_up_the_last_reason_is_told() -> None:
         assert one.asked > 1
 
 
-async def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
+async def test_unavailable_coordinator_is_retried() -> None:
     async with brokers(1) as (one,), client_of(one) as client:
         one.coordinators = [(-1, int(Code.COORDINATOR_NOT_AVAILABLE)), (one.port, 0)]
         assert (await client.send_to_coordinator(HEARTBEAT)).error_code == 0
 
 
-async def test_a_group_one_has_no_right_to_is_refused_at_once() -> None:
+async def test_unauthorized_group_is_rejected_at_once() -> None:
     async with brokers(1) as (one,), client_of(one) as client:
         one.coordinators = [(-1, int(Code.GROUP_AUTHORIZATION_FAILED))]
         with pytest.raises(
@@ -175,7 +175,7 @@ async def test_a_group_one_has_no_right_to_is_refused_at_once() -> None:
             await client.send_to_coordinator(HEARTBEAT)
 
 
-async def test_of_several_bootstrap_brokers_the_first_that_answers_is_taken() -> None:
+async def test_first_bootstrap_broker_that_responds_is_used() -> None:
     async with brokers(1) as (one,):
         client = GroupClient(f"127.0.0.1:9, 127.0.0.1:{one.port}", "g", "c")
         assert (await client.send_to_coordinator(HEARTBEAT)).error_code == 0

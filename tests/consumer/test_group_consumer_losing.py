@@ -42,7 +42,7 @@ async def remove(group: BrokerGroup, consumer: GroupConsumer) -> None:
     await client.close()
 
 
-async def test_a_member_that_was_removed_cannot_commit_and_has_lost_everything_and_joins_again(
+async def test_removed_member_cannot_commit_and_rejoins(
     new_group: NewGroup,
 ) -> None:
     with new_group("removed", partitions=2) as group:
@@ -64,7 +64,7 @@ async def test_a_member_that_was_removed_cannot_commit_and_has_lost_everything_a
         assert heard.names == ["assigned", "lost", "assigned", "revoked"]
 
 
-async def test_a_heartbeat_finds_out_too(new_group: NewGroup) -> None:
+async def test_heartbeat_detects_the_removal(new_group: NewGroup) -> None:
     with new_group("found out", partitions=2) as group:
         heard = Heard()
         async with member(group, listener=heard) as consumer:
@@ -73,7 +73,7 @@ async def test_a_heartbeat_finds_out_too(new_group: NewGroup) -> None:
             await poll_until(lambda: heard.names == ["assigned", "lost", "assigned"], consumer)
 
 
-async def test_a_commit_in_a_generation_that_has_passed_is_refused_by_the_broker(new_group: NewGroup) -> None:
+async def test_commit_of_a_passed_generation_is_rejected(new_group: NewGroup) -> None:
     """What a member that slept through a rebalance would say: its own id, and the generation before."""
     with new_group("stale", partitions=1) as group:
         partition = TopicPartition(group.name, 0)
@@ -94,7 +94,7 @@ async def test_a_commit_in_a_generation_that_has_passed_is_refused_by_the_broker
             await client.close()
 
 
-async def test_who_does_not_come_back_to_poll_is_out_and_comes_in_again(new_group: NewGroup) -> None:
+async def test_member_that_exceeds_max_poll_interval_leaves_and_rejoins(new_group: NewGroup) -> None:
     """KIP-62: heartbeats show that the process lives, ``poll`` that its work goes on."""
     with new_group("slow", partitions=2) as group:
         heard = Heard()
@@ -108,7 +108,7 @@ async def test_who_does_not_come_back_to_poll_is_out_and_comes_in_again(new_grou
                 assert heard.names == ["assigned", "lost", "assigned"]
 
 
-async def test_a_static_member_that_restarts_within_its_session_disturbs_nobody(new_group: NewGroup) -> None:
+async def test_static_member_that_restarts_within_its_session_causes_no_rebalance(new_group: NewGroup) -> None:
     """KIP-345: same name, same share, same generation."""
     with new_group("static", partitions=4) as group:
         heard = Heard()
@@ -125,7 +125,7 @@ async def test_a_static_member_that_restarts_within_its_session_disturbs_nobody(
             assert heard.events == told
 
 
-async def test_a_static_member_that_is_told_to_leave_is_not_waited_for(new_group: NewGroup) -> None:
+async def test_static_member_that_leaves_for_good_is_not_waited_for(new_group: NewGroup) -> None:
     with new_group("static leaves", partitions=2) as group:
         one, two = member(group, instance="one", session_timeout_ms=60_000), member(group)
         async with running(two):
@@ -135,7 +135,7 @@ async def test_a_static_member_that_is_told_to_leave_is_not_waited_for(new_group
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-async def test_a_static_leader_that_restarts_leaves_everything_as_it_is(new_group: NewGroup, assignor: str) -> None:
+async def test_static_leader_that_restarts_causes_no_reassignment(new_group: NewGroup, assignor: str) -> None:
     """KIP-814: it is told not to assign, and must all the same know that it leads and watch the topics."""
     asked = 0
 
@@ -157,7 +157,7 @@ async def test_a_static_leader_that_restarts_leaves_everything_as_it_is(new_grou
             assert asked == 2
 
 
-async def test_of_two_members_of_one_static_name_the_first_is_at_its_end(new_group: NewGroup) -> None:
+async def test_second_member_with_the_same_instance_id_fences_the_first(new_group: NewGroup) -> None:
     with new_group("twins", partitions=2) as group:
         heard = Heard()
         async with member(group, instance="one", listener=heard) as first:
@@ -173,9 +173,7 @@ async def test_of_two_members_of_one_static_name_the_first_is_at_its_end(new_gro
                     await first.poll(0)
 
 
-async def test_it_outlives_a_broker_that_is_killed_and_started_again(
-    new_group: NewGroup, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_consumer_survives_a_broker_restart(new_group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     """Unheard for a whole session it gives up what it has, by its own clock: nobody is there to tell it to."""
     with new_group("outlives", partitions=2) as group:
         group.write(20)
@@ -198,7 +196,7 @@ async def test_it_outlives_a_broker_that_is_killed_and_started_again(
 # Other people's code
 
 
-async def test_a_callback_that_raises_is_raised_from_poll_and_the_consumer_goes_on(new_group: NewGroup) -> None:
+async def test_exception_of_a_callback_is_raised_from_poll(new_group: NewGroup) -> None:
     class Breaks(Heard):
         def on_assigned(self, partitions: Partitions, generation: int) -> None:
             super().on_assigned(partitions, generation)
@@ -213,7 +211,7 @@ async def test_a_callback_that_raises_is_raised_from_poll_and_the_consumer_goes_
             assert len(await read(consumer, 3)) == 3
 
 
-async def test_committing_works_inside_the_callback(new_group: NewGroup) -> None:
+async def test_commit_works_inside_a_callback(new_group: NewGroup) -> None:
     class Commits(Heard):
         async def on_revoked(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
             await consumer.commit()
@@ -252,9 +250,7 @@ class Fails(PartitionAssignor):
         ("hangs", "assignor 'fails': no answer within 0.5 s"),
     ],
 )
-async def test_an_assignor_that_fails_is_told_in_one_line_and_the_consumer_is_out(
-    new_group: NewGroup, how: str, said: str
-) -> None:
+async def test_failing_assignor_is_one_line_and_the_consumer_leaves(new_group: NewGroup, how: str, said: str) -> None:
     with new_group("bad assignor", partitions=1) as group:
         assignor = Fails(how)
         async with member(group, assignors=[assignor], max_poll_interval_ms=1_000) as consumer:
@@ -266,7 +262,7 @@ async def test_an_assignor_that_fails_is_told_in_one_line_and_the_consumer_is_ou
         assignor.over.set()
 
 
-async def test_members_with_nothing_in_common_are_refused_in_one_line(new_group: NewGroup) -> None:
+async def test_incompatible_members_are_rejected_with_one_line(new_group: NewGroup) -> None:
     with new_group("in common", partitions=1) as group:
         first, other = member(group, assignors=["range"]), member(group, assignors=["roundrobin"])
         async with running(first), other:
@@ -275,14 +271,14 @@ async def test_members_with_nothing_in_common_are_refused_in_one_line(new_group:
                 await poll_until(lambda: False, other)
 
 
-async def test_a_session_outside_the_brokers_bounds_is_refused_in_one_line(new_group: NewGroup) -> None:
+async def test_invalid_session_timeout_is_rejected_with_one_line(new_group: NewGroup) -> None:
     with new_group("bounds", partitions=1) as group:
         async with member(group, session_timeout_ms=600, heartbeat_interval_ms=100) as consumer:
             with pytest.raises(BrokerError, match=r"INVALID_SESSION_TIMEOUT \(26\): session_timeout_ms is outside"):
                 await poll_until(lambda: False, consumer)
 
 
-async def test_a_poll_that_is_cancelled_leaves_no_rebalance_half_done(new_group: NewGroup) -> None:
+async def test_cancelled_poll_does_not_interrupt_a_rebalance(new_group: NewGroup) -> None:
     class Slow(Heard):
         async def on_assigned(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
             self.note("begun", partitions, generation)
@@ -301,7 +297,7 @@ async def test_a_poll_that_is_cancelled_leaves_no_rebalance_half_done(new_group:
         assert heard.names == ["begun", "assigned", "revoked"]
 
 
-async def test_poll_is_called_by_one_at_a_time_and_not_after_close(new_group: NewGroup) -> None:
+async def test_concurrent_poll_and_poll_after_close_are_rejected(new_group: NewGroup) -> None:
     with new_group("one at a time", partitions=1) as group:
         consumer = member(group)
         waiting = asyncio.create_task(consumer.poll(5))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .members import BrokerGroup, BrokerMember
 
 
-def test_it_leads_a_group_of_java_and_librdkafka(new_group: NewGroup) -> None:
+def test_consumer_leads_a_group_of_java_and_librdkafka_members(new_group: NewGroup) -> None:
     """First in, so leader: Java's and librdkafka's consumers take over what an assignor in Python has shared out."""
     with new_group("leads", partitions=9) as group:
         group.write(90)
@@ -38,7 +38,7 @@ def test_it_leads_a_group_of_java_and_librdkafka(new_group: NewGroup) -> None:
         group.never_two_owners()
 
 
-def test_it_follows_java_and_leads_when_java_is_gone(new_group: NewGroup) -> None:
+def test_consumer_follows_java_and_leads_after_it(new_group: NewGroup) -> None:
     with new_group("follows", partitions=6) as group:
         group.write(60)
         java = group.java("java", "cooperative-sticky")
@@ -57,7 +57,7 @@ def test_it_follows_java_and_leads_when_java_is_gone(new_group: NewGroup) -> Non
         group.never_two_owners()
 
 
-def test_two_rolling_bounces_take_a_mixed_group_to_cooperative_and_two_take_it_back(new_group: NewGroup) -> None:
+def test_mixed_group_is_migrated_to_cooperative_and_back_by_rolling_restarts(new_group: NewGroup) -> None:
     """KIP-429, "Compatibility and Upgrade Path": range, then both, then cooperative-sticky; and the same way back."""
     with new_group("bounces", partitions=6) as group:
         one, two, java = group.ours("ours-1", "range"), group.ours("ours-2", "range"), group.java("java-1", "range")
@@ -98,7 +98,7 @@ def _replaced(group: BrokerGroup, member: BrokerMember, *others: BrokerMember) -
     return member
 
 
-def test_a_killed_member_and_a_stopped_one_are_replaced_and_the_stopped_one_has_lost_everything(
+def test_killed_and_suspended_members_are_replaced(
     new_group: NewGroup,
 ) -> None:
     """kill -9 of Java, SIGSTOP of ours, for longer than the session; what they had not committed is read again.
@@ -129,7 +129,7 @@ def test_a_killed_member_and_a_stopped_one_are_replaced_and_the_stopped_one_has_
         group.never_two_owners(but=[ours])
 
 
-def test_it_shares_a_group_with_members_of_the_new_protocol(new_group: NewGroup) -> None:
+def test_consumer_shares_a_group_with_members_of_the_new_protocol(new_group: NewGroup) -> None:
     """KIP-848, "Consumer Group Upgrade": the coordinator assigns for a classic member as long as there are others."""
     with new_group("new", partitions=6) as group:
         group.write(60)
@@ -152,7 +152,7 @@ def test_it_shares_a_group_with_members_of_the_new_protocol(new_group: NewGroup)
         assert not group.read_more_than_once(first_by="ours")
 
 
-def test_an_assignor_written_in_python_leads_java(new_group: NewGroup) -> None:
+def test_python_assignor_assigns_java_members(new_group: NewGroup) -> None:
     """Under a name that Java offers too; Java takes over whatever the leader has decided."""
     with new_group("custom", partitions=5) as group:
         group.write(50)
@@ -166,7 +166,7 @@ def test_an_assignor_written_in_python_leads_java(new_group: NewGroup) -> None:
         assert not group.read_more_than_once(first_by="ours")
 
 
-def test_a_leader_whose_assignor_fails_says_so_in_one_line_and_leaves_and_the_group_goes_on(
+def test_leader_with_a_failing_assignor_leaves_and_the_group_continues(
     new_group: NewGroup,
 ) -> None:
     """Nobody is asked to give anything up by an assignor that has failed, and the leader commits before it leaves."""

@@ -78,24 +78,24 @@ class Nothing(PartitionAssignor):
     ],
     ids=str,
 )
-def test_a_setting_that_cannot_be_used_is_one_line(settings: dict[str, Any], said: str) -> None:
+def test_invalid_setting_is_one_line(settings: dict[str, Any], said: str) -> None:
     usable: dict[str, Any] = {"bootstrap": NOWHERE, "group": "g", "topics": ["t"], "assignors": ["range"]}
     with pytest.raises(ConfigError) as caught:
         GroupConsumer(**{**usable, **settings})
     assert str(caught.value) == said
 
 
-def test_an_unknown_assignor_is_answered_with_those_there_are() -> None:
+def test_unknown_assignor_lists_the_available_ones() -> None:
     with pytest.raises(ConfigError, match=r"^assignor: got 'fair'; allowed: cooperative-sticky, .*range, .*uniform$"):
         GroupConsumer(NOWHERE, group="g", topics=["t"], assignors=["fair"])
 
 
-def test_what_librdkafka_says_of_a_setting_is_passed_on() -> None:
+def test_librdkafka_error_of_a_setting_is_shown() -> None:
     with pytest.raises(ConfigError, match=r"^fetch: got .*No such configuration property: \"fetch.min.bite\"$"):
         GroupConsumer(NOWHERE, group="g", topics=["t"], fetch={"fetch.min.bite": 1})
 
 
-def test_without_confluent_kafka_the_error_says_what_to_install() -> None:
+def test_missing_confluent_kafka_names_the_extra_to_install() -> None:
     code = "import sys; sys.modules['confluent_kafka'] = None\nfrom connectgroup.consumer import GroupConsumer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
@@ -104,7 +104,7 @@ def test_without_confluent_kafka_the_error_says_what_to_install() -> None:
     )
 
 
-def test_the_pure_modules_come_without_the_rest() -> None:
+def test_pure_modules_import_no_client() -> None:
     code = (
         "import sys\nfrom connectgroup.consumer import choice, embedded, rounds, validation\n"
         "sys.exit(bool({'asyncio', 'confluent_kafka', 'pydantic'} & set(sys.modules)))"
@@ -112,7 +112,7 @@ def test_the_pure_modules_come_without_the_rest() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_an_error_code_is_told_with_what_can_be_done() -> None:
+def test_error_code_is_shown_with_what_to_do() -> None:
     assert error_name(12345) == "error 12345"
     assert error_name(Code.REBALANCE_IN_PROGRESS) == "REBALANCE_IN_PROGRESS (27)"
     refused = BrokerError("JoinGroup of group 'g'", 81)
@@ -151,7 +151,7 @@ async def server(answer: bytes) -> AsyncIterator[int]:
     ],
     ids=["nothing", "TLS", "too short", "HTTP"],
 )
-async def test_what_is_no_broker_is_told_with_a_hint(answer: bytes, said: str) -> None:
+async def test_server_that_is_no_broker_is_named_with_a_hint(answer: bytes, said: str) -> None:
     async with server(answer) as port:
         connection = BrokerConnection("127.0.0.1", port, "c")
         with pytest.raises(TransportError) as caught:
@@ -164,7 +164,7 @@ async def test_what_is_no_broker_is_told_with_a_hint(answer: bytes, said: str) -
         assert "\n" not in text
 
 
-async def test_a_server_that_does_not_answer_is_given_up_after_a_while() -> None:
+async def test_unresponsive_server_times_out() -> None:
     held = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,7 +180,7 @@ async def test_a_server_that_does_not_answer_is_given_up_after_a_while() -> None
     running.close()
 
 
-async def test_where_no_broker_listens_the_consumer_says_so_and_goes_on_trying(
+async def test_consumer_reports_a_missing_broker_and_retries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="connectgroup.consumer"):

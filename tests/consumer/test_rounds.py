@@ -40,12 +40,12 @@ some = st.frozensets(st.sampled_from(sorted(partitions("t{0,1,2,3} u{0,1,2}"))))
 # A member
 
 
-def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
+def test_eager_member_revokes_everything_before_it_joins() -> None:
     before = before_joining(EAGER, owned=partitions("t{0} u{1}"), subscribed=T_AND_U, in_group=True)
     assert before == BeforeJoining(revoked=partitions("t{0} u{1}"))
 
 
-def test_a_cooperative_member_gives_up_only_what_it_no_longer_wants_before_it_joins() -> None:
+def test_cooperative_member_revokes_only_unsubscribed_partitions_before_it_joins() -> None:
     owned = partitions("t{0} u{1}")
     assert before_joining(COOPERATIVE, owned=owned, subscribed=T_AND_U, in_group=True) == BeforeJoining(kept=owned)
     assert before_joining(COOPERATIVE, owned=owned, subscribed=T, in_group=True) == BeforeJoining(
@@ -54,34 +54,34 @@ def test_a_cooperative_member_gives_up_only_what_it_no_longer_wants_before_it_jo
 
 
 @pytest.mark.parametrize("protocol", RebalanceProtocol)
-def test_a_member_that_is_no_longer_in_the_group_has_lost_what_it_held(protocol: RebalanceProtocol) -> None:
+def test_removed_member_loses_its_partitions(protocol: RebalanceProtocol) -> None:
     """It revokes nothing: what it held may be somebody else's by now, so it must not commit for it either."""
     before = before_joining(protocol, owned=partitions("t{0}"), subscribed=T, in_group=False)
     assert before == BeforeJoining(lost=partitions("t{0}"))
 
 
-def test_a_cooperative_member_gives_up_what_is_gone_from_its_share_and_joins_again() -> None:
+def test_cooperative_member_revokes_what_it_lost_and_rejoins() -> None:
     assert after_sync(owned=partitions("t{0,1}"), assigned=partitions("t{1,2}"), subscribed=T) == AfterSync(
         revoked=partitions("t{0}"), added=partitions("t{2}"), holds=partitions("t{1,2}"), rejoin=True
     )
 
 
 @pytest.mark.parametrize("owned", ["", "t{0}"])
-def test_a_member_that_gives_up_nothing_does_not_join_again(owned: str) -> None:
+def test_member_that_revokes_nothing_does_not_rejoin(owned: str) -> None:
     """An eager member comes here owning nothing."""
     after = after_sync(owned=partitions(owned), assigned=partitions("t{0,1}"), subscribed=T)
     assert (after.revoked, after.rejoin) == (frozenset(), False)
     assert after.added == partitions("t{0,1}") - partitions(owned)
 
 
-def test_a_share_made_for_an_earlier_subscription_is_not_taken_over() -> None:
+def test_assignment_for_an_earlier_subscription_is_not_applied() -> None:
     """Kafka's ``onJoinComplete``: the member joins again with what it wants now, and holds what it held."""
     after = after_sync(owned=partitions("t{0}"), assigned=partitions("t{1} u{0}"), subscribed=T)
     assert after == AfterSync(holds=partitions("t{0}"), rejoin=True)
 
 
 @given(some, some)
-def test_what_a_member_holds_is_what_it_held_less_revoked_and_with_added(owned: object, assigned: object) -> None:
+def test_new_owned_is_owned_less_revoked_plus_added(owned: object, assigned: object) -> None:
     after = after_sync(owned=owned, assigned=assigned, subscribed=T_AND_U)  # type: ignore[arg-type]
     assert after.holds == assigned
     assert (owned - after.revoked) | after.added == after.holds  # type: ignore[operator]
@@ -94,7 +94,7 @@ def test_what_a_member_holds_is_what_it_held_less_revoked_and_with_added(owned: 
 # The leader
 
 
-def test_the_question_is_what_everybody_said() -> None:
+def test_assignor_input_holds_every_subscription() -> None:
     said = Subscription(topics=T, user_data=b"x", owned=partitions("t{0}"), generation=6, rack="r")
     joined = [
         Joined(member_id="m1", instance_id="i1", subscription=said),
@@ -108,7 +108,7 @@ def test_the_question_is_what_everybody_said() -> None:
     assert group.topics == (TopicSpec(name="t", num_partitions=2),)
 
 
-def test_the_question_is_in_a_version_that_the_assignor_reads() -> None:
+def test_assignor_input_has_a_version_that_the_assignor_reads() -> None:
     class Newer(Planned):
         minimum_version, maximum_version = 3, 5
 
@@ -125,7 +125,7 @@ def given_to(answer: PartitionAssignment) -> dict[str, object]:
     return {share.member_id: share.partitions for share in answer.members}
 
 
-def test_an_assignor_that_breaks_the_rule_it_lists_is_refused() -> None:
+def test_assignor_that_breaks_the_cooperative_rule_is_rejected() -> None:
     """Kafka's ``validateCooperativeAssignment``: what, to whom, whose it is."""
     hasty = Hasty(**SWAPPED)
     with pytest.raises(PluginError) as refused:
@@ -136,7 +136,7 @@ def test_an_assignor_that_breaks_the_rule_it_lists_is_refused() -> None:
     )
 
 
-def test_an_assignor_that_does_not_list_cooperative_gives_what_is_still_owned_a_round_later() -> None:
+def test_assignments_of_an_eager_assignor_are_withheld_for_a_round() -> None:
     """Its members have given up everything before; one that has not all the same is not robbed."""
     planned = Planned(**SWAPPED)
     answer = validate_result(planned, OWNED, run_assignor(planned, OWNED))
@@ -148,7 +148,7 @@ def test_an_assignor_that_does_not_list_cooperative_gives_what_is_still_owned_a_
     assert validate_result(planned, given_up, free) is free
 
 
-def test_a_plan_becomes_a_cooperative_one_by_a_single_call() -> None:
+def test_assignment_is_made_cooperative_by_a_single_call() -> None:
     careful = Careful(**SWAPPED)
     answer = validate_result(careful, OWNED, run_assignor(careful, OWNED))
     assert given_to(answer) == table(m1="t{1}", m2="")
@@ -160,13 +160,13 @@ def test_a_plan_becomes_a_cooperative_one_by_a_single_call() -> None:
     assert answer.withheld == frozenset()
 
 
-def test_what_an_assignor_calls_an_error_is_one() -> None:
+def test_error_of_an_assignor_is_an_assignor_error() -> None:
     failed = PartitionAssignment(error=7, message="no\nluck")
     with pytest.raises(PluginError, match=r"assignor 'range': error 7: no\\nluck"):
         validate_result(RangeAssignor(), OWNED, failed)
 
 
-def test_everybody_is_sent_a_share_even_if_it_is_nothing() -> None:
+def test_every_member_gets_an_assignment_even_an_empty_one() -> None:
     answer = Planned(m1=partitions("t{0,1,2}")).assign(OWNED)
     sent = assignments_to_send(OWNED, replace(answer, members=answer.members[:1]))
     assert {member_id: decode_assignment(data).partitions for member_id, data in sent.items()} == table(
@@ -178,7 +178,7 @@ def test_everybody_is_sent_a_share_even_if_it_is_nothing() -> None:
     assert decode_assignment(assignments_to_send(OWNED, answer)["m2"]).user_data is None
 
 
-def test_a_share_that_cannot_be_sent_is_named() -> None:
+def test_assignment_that_cannot_be_encoded_is_named() -> None:
     group = tables.question({"x" * 40000: 1}, {"m1": "*"})
     with pytest.raises(WireError, match="Assignment v3: partitions: got a value out of range"):
         assignments_to_send(group, run_assignor(RangeAssignor(), group))
@@ -186,7 +186,7 @@ def test_a_share_that_cannot_be_sent_is_named() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(questions(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
-def test_nothing_is_sent_that_another_owns_and_nothing_is_forgotten(group: PartitionGroup, make: type) -> None:
+def test_owned_partitions_are_withheld_and_none_is_forgotten(group: PartitionGroup, make: type) -> None:
     """Whatever the assignor: by the owners' own word, in the latest generation."""
     assignor = make()
     answer = validate_result(assignor, group, run_assignor(assignor, group))

@@ -35,11 +35,11 @@ def answer(**shares: str) -> PartitionAssignment:
     )
 
 
-def test_there_is_one_rule_of_overlaps_for_customised_assignors_and_the_leader() -> None:
+def test_overlaps_have_one_rule_for_custom_assignors_and_the_leader() -> None:
     assert validate_subscription is public.validate_subscription
 
 
-def test_overlapping_owners_are_told_in_words_and_raised_only_when_asked() -> None:
+def test_overlapping_owners_are_logged_and_raised_on_request() -> None:
     members = group({"c1": "t{0,1}", "c2": "t{1}", "c3": "t{1}", "c4": "t{0}"}, c1=5, c2=5, c3=4, c4=5).members
     overlaps = validate_subscription(members)
     assert overlaps == {T0: ("c1", "c4"), T1: ("c1", "c2")}  # c3's claim is stale
@@ -51,12 +51,12 @@ def test_overlapping_owners_are_told_in_words_and_raised_only_when_asked() -> No
         require_no_overlap(members)
 
 
-def test_owners_that_do_not_overlap_are_none_of_its_business() -> None:
+def test_distinct_owners_are_no_overlap() -> None:
     require_no_overlap(group({"c1": "t{0,1}", "c2": "t{1}"}, c1=4, c2=5).members)
     require_no_overlap([])
 
 
-def test_a_partition_is_given_too_early_while_another_owns_it() -> None:
+def test_partition_assigned_while_another_member_owns_it_is_found() -> None:
     members = group({"c1": "t{0}", "c2": "t{1}", "c3": ""}).members
     assert assigned_too_early(members, answer(c1="t{0}", c2="t{1}", c3="t{2}")) == ()
     early = assigned_too_early(members, answer(c1="t{1}", c2="", c3="t{0}"))
@@ -67,7 +67,7 @@ def test_a_partition_is_given_too_early_while_another_owns_it() -> None:
     assert str(early[0]) == "t-0 is given to c3 while owned by c1"
 
 
-def test_a_partition_that_two_own_is_too_early_for_either() -> None:
+def test_partition_with_two_owners_is_too_early_for_either() -> None:
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=3, c2=3).members
     assert assigned_too_early(members, answer(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
     assert assigned_too_early(members, answer(c3="t{0}")) == (
@@ -77,7 +77,7 @@ def test_a_partition_that_two_own_is_too_early_for_either() -> None:
 
 
 @pytest.mark.parametrize("stale", [3, -1])
-def test_sk_20_sk_21_a_stale_claim_keeps_nobody_from_what_is_its_own(stale: int) -> None:
+def test_sk_20_sk_21_stale_claim_blocks_no_assignment(stale: int) -> None:
     """KIP-792; -1 is unknown and older than any. Kafka's check of answers does not look at generations."""
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=stale, c2=4).members
     assert assigned_too_early(members, answer(c2="t{0}")) == ()
@@ -86,12 +86,12 @@ def test_sk_20_sk_21_a_stale_claim_keeps_nobody_from_what_is_its_own(stale: int)
 
 
 @pytest.mark.parametrize("generation", [-1, 3])
-def test_a_claim_that_nobody_disputes_counts_however_old(generation: int) -> None:
+def test_undisputed_claim_counts_at_any_generation(generation: int) -> None:
     members = group({"c1": "t{0}", "c2": "t{1}"}, c1=generation, c2=9).members
     assert assigned_too_early(members, answer(c2="t{0}")) == (EarlyAssignment(partition=T0, to="c2", owners=("c1",)),)
 
 
-def test_a_share_of_somebody_unknown_is_held_against_the_owners_too() -> None:
+def test_assignment_of_an_unknown_member_is_checked_against_the_owners() -> None:
     members = group({"c1": "t{0}"}).members
     assert assigned_too_early(members, answer(who="t{0,1}")) == (
         EarlyAssignment(partition=T0, to="who", owners=("c1",)),
@@ -100,7 +100,7 @@ def test_a_share_of_somebody_unknown_is_held_against_the_owners_too() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(questions(), st.data())
-def test_every_partition_that_another_owns_is_found_and_no_other(group: PartitionGroup, data: st.DataObject) -> None:
+def test_every_partition_owned_by_another_member_is_found(group: PartitionGroup, data: st.DataObject) -> None:
     """Only doubtful ones are looked at closely; looking at all of them finds the same."""
     if data.draw(st.booleans()):
         plan = run_assignor(RangeAssignor(), group)

@@ -58,7 +58,7 @@ KAFKA-16930: an assignor failed on a member with nothing
     test_metadata.py::test_members_and_connectors_without_units_are_valid_input
     test_metadata.py::test_member_without_assignors_and_units_is_assigned
 KAFKA-18688: an even assignment was reshuffled by the order of iteration
-    assignors/test_balanced.py::test_who_has_the_unit_more_does_not_hang_on_the_order_of_members
+    assignors/test_balanced.py::test_result_does_not_depend_on_the_order_of_members
 KAFKA-19163: a group was deleted while something of it was pending
     test_coordinator.py::test_group_is_not_deleted_while_a_member_joins
     test_coordinator.py::test_deleted_group_with_delayed_units_leaves_no_timer
@@ -131,7 +131,7 @@ KAFKA-9851: what a worker let go of by itself was never started again
 KAFKA-9848: tasks whose grant was lost on the way were taken for lost
     test_lost_workers.py::test_grant_whose_response_was_lost_is_not_delayed
 KAFKA-12495: joins in the middle of revocations: out of balance, then a storm
-    worker/test_built_in_assignors.py::test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row
+    worker/test_built_in_assignors.py::test_successive_joins_stop_no_task_twice_in_a_row
 KAFKA-15693: without a delay lost tasks were assigned to nobody for ever
     group/test_delay.py::test_kafka_15693_units_are_assigned_at_once_without_a_delay
 KAFKA-13719: a connector that was restarted doubled its tasks
@@ -180,8 +180,8 @@ paimon#9666: a batch that was replayed was committed twice
     test_exactly_once_on_spark.py::test_batch_committed_without_spark_commit_is_not_written_again
 paimon#9667: the sink did not look at which batch it was
     test_exactly_once_on_spark.py::test_batch_committed_without_spark_commit_is_not_written_again
-    spark/test_tasks.py::test_a_batch_that_spark_replays_is_written_once
-    spark/test_offsets.py::test_a_batch_that_is_in_is_not_written_again
+    spark/test_tasks.py::test_batch_replayed_by_spark_is_written_once
+    spark/test_offsets.py::test_committed_batch_is_not_written_again
 iceberg-kafka-connect#200: zombies had transactional ids of their own, so nobody fenced them
     test_exactly_once.py::test_new_owner_fences_the_former_owner_whatever_their_names
 """

@@ -38,7 +38,7 @@ ACTS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), min_size=5, max_s
 
 
 @pytest.mark.parametrize("first", SEEDS[::5])
-def test_every_decision_of_a_simulated_cluster_is_the_models_decision(first: int) -> None:
+def test_every_decision_of_a_simulated_cluster_is_that_of_the_model(first: int) -> None:
     """Coordinators that crash, are fenced, fail to write and read again are followed (D1 to D3, D6)."""
     for seed in range(first, first + 5):
         with beside():
@@ -49,7 +49,7 @@ def test_every_decision_of_a_simulated_cluster_is_the_models_decision(first: int
 
 @settings(max_examples=200 * MORE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 200), drawn=ACTS)
-def test_any_sequence_of_inputs_honest_or_not_is_decided_as_the_model_decides_it(seed: int, drawn: list[Act]) -> None:
+def test_any_sequence_of_inputs_is_decided_as_by_the_model(seed: int, drawn: list[Act]) -> None:
     """S1 to S16 hold of the product as far as they hold of the model; answers, state, records and timers are equal."""
     driver = Driver.drawn(seed)
     driver.play(drawn)
@@ -57,7 +57,7 @@ def test_any_sequence_of_inputs_honest_or_not_is_decided_as_the_model_decides_it
 
 
 @pytest.mark.parametrize("first", range(0, 200 * MORE, 100))
-def test_long_sequences_reach_what_short_ones_do_not(first: int) -> None:
+def test_long_sequences_reach_states_that_short_ones_do_not(first: int) -> None:
     """Delays, rounds and rejoins take many steps to meet."""
     for seed in range(first, first + 100):
         finding = found_with(seed)
@@ -65,9 +65,7 @@ def test_long_sequences_reach_what_short_ones_do_not(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16 * MORE))
-def test_a_storm_of_slow_and_unlucky_workers_is_decided_as_the_model_decides_it(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_run_with_slow_workers_is_decided_as_by_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same storms that tests.group plays, honest workers only."""
     replay = Replay()
     monkeypatch.setattr(builders, "step", replay.step)
@@ -78,7 +76,7 @@ def test_a_storm_of_slow_and_unlucky_workers_is_decided_as_the_model_decides_it(
     assert not replay.findings, f"storm {seed}: {replay.findings[0]}"
 
 
-def test_the_model_knows_nothing_of_the_rules() -> None:
+def test_model_shares_no_code_with_the_rules() -> None:
     """What both took from the same place would be wrong in both."""
     here = Path(__file__).parent
     for name in MODEL:
@@ -110,21 +108,21 @@ def test_each_planted_fault_is_found(fault: Fault) -> None:
         "a member that joins again gets its units under their former tokens (S6)",
     ],
 )
-def test_a_fault_planted_in_a_simulated_cluster_is_found_by_the_model_beside_it(name: str) -> None:
+def test_fault_planted_in_a_simulated_cluster_is_found_by_the_model(name: str) -> None:
     """A difference from the model is one violation among the others."""
     with named(name).planted(), beside():
         results = (play(seed) for seed in range(1, 16))
         assert any(one.invariant.startswith("M1 ") for each in results for one in each.violations)
 
 
-def test_the_simulators_command_plays_with_the_model_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_of_the_simulator_compares_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     """A difference is told like any violation, and ends the command with 1."""
     with named("a unit is assigned while another member holds it").planted():
         assert main(["--seed", "1", "--seeds", "1", "--no-shrink"]) == 1
     assert "M1 DecidedAsTheModelDecides does not hold" in capsys.readouterr().out
 
 
-def test_a_difference_says_what_was_asked_and_what_both_made_of_it() -> None:
+def test_difference_shows_the_input_and_both_results() -> None:
     with named("every epoch is admitted").planted():
         text = str(next(finding for seed in range(200) if (finding := found_with(seed))))
     for part in ("input at", "HeartbeatRequest", "product:", "model:", "the group before it:"):

@@ -27,7 +27,7 @@ class Group:
 '''
 
 
-def test_each_fault_has_its_place_once_and_leaves_a_file_that_compiles() -> None:
+def test_each_fault_applies_once_and_compiles() -> None:
     plain = {fault.path: ast.unparse(ast.parse((ROOT / fault.path).read_text(encoding="utf-8"))) for fault in FAULTS}
     problems = []
     for fault in FAULTS:
@@ -42,7 +42,7 @@ def test_each_fault_has_its_place_once_and_leaves_a_file_that_compiles() -> None
     assert not problems, "\n".join(problems)
 
 
-def test_each_fault_is_there_once_and_has_a_detector() -> None:
+def test_each_fault_is_unique_and_has_a_detector() -> None:
     names = Counter(fault.name for fault in FAULTS)
     places = Counter((fault.target, fault.old, fault.new, fault.nth) for fault in FAULTS)
     assert not [each for each, times in (names + places).items() if times > 1]
@@ -84,7 +84,7 @@ def test_every_accepted_mutant_has_its_target() -> None:
         ("...", "members = []\n...", "members = []"),
     ],
 )
-def test_a_pattern_is_replaced_whatever_its_names_and_its_form(old: str, new: str, line: str) -> None:
+def test_pattern_is_replaced_whatever_names_and_form(old: str, new: str, line: str) -> None:
     text = ast.unparse(replaced(SOURCE, "Group.admit", old, new))
     assert line in [each.strip() for each in text.splitlines()]
     assert "A docstring." in text
@@ -98,12 +98,12 @@ def test_a_pattern_is_replaced_whatever_its_names_and_its_form(old: str, new: st
         ("Group.admit", "S.A", "matches 4 times, in lines 5, 8, 8, 9"),
     ],
 )
-def test_a_pattern_that_does_not_fit_says_so(qualname: str, old: str, problem: str) -> None:
+def test_pattern_that_does_not_match_is_reported(qualname: str, old: str, problem: str) -> None:
     with pytest.raises(PatternError, match=re.escape(problem).replace("4", r"\d+").replace("8,\\ 8,\\ 9", ".*")):
         replaced(SOURCE, qualname, old, "None")
 
 
-def test_the_same_letter_must_match_the_same_code() -> None:
+def test_equal_letters_match_equal_code() -> None:
     assert matches_whole("A.B == C.B", "request.epoch == group.epoch")
     assert not matches_whole("A.B == C.B", "request.epoch == group.target_epoch")
 
@@ -117,7 +117,7 @@ def test_generated_mutants_differ_from_the_file_and_compile() -> None:
         compile(mutant.source, str(path), "exec")
 
 
-def test_a_planted_fault_is_gone_afterwards() -> None:
+def test_planted_fault_is_removed_afterwards() -> None:
     from connectgroup.group.kernel import reconcile
 
     (fault,) = (fault for fault in FAULTS if fault.name.startswith("any heartbeat acknowledges"))

@@ -41,7 +41,7 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("path", scenes(), ids=lambda path: path.stem)
-def test_a_scene_goes_as_it_is_written(path: Path) -> None:
+def test_scene_matches_its_transcript(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     played = play(text, path.name)
     assert played == text, f"python -m tests.scenes --write {path.stem} writes it anew\n" + difference(
@@ -50,13 +50,13 @@ def test_a_scene_goes_as_it_is_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", scenes(), ids=lambda path: path.stem)
-def test_a_scene_is_short_and_fits_a_page(path: Path) -> None:
+def test_scene_is_short_and_fits_a_page(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= MOST_LINES
     assert [line for line in lines if len(line) > WIDTH] == []
 
 
-def test_the_index_names_every_scene_by_its_title() -> None:
+def test_index_names_every_scene_by_its_title() -> None:
     index = re.findall(r"^    (\S+) +(.+)$", tests.scenes.__doc__ or "", re.MULTILINE)
     titles = {path.stem: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for path in scenes()}
     assert len(index) == len(titles)
@@ -76,7 +76,7 @@ def test_every_kind_of_line_is_in_some_scene_and_is_of_one_kind_only() -> None:
     assert unused == set()
 
 
-def test_every_scenario_that_is_ours_is_named_in_a_scene_or_a_test() -> None:
+def test_every_applicable_scenario_is_named_in_a_scene_or_a_test() -> None:
     here = Path(__file__)
     folder = here.parent.parent
     files = [path for suffix in ("py", "txt") for path in folder.rglob(f"*.{suffix}") if path != here]
@@ -85,7 +85,7 @@ def test_every_scenario_that_is_ours_is_named_in_a_scene_or_a_test() -> None:
     assert sorted(named & NOT_OURS.keys()) == [], "it is ours after all"
 
 
-def test_what_came_out_otherwise_is_shown_as_a_difference() -> None:
+def test_changed_output_is_shown_as_a_difference() -> None:
     """What a scene says came out has no influence on what comes out."""
     text = "A joins                             -> epoch 7, assigned nothing\n"
     played = play(text)
@@ -108,6 +108,6 @@ def test_what_came_out_otherwise_is_shown_as_a_difference() -> None:
         pytest.param("A joins with even 3--\n", "allowed: even 0-3 version 1", id="no version range"),
     ],
 )
-def test_a_scene_that_cannot_be_played_says_where_and_what_is_allowed(text: str, problem: str) -> None:
+def test_invalid_scene_reports_the_place_and_the_allowed_lines(text: str, problem: str) -> None:
     with pytest.raises(SceneError, match=re.escape(problem)):
         play(text)

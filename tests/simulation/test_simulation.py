@@ -48,7 +48,7 @@ def test_simulated_groups_keep_every_invariant_and_reach_every_rare_state(
     assert ran.returncode == 0, ran.stdout
 
 
-def test_a_suite_that_has_not_seen_everything_does_not_pass() -> None:
+def test_incomplete_suite_does_not_pass_the_gates() -> None:
     """One seed is short of almost everything but of simulated time; none at all has reached nothing."""
     suite = Suite()
     suite.add(play(1))
@@ -61,7 +61,7 @@ def test_a_suite_that_has_not_seen_everything_does_not_pass() -> None:
     assert not any(gate.holds for gate in suite.gates)
 
 
-def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_said_to_be_missing() -> None:
+def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_listed_as_missing() -> None:
     """F1 to F37 of reliability; a kind without a number would also be missing from the table that is printed."""
     assert NUMBERS.keys() == KINDS | {"clocks drift"}
     for number, file in ELSEWHERE.items():
@@ -77,7 +77,7 @@ def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_said_to_be_
     assert sorted(spoken_of, key=lambda number: int(number[1:])) == [f"F{number}" for number in range(1, 38)]
 
 
-def test_a_seed_played_from_its_plan_is_the_same_run() -> None:
+def test_seed_replayed_from_its_plan_is_the_same_run() -> None:
     """Whatever was drawn is in the plan, and survives being written down."""
     drawn = play(3)
     again = play(3, plan=Plan.from_json(drawn.plan.to_json()))
@@ -85,7 +85,7 @@ def test_a_seed_played_from_its_plan_is_the_same_run() -> None:
     assert again.plan == drawn.plan
 
 
-def test_a_failing_run_is_made_smaller_and_fails_in_the_same_way() -> None:
+def test_failing_run_is_shrunk_and_fails_in_the_same_way() -> None:
     """What is left names what it takes: neither weather nor moods here, and next to no faults."""
     with named("a member that joins again gets its units under their former tokens").planted():
         failing = play(1)
@@ -96,7 +96,7 @@ def test_a_failing_run_is_made_smaller_and_fails_in_the_same_way() -> None:
     assert again.violations[0].invariant == failing.violations[0].invariant == "S6 TokenGivenOnce"
 
 
-def test_every_promise_is_checked_by_a_class_or_named_where_it_is_checked() -> None:
+def test_every_invariant_is_checked_by_a_class_or_named_where_it_is_checked() -> None:
     """The table in ``invariants`` and the classes say the same."""
     table = invariants.__doc__ or ""
     rows = {line.split()[1]: line for line in table.splitlines() if line.startswith("| ") and line[2] in "SDXL"}
@@ -106,13 +106,13 @@ def test_every_promise_is_checked_by_a_class_or_named_where_it_is_checked() -> N
     assert {f"{letter}{number}" for letter, most in numbers.items() for number in range(1, most + 1)} == rows.keys()
 
 
-def test_ten_workers_and_a_hundred_tasks_come_to_rest_without_faults() -> None:
+def test_ten_workers_and_a_hundred_tasks_settle_without_faults() -> None:
     """L1, L2 at the size of the speed gate."""
     result = play(7, faults=False, members=10, tasks=100)
     assert not result.violations, show(result.violations[0])
 
 
-def test_a_seed_is_the_same_run_in_two_processes() -> None:
+def test_seed_is_the_same_run_in_two_processes() -> None:
     """S18: the order of a set of names differs between the two; nothing that is said or stored may."""
     assert differing(300, SEEDS_TWICE) == ""
 
@@ -128,7 +128,7 @@ def test_each_planted_fault_is_found_within_sixty_seeds(fault: Fault) -> None:
     assert f"--seed {found.seed} " in show(violation)
 
 
-def test_nothing_in_the_simulation_waits_in_real_time() -> None:
+def test_simulation_never_waits_in_real_time() -> None:
     """A thread, or a sleep, would make a run depend on the machine it runs on."""
     import threading
     import time

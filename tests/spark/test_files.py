@@ -26,7 +26,7 @@ def planner(root: Path, *, most_bytes: int = 1000, task: int = 0, tasks: int = 1
     return Planner(root=root, task=task, tasks=tasks, most_bytes=most_bytes)
 
 
-def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) -> None:
+def test_incomplete_line_is_left_for_later(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"one\ntw")
     assert planner(tmp_path).advance({}) == {"a": 4}
@@ -35,7 +35,7 @@ def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) ->
     assert planner(tmp_path).advance({"a": 4}) == {"a": 8}
 
 
-def test_a_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
+def test_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123456789\n" * 10)
     (tmp_path / "b").write_bytes(b"123456789\n" * 10)
     plan, at = planner(tmp_path, most_bytes=35), dict[str, int]()
@@ -47,7 +47,7 @@ def test_a_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
     assert max(sizes) <= 35
 
 
-def test_a_file_that_grows_fast_does_not_starve_the_others(tmp_path: Path) -> None:
+def test_fast_growing_file_does_not_starve_the_others(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123456789\n" * 1000)
     (tmp_path / "b").write_bytes(b"1\n")
     plan, at = planner(tmp_path, most_bytes=50), dict[str, int]()
@@ -56,13 +56,13 @@ def test_a_file_that_grows_fast_does_not_starve_the_others(tmp_path: Path) -> No
     assert at["b"] == 2
 
 
-def test_a_line_longer_than_a_batch_is_one_clear_line(tmp_path: Path) -> None:
+def test_line_longer_than_a_batch_is_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 200)
     with pytest.raises(SourceError, match=r"a: the line at byte 0 is longer than 100 bytes; allowed: lines up to"):
         planner(tmp_path, most_bytes=100).advance({})
 
 
-def test_a_line_that_fits_only_a_batch_of_its_own_gets_one(tmp_path: Path) -> None:
+def test_line_that_fits_only_a_batch_of_its_own_gets_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345\n")
     (tmp_path / "b").write_bytes(b"x" * 95 + b"\n")
     plan, at = planner(tmp_path, most_bytes=100), dict[str, int]()
@@ -71,7 +71,7 @@ def test_a_line_that_fits_only_a_batch_of_its_own_gets_one(tmp_path: Path) -> No
     assert at == {"a": 6, "b": 96}
 
 
-def test_hidden_and_unfinished_files_are_not_there(tmp_path: Path) -> None:
+def test_hidden_and_unfinished_files_are_ignored(tmp_path: Path) -> None:
     for name in ("a.csv", ".a.csv", "_a.csv", "a.csv.tmp", "a.csv.part", "b"):
         (tmp_path / name).touch()
     (tmp_path / "deep" / "er").mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_hidden_and_unfinished_files_are_not_there(tmp_path: Path) -> None:
     assert list_files(tmp_path) == ["a.csv", "b", "deep/er/c"]
 
 
-def test_a_missing_directory_is_one_clear_line(tmp_path: Path) -> None:
+def test_missing_directory_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"gone: does not exist; allowed: source\.path names a directory"):
         list_files(tmp_path / "gone")
     (tmp_path / "file").touch()
@@ -89,7 +89,7 @@ def test_a_missing_directory_is_one_clear_line(tmp_path: Path) -> None:
         list_files(tmp_path / "file")
 
 
-def test_a_file_that_got_shorter_is_one_clear_line(tmp_path: Path) -> None:
+def test_truncated_file_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1\n")
     with pytest.raises(SourceError, match="a: has 2 bytes, 10 were read already; allowed: files that only grow"):
         planner(tmp_path).advance({"a": 10})
@@ -97,7 +97,7 @@ def test_a_file_that_got_shorter_is_one_clear_line(tmp_path: Path) -> None:
         read_bytes(tmp_path, Range(slice="a", start=0, end=10))
 
 
-def test_what_is_not_a_file_is_one_clear_line(tmp_path: Path) -> None:
+def test_non_regular_file_is_a_one_line_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a")
     assert stat.S_ISFIFO((tmp_path / "a").stat().st_mode)
     with pytest.raises(SourceError, match="a: not a regular file; allowed: files"):
@@ -108,7 +108,7 @@ def test_what_is_not_a_file_is_one_clear_line(tmp_path: Path) -> None:
         planner(tmp_path).advance({})
 
 
-def test_a_file_that_may_not_be_read_is_one_clear_line(tmp_path: Path) -> None:
+def test_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
     """Root may read everything, so this looks as somebody else where it can."""
     (tmp_path / "a").write_bytes(b"1\n")
     (tmp_path / "a").chmod(0)
@@ -128,12 +128,12 @@ def test_a_file_that_may_not_be_read_is_one_clear_line(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_a_file_taken_away_after_it_was_read_is_no_error(tmp_path: Path) -> None:
+def test_file_removed_after_it_was_read_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"1\n")
     assert planner(tmp_path).advance({"a": 100}) == {"a": 100, "b": 2}
 
 
-def test_every_file_belongs_to_one_task_whatever_the_hash_seed() -> None:
+def test_every_file_belongs_to_one_task_under_any_hash_seed() -> None:
     names = [f"part-{n}.csv" for n in range(100)]
     for tasks in (1, 2, 3, 7):
         assert all([is_slice_of(n, t, tasks) for t in range(tasks)].count(True) == 1 for n in names)
@@ -156,7 +156,7 @@ def test_every_file_belongs_to_one_task_whatever_the_hash_seed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_last_line_end_is_found_at_every_distance(tmp_path: Path, seed: int) -> None:
+def test_last_line_end_is_found_at_every_distance(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = b"".join(b"x" * chance.choice([0, 1, 10, 65_535, 65_536, 140_000]) + b"\n" for _ in range(8)) + b"tail"
     (tmp_path / "a").write_bytes(data)

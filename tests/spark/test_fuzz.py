@@ -36,7 +36,7 @@ VALID: Final[dict[Format, list[bytes]]] = {
 
 @pytest.mark.timeout(900)  # a minute, and several where other things run beside it
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_any_lines_make_rows_or_name_the_bad_one(form: Format) -> None:
+def test_any_lines_make_rows_or_name_the_invalid_one(form: Format) -> None:
     with folder_in_memory() as folder:
         attack(lambda data: read(folder, data, form), None, VALID[form], inputs_each(len(VALID)), BadLine)
 
@@ -50,7 +50,7 @@ def read(folder: Path, data: bytes, form: Format) -> None:
     assert rows.num_rows == sum(1 for line in whole.split(b"\n") if line.strip(b"\r"))
 
 
-def test_any_header_is_the_one_that_is_wanted_or_a_bad_line() -> None:
+def test_any_header_is_the_expected_one_or_an_invalid_line() -> None:
     def decode(data: bytes) -> None:
         whole = data[: data.find(b"\n")] + b"\n" + VALID["csv"][0]
         (folder / "x").write_bytes(whole)

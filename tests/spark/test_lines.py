@@ -56,7 +56,7 @@ def test_every_type_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
     assert read(tmp_path, jsonl, "jsonl", ALL) == [row, nothing]
 
 
-def test_an_empty_field_is_null_and_a_quoted_one_is_an_empty_string(tmp_path: Path) -> None:
+def test_empty_field_is_null_and_a_quoted_one_is_an_empty_string(tmp_path: Path) -> None:
     assert read(tmp_path, CSV_HEADER + b'1,\n2,""\n3,NA\n', "csv") == [
         {"a": 1, "b": None},
         {"a": 2, "b": ""},
@@ -64,7 +64,7 @@ def test_an_empty_field_is_null_and_a_quoted_one_is_an_empty_string(tmp_path: Pa
     ]
 
 
-def test_a_word_that_means_null_is_null_in_every_type(tmp_path: Path) -> None:
+def test_null_word_is_null_in_every_type(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(CSV_HEADER + b'NA,NA\n1,"NA"\n')
     found = read_range(tmp_path, Range(slice="x", start=4, end=17), AB, "csv", "NA").to_pylist()
     assert found == [{"a": None, "b": None}, {"a": 1, "b": "NA"}]
@@ -72,7 +72,7 @@ def test_a_word_that_means_null_is_null_in_every_type(tmp_path: Path) -> None:
         read_range(tmp_path, Range(slice="x", start=4, end=17), AB, "csv")
 
 
-def test_the_header_is_read_once_and_only_at_the_start_of_a_file(tmp_path: Path) -> None:
+def test_header_is_read_once_at_the_start_of_a_file(tmp_path: Path) -> None:
     data = CSV_HEADER + b"1,x\n" + b"2,y\n"
     assert len(read(tmp_path, data, "csv")) == 2
     assert read(tmp_path, data, "csv", start=8) == [{"a": 2, "b": "y"}]
@@ -87,7 +87,7 @@ def test_blank_lines_and_windows_line_ends_are_no_rows(tmp_path: Path) -> None:
     assert read(tmp_path, CSV_HEADER + b"\n\n", "csv", start=4) == []
 
 
-def test_a_json_line_may_have_keys_the_schema_does_not_name(tmp_path: Path) -> None:
+def test_json_line_may_have_keys_outside_the_schema(tmp_path: Path) -> None:
     assert read(tmp_path, b'{"z": [1, {"y": null}], "b": "x"}\n', "jsonl") == [{"a": None, "b": "x"}]
 
 
@@ -126,7 +126,9 @@ JSON_FAULTS = [
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 @pytest.mark.parametrize("before", [0, 1, 700])
-def test_a_bad_line_is_named_with_file_line_byte_and_what_is_allowed(tmp_path: Path, form: Format, before: int) -> None:
+def test_invalid_line_is_named_with_file_line_byte_and_allowed_values(
+    tmp_path: Path, form: Format, before: int
+) -> None:
     good = b"1,x\n" if form == "csv" else b'{"a": 1}\n'
     header = CSV_HEADER if form == "csv" else b""
     for bad, told in CSV_FAULTS if form == "csv" else JSON_FAULTS:
@@ -156,25 +158,27 @@ def test_a_bad_line_is_named_with_file_line_byte_and_what_is_allowed(tmp_path: P
         ("a DOUBLE", b"1,5", b'"1.5"'),
     ],
 )
-def test_a_value_of_another_type_is_refused_not_bent(tmp_path: Path, ddl: str, csv: bytes, jsonl: bytes) -> None:
+def test_value_of_another_type_is_rejected_and_not_converted(
+    tmp_path: Path, ddl: str, csv: bytes, jsonl: bytes
+) -> None:
     with pytest.raises(BadLine, match="; allowed: "):
         read(tmp_path, b"a\n" + csv + b"\n", "csv", from_ddl(ddl))
     with pytest.raises(BadLine, match=r"a is .*; allowed: "):
         read(tmp_path, b'{"a": ' + jsonl + b"}\n", "jsonl", from_ddl(ddl))
 
 
-def test_another_header_is_one_clear_line(tmp_path: Path) -> None:
+def test_different_header_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(BadLine, match=r"x, line 1 \(byte 0\): header 'b,a'; allowed: exactly the columns 'a,b'"):
         read(tmp_path, b"b,a\n1,2\n", "csv")
 
 
-def test_two_faults_that_make_up_for_each_other_are_seen(tmp_path: Path) -> None:
+def test_missing_and_surplus_rows_are_both_found(tmp_path: Path) -> None:
     """One row too few and one too many: three lines, three rows, and all of them wrong."""
     with pytest.raises(BadLine, match=r"line 2 \(byte 4\): not CSV"):
         read(tmp_path, CSV_HEADER + b'1,"x\ny"\n1,a\r2,b\n', "csv")
 
 
-def test_the_first_of_several_bad_lines_is_the_one_named(tmp_path: Path) -> None:
+def test_first_of_several_invalid_lines_is_named(tmp_path: Path) -> None:
     lines = [b"1,x\n"] * 1000
     for at in (900, 501, 333):
         lines[at] = b"bad,x\n"
@@ -183,7 +187,7 @@ def test_the_first_of_several_bad_lines_is_the_one_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_no_bytes_end_in_anything_but_rows_or_a_bad_line(tmp_path: Path, form: Format) -> None:
+def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) -> None:
     """A small fuzz: good lines with bytes changed, doubled, dropped."""
     chance = random.Random(7)
     good = b'1,x\n-20,"a b"\n3,\n' if form == "csv" else b'{"a": 1, "b": "x"}\n{"a": null}\n{"b": "\\u00e9"}\n'
@@ -209,7 +213,7 @@ def test_no_bytes_end_in_anything_but_rows_or_a_bad_line(tmp_path: Path, form: F
     assert refused > 300
 
 
-def test_without_a_schema_the_columns_are_the_first_header_as_strings(tmp_path: Path) -> None:
+def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path: Path) -> None:
     assert columns_from_header(tmp_path) is None
     (tmp_path / "b.csv").write_bytes(b"x,y z\n1,2\n")
     (tmp_path / "a.csv").write_bytes(b"unfin")
@@ -232,6 +236,6 @@ def test_without_a_schema_the_columns_are_the_first_header_as_strings(tmp_path: 
         ("a INT; DROP TABLE t", "columns as NAME TYPE"),
     ],
 )
-def test_a_schema_that_cannot_be_read_is_one_clear_line(ddl: str, told: str) -> None:
+def test_invalid_schema_is_a_one_line_error(ddl: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f"source.schema: got .*; allowed: .*{told}"):
         from_ddl(ddl)

@@ -50,14 +50,14 @@ def written(store: OffsetStore) -> list[object]:
     return [row[0] for row in store.execute("SELECT v FROM t ORDER BY rowid")]
 
 
-def test_a_new_task_starts_from_nothing_and_its_successor_from_where_it_stood(store: OffsetStore) -> None:
+def test_successor_resumes_at_the_positions_of_its_predecessor(store: OffsetStore) -> None:
     assert store.claim(owner(1), every) == {}
     put(store, owner(1), [*one("a", 0, 10), *one("b", 0, 5)])
     put(store, owner(1), one("a", 10, 12))
     assert store.claim(owner(2), every) == {"a": 12, "b": 5}
 
 
-def test_a_predecessor_cannot_write_once_its_successor_has_claimed(store: OffsetStore) -> None:
+def test_predecessor_cannot_write_after_the_claim_of_its_successor(store: OffsetStore) -> None:
     """X1, on a slice both know."""
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
@@ -68,7 +68,7 @@ def test_a_predecessor_cannot_write_once_its_successor_has_claimed(store: Offset
     assert store.positions("c") == {"a": 10}
 
 
-def test_a_predecessor_cannot_write_a_slice_nobody_has_seen(store: OffsetStore) -> None:
+def test_predecessor_cannot_write_a_new_slice(store: OffsetStore) -> None:
     """X1, where no slice's fence could help."""
     store.claim(owner(1), every)
     store.claim(owner(2), every)
@@ -77,7 +77,7 @@ def test_a_predecessor_cannot_write_a_slice_nobody_has_seen(store: OffsetStore) 
     assert written(store) == []
 
 
-def test_a_slice_that_moved_to_another_task_refuses_the_old_one(store: OffsetStore) -> None:
+def test_slice_moved_to_another_task_rejects_the_former_owner(store: OffsetStore) -> None:
     """The slice's own fence: here layout and task would let the old owner through."""
     store.claim(owner(1, task=0, tasks=2), every)
     store.claim(owner(2, task=1, tasks=2), every)
@@ -86,7 +86,7 @@ def test_a_slice_that_moved_to_another_task_refuses_the_old_one(store: OffsetSto
         put(store, owner(1, task=0, tasks=2), one("a", 10, 20), "zombie")
 
 
-def test_the_last_of_three_tasks_is_refused_when_two_follow(store: OffsetStore) -> None:
+def test_removed_task_is_fenced_by_the_new_number_of_tasks(store: OffsetStore) -> None:
     """No task 2 comes after it to fence it, and its batch touches only a new file: the layout refuses it."""
     store.claim(owner(5, task=2, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
@@ -94,7 +94,7 @@ def test_the_last_of_three_tasks_is_refused_when_two_follow(store: OffsetStore) 
         put(store, owner(5, task=2, tasks=3), one("new", 0, 1), "zombie")
 
 
-def test_a_task_of_an_earlier_layout_is_refused_when_the_number_of_tasks_comes_back(store: OffsetStore) -> None:
+def test_task_of_an_earlier_layout_is_fenced_when_the_number_of_tasks_returns(store: OffsetStore) -> None:
     """3 -> 2 -> 3: the number alone would let task 2 of the first layout through."""
     store.claim(owner(5, task=2, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
@@ -113,7 +113,7 @@ def test_tasks_of_one_layout_may_claim_in_any_order_of_epochs(store: OffsetStore
     assert put(store, owner(8, task=1, tasks=3), one("b", 0, 1))
 
 
-def test_a_zombie_that_starts_again_cannot_bring_its_layout_back(store: OffsetStore) -> None:
+def test_restarted_zombie_cannot_restore_its_layout(store: OffsetStore) -> None:
     store.claim(owner(5, task=0, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
     with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
@@ -121,7 +121,7 @@ def test_a_zombie_that_starts_again_cannot_bring_its_layout_back(store: OffsetSt
     assert put(store, owner(6, task=0, tasks=2), one("a", 0, 1))
 
 
-def test_a_new_layout_refuses_the_latest_of_the_old_one_in_whatever_order_they_claimed(store: OffsetStore) -> None:
+def test_new_layout_fences_the_old_one_in_any_order_of_claims(store: OffsetStore) -> None:
     store.claim(owner(9, task=2, tasks=3), every)
     store.claim(owner(8, task=0, tasks=3), every)
     store.claim(owner(10, task=0, tasks=2), every)
@@ -129,7 +129,7 @@ def test_a_new_layout_refuses_the_latest_of_the_old_one_in_whatever_order_they_c
         put(store, owner(9, task=2, tasks=3), one("new", 0, 1), "zombie")
 
 
-def test_a_claim_takes_only_the_slices_of_its_own_task(store: OffsetStore) -> None:
+def test_claim_takes_only_the_slices_of_its_own_task(store: OffsetStore) -> None:
     """A task that is granted anew must not stop its neighbours."""
     store.claim(owner(1, task=0, tasks=2), every)
     put(store, owner(1, task=0, tasks=2), one("a", 0, 1))
@@ -137,13 +137,13 @@ def test_a_claim_takes_only_the_slices_of_its_own_task(store: OffsetStore) -> No
     assert put(store, owner(1, task=0, tasks=2), one("a", 1, 2))
 
 
-def test_a_lower_epoch_cannot_claim(store: OffsetStore) -> None:
+def test_lower_epoch_cannot_claim(store: OffsetStore) -> None:
     store.claim(owner(7), every)
     with pytest.raises(Fenced, match="task-0 belongs to owner epoch 7, ours is 6"):
         store.claim(owner(6), every)
 
 
-def test_a_task_may_start_again_under_its_own_epoch(store: OffsetStore) -> None:
+def test_task_may_restart_under_its_own_epoch(store: OffsetStore) -> None:
     """The worker starts a failed task again without a new grant."""
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
@@ -151,7 +151,7 @@ def test_a_task_may_start_again_under_its_own_epoch(store: OffsetStore) -> None:
     assert put(store, owner(1), one("a", 10, 20))
 
 
-def test_a_batch_that_is_in_is_not_written_again(store: OffsetStore) -> None:
+def test_committed_batch_is_not_written_again(store: OffsetStore) -> None:
     """X2; paimon#9667: a batch replayed after a crash between the sink's commit and Spark's commit log."""
     store.claim(owner(1), every)
     batch = [*one("a", 0, 10), *one("b", 0, 5)]
@@ -171,9 +171,7 @@ def test_a_batch_that_is_in_is_not_written_again(store: OffsetStore) -> None:
         [*one("a", 10, 12), *one("new", 3, 5)],
     ],
 )
-def test_a_batch_that_does_not_start_where_its_slices_stand_is_refused_whole(
-    store: OffsetStore, ranges: list[Range]
-) -> None:
+def test_batch_that_does_not_start_at_the_positions_is_rejected_whole(store: OffsetStore, ranges: list[Range]) -> None:
     """X2: another input range under a batch that is in ends the query, it is no second write."""
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
@@ -183,7 +181,7 @@ def test_a_batch_that_does_not_start_where_its_slices_stand_is_refused_whole(
     assert store.positions("c") == {"a": 10}
 
 
-def test_nothing_is_written_before_a_claim(store: OffsetStore) -> None:
+def test_write_without_a_claim_is_rejected(store: OffsetStore) -> None:
     with pytest.raises(OffsetConflict, match="claim first"):
         put(store, owner(1), one("a", 0, 1))
     store.claim(owner(1), every)
@@ -191,7 +189,7 @@ def test_nothing_is_written_before_a_claim(store: OffsetStore) -> None:
         put(store, owner(2), one("a", 0, 1))
 
 
-def test_a_write_that_fails_moves_nothing(store: OffsetStore) -> None:
+def test_failed_write_moves_no_position(store: OffsetStore) -> None:
     store.claim(owner(1), every)
 
     def write(connection: Transaction) -> None:
@@ -204,7 +202,7 @@ def test_a_write_that_fails_moves_nothing(store: OffsetStore) -> None:
     assert put(store, owner(1), one("a", 0, 1))
 
 
-def test_connectors_in_one_file_do_not_know_of_each_other(store: OffsetStore) -> None:
+def test_connectors_in_one_file_are_independent(store: OffsetStore) -> None:
     other = Owner(connector="d", task=0, tasks=4, fencing_token=1, source="e")
     store.claim(owner(9), every)
     put(store, owner(9), one("a", 0, 10))
@@ -213,14 +211,14 @@ def test_connectors_in_one_file_do_not_know_of_each_other(store: OffsetStore) ->
     assert store.positions("c") == {"a": 10}
 
 
-def test_a_connector_name_that_now_reads_another_source_is_refused(store: OffsetStore) -> None:
+def test_connector_with_another_source_is_rejected(store: OffsetStore) -> None:
     """X7: positions in one directory mean nothing in another."""
     store.claim(owner(1, source="here"), every)
     with pytest.raises(SinkError, match="has read here, not there; allowed: the same source, or another connector"):
         store.claim(owner(2, source="there"), every)
 
 
-def test_a_lock_held_too_long_is_one_clear_line(store: OffsetStore) -> None:
+def test_lock_held_too_long_is_a_one_line_error(store: OffsetStore) -> None:
     store.claim(owner(1), every)
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -231,7 +229,7 @@ def test_a_lock_held_too_long_is_one_clear_line(store: OffsetStore) -> None:
     assert put(store, owner(1), one("a", 0, 1))
 
 
-def test_a_full_database_is_one_clear_line_and_loses_nothing(store: OffsetStore) -> None:
+def test_full_database_is_a_one_line_error_and_loses_nothing(store: OffsetStore) -> None:
     store.claim(owner(1), every)
     store.execute(f"PRAGMA max_page_count = {store.execute('PRAGMA page_count')[0][0]}")
     with pytest.raises(SinkError, match="the database or its disk is full; allowed: free space"):
@@ -241,7 +239,7 @@ def test_a_full_database_is_one_clear_line_and_loses_nothing(store: OffsetStore)
     assert put(store, owner(1), one("a", 0, 1), "x" * 100_000)
 
 
-def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "o.sqlite").write_text("not a database, and longer than a header " * 20)
     with pytest.raises(SinkError, match="not an SQLite database; allowed"):
         OffsetStore(tmp_path / "o.sqlite")
@@ -249,7 +247,7 @@ def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
         OffsetStore(tmp_path / "missing" / "o.sqlite")
 
 
-def test_many_workers_may_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
+def test_many_workers_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     gate, errors = threading.Barrier(8), []
 
     def work(number: int) -> None:
@@ -276,7 +274,7 @@ def test_many_workers_may_open_a_new_file_at_the_same_moment(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_owners_do_every_byte_of_every_slice_is_in_once(tmp_path: Path, seed: int) -> None:
+def test_every_byte_of_every_slice_is_committed_once_in_random_runs(tmp_path: Path, seed: int) -> None:
     """A random life of grants, layouts, zombies, replays, lost answers: what is in is [0, position), once."""
     chance = random.Random(seed)
     store = OffsetStore(tmp_path / "o.sqlite")
@@ -324,7 +322,7 @@ def test_whatever_owners_do_every_byte_of_every_slice_is_in_once(tmp_path: Path,
     store.close()
 
 
-def test_a_group_made_anew_goes_on_where_the_one_before_stood(store: OffsetStore, tmp_path: Path) -> None:
+def test_recreated_group_resumes_at_the_positions_of_the_former_one(store: OffsetStore, tmp_path: Path) -> None:
     """X1, the group's incarnation: its log was lost, so its epochs begin at 1 again, below every fence in the sink."""
 
     def token(made_at_s: int, epoch: int) -> int:

@@ -44,21 +44,21 @@ def write(sink: Sink) -> None:
     sink.commit(OWNER, RANGES, pa.table({"a": pa.array([1], pa.int32())}))
 
 
-def test_a_table_in_sqlite(tmp_path: Path, umask: int) -> None:
+def test_sqlite_table_has_the_mode_of_the_umask(tmp_path: Path, umask: int) -> None:
     sink = SqliteSink(tmp_path / "out.db", TableSettings(table="t"), from_ddl("a INT"))
     write(sink)
     check(tmp_path, umask, 3)
     sink.close()
 
 
-def test_parquet_files_and_their_manifest(tmp_path: Path, umask: int) -> None:
+def test_parquet_files_and_manifest_have_the_mode_of_the_umask(tmp_path: Path, umask: int) -> None:
     sink = ParquetSink(tmp_path / "out")
     write(sink)
     check(tmp_path, umask, 5)
     sink.close()
 
 
-def test_the_log_of_an_idle_connector(tmp_path: Path, umask: int) -> None:
+def test_log_of_an_idle_connector_has_the_mode_of_the_umask(tmp_path: Path, umask: int) -> None:
     connector = IdleConnector("c", {"log": str(tmp_path / "log")})
     context = TaskContext(
         unit=Unit("c", 0),

@@ -50,7 +50,7 @@ GOOD = {
         ({"zzz\n": "x"}, "zzz"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_one_clear_line(change: dict[str, str | None], told: str) -> None:
+def test_invalid_setting_is_a_one_line_error(change: dict[str, str | None], told: str) -> None:
     config = {key: value for key, value in (GOOD | change).items() if value is not None}
     with pytest.raises(ConfigError) as caught:
         PipelineConnector("c", config)
@@ -58,7 +58,7 @@ def test_a_setting_that_cannot_be_used_is_one_clear_line(change: dict[str, str |
     assert "\n" not in str(caught.value)
 
 
-def test_the_error_for_an_unknown_setting_lists_no_key_that_the_framework_sets() -> None:
+def test_error_for_an_unknown_setting_lists_no_key_of_the_framework() -> None:
     with pytest.raises(ConfigError) as caught:
         PipelineConnector("c", GOOD | {"zzz": "x"})
     allowed = caught.value.allowed.split(", ")
@@ -66,7 +66,7 @@ def test_the_error_for_an_unknown_setting_lists_no_key_that_the_framework_sets()
     assert not {"name", "task", "tasks"} & set(allowed)
 
 
-def test_the_cut_depends_on_nothing_but_settings_and_the_number_of_tasks() -> None:
+def test_division_depends_on_settings_and_number_of_tasks_only() -> None:
     """A task whose configuration changed would be stopped and started again."""
     connector = PipelineConnector("c", GOOD)
     assert (

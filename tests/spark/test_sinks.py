@@ -69,7 +69,7 @@ def seen(tmp_path: Path) -> list[int]:
     return sorted(a for file in files for a in pa.parquet.read_table(file)["a"].to_pylist())
 
 
-def test_rows_and_offsets_come_in_together(sinks: Open, tmp_path: Path) -> None:
+def test_rows_and_offsets_are_committed_together(sinks: Open, tmp_path: Path) -> None:
     sink = sinks()
     sink.claim(owner(1), every)
     assert sink.commit(owner(1), one(0, 8), rows(1, 2))
@@ -78,7 +78,7 @@ def test_rows_and_offsets_come_in_together(sinks: Open, tmp_path: Path) -> None:
     assert sinks().claim(owner(2), every) == {"f": 12}
 
 
-def test_a_batch_without_rows_moves_the_offsets_all_the_same(sinks: Open, tmp_path: Path) -> None:
+def test_batch_without_rows_moves_the_offsets(sinks: Open, tmp_path: Path) -> None:
     """A CSV file that holds its header only."""
     sink = sinks()
     sink.claim(owner(1), every)
@@ -87,7 +87,7 @@ def test_a_batch_without_rows_moves_the_offsets_all_the_same(sinks: Open, tmp_pa
     assert sink.claim(owner(1), every) == {"f": 4}
 
 
-def test_a_zombie_writes_nothing_that_a_reader_could_see(sinks: Open, tmp_path: Path) -> None:
+def test_zombie_writes_nothing_visible(sinks: Open, tmp_path: Path) -> None:
     """X1, X4."""
     zombie, successor = sinks(), sinks()
     zombie.claim(owner(1), every)
@@ -101,7 +101,7 @@ def test_a_zombie_writes_nothing_that_a_reader_could_see(sinks: Open, tmp_path: 
     assert seen(tmp_path) == [1, 2]
 
 
-def test_a_batch_that_comes_again_is_written_once(sinks: Open, tmp_path: Path) -> None:
+def test_repeated_batch_is_written_once(sinks: Open, tmp_path: Path) -> None:
     """X2, paimon#9667."""
     sink = sinks()
     sink.claim(owner(1), every)
@@ -114,7 +114,7 @@ def test_a_batch_that_comes_again_is_written_once(sinks: Open, tmp_path: Path) -
         assert len(list((tmp_path / "out").glob("*.parquet"))) <= 2  # nothing but what is in and the refused one
 
 
-def test_a_locked_sink_loses_nothing(sinks: Open, tmp_path: Path) -> None:
+def test_locked_sink_loses_nothing(sinks: Open, tmp_path: Path) -> None:
     sink = sinks()
     sink.claim(owner(1), every)
     path = tmp_path / "out.db" if (tmp_path / "out.db").exists() else tmp_path / "out" / MANIFEST
@@ -152,7 +152,7 @@ def _fill(kind: str, root: str, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "parquet"])
-def test_a_sink_without_space_is_one_clear_line_and_loses_nothing(tmp_path: Path, kind: str) -> None:
+def test_sink_without_space_is_a_one_line_error_and_loses_nothing(tmp_path: Path, kind: str) -> None:
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     process = context.Process(target=_fill, args=(kind, str(tmp_path), answer))
@@ -174,7 +174,7 @@ def test_a_sink_without_space_is_one_clear_line_and_loses_nothing(tmp_path: Path
     sink.close()
 
 
-def test_every_type_reaches_sqlite_as_something_it_can_compare(tmp_path: Path) -> None:
+def test_every_type_is_comparable_in_sqlite(tmp_path: Path) -> None:
     columns = from_ddl("b BOOLEAN, h SMALLINT, l BIGINT, d DOUBLE, s STRING, day DATE, at TIMESTAMP")
     at = datetime.datetime(2020, 1, 2, 3, 4, 5, 600, datetime.UTC)
     values = [[True, None], [-5, None], [1 << 40, None], [0.5, None], ["\u00e9", None], [at.date(), None], [at, None]]
@@ -190,21 +190,21 @@ def test_every_type_reaches_sqlite_as_something_it_can_compare(tmp_path: Path) -
         ]
 
 
-def test_a_table_that_lacks_a_column_is_one_clear_line(tmp_path: Path) -> None:
+def test_table_without_a_column_is_a_one_line_error(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "out.db") as connection:
         connection.execute("CREATE TABLE t (A INT, other TEXT)")
     with pytest.raises(SinkError, match=r"out\.db: table t has no column b; allowed: a table with all columns"):
         SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS)
 
 
-def test_a_parquet_sink_in_no_directory_is_one_clear_line(tmp_path: Path) -> None:
+def test_parquet_sink_without_a_directory_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"cannot be written .*; allowed: a directory"):
         ParquetSink(tmp_path / "missing" / "out")
     with pytest.raises(SinkError, match="does not exist; allowed: the directory of a sink of files"):
         read_committed(tmp_path)
 
 
-def test_the_manifest_says_who_wrote_what_from_where(tmp_path: Path) -> None:
+def test_manifest_has_owner_and_range_of_each_file(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "out")
     who = owner(3, task=1, tasks=2, connector="a.b/c")
     sink.claim(who, every)
@@ -218,7 +218,7 @@ def test_the_manifest_says_who_wrote_what_from_where(tmp_path: Path) -> None:
     assert file.parent == tmp_path / "out"
 
 
-def test_a_claim_removes_leftovers_nobody_can_put_in_any_more_and_nothing_else(tmp_path: Path) -> None:
+def test_claim_removes_uncommitted_leftovers_only(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "out")
 
     def leftover(who: Owner) -> Path:

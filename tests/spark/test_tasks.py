@@ -21,7 +21,7 @@ from tests.no_threads import NoThreads
 from .conftest import Bench, wait
 
 
-def test_a_successor_goes_on_where_its_predecessor_stood(bench: Bench) -> None:
+def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None:
     """X3, X8: over three grants, files that grow and files that come."""
     bench.write("one.csv", range(10))
     first = bench.start(1)
@@ -44,7 +44,7 @@ def test_a_successor_goes_on_where_its_predecessor_stood(bench: Bench) -> None:
     assert (sum(second.rows), sum(third.rows)) == (20, 1)
 
 
-def test_a_zombie_is_refused_after_its_successors_claim(bench: Bench) -> None:
+def test_zombie_is_fenced_after_the_claim_of_its_successor(bench: Bench) -> None:
     """X1: the old owner is alive, connected and busy; only the fence stands between it and the sink."""
     bench.write("one.csv", range(10))
     zombie = bench.start(1)
@@ -63,7 +63,7 @@ def test_a_zombie_is_refused_after_its_successors_claim(bench: Bench) -> None:
         bench.start(1)
 
 
-def test_two_tasks_become_three_and_nothing_is_lost_or_doubled(bench: Bench) -> None:
+def test_two_tasks_become_three_without_lost_or_duplicate_rows(bench: Bench) -> None:
     """Slices move between tasks one by one, some with their first bytes read by another; zombies still run."""
     for n in range(12):
         bench.write(f"part-{n}.csv", range(n * 100, n * 100 + 50))
@@ -82,7 +82,7 @@ def test_two_tasks_become_three_and_nothing_is_lost_or_doubled(bench: Bench) -> 
     assert all(sum(run.rows) for run in new)
 
 
-def test_a_batch_that_spark_replays_is_written_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """paimon#9667: the batch is committed, its answer is lost, and it comes once more."""
     handed: list[bool] = []
     commit_once = Batches.__call__
@@ -102,7 +102,7 @@ def test_a_batch_that_spark_replays_is_written_once(bench: Bench, monkeypatch: p
     assert sum(run.rows) == 20
 
 
-def test_the_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blank lines and headers are bytes without rows; the ranges have no gap and no overlap all the same."""
     read: list[list[Range]] = []
     ranges = Batches.ranges
@@ -125,7 +125,7 @@ def test_the_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatc
     assert table.seen() == [*range(300)]
 
 
-def test_the_last_line_is_read_when_it_is_whole(table: Bench) -> None:
+def test_last_line_is_read_when_it_is_complete(table: Bench) -> None:
     file = table.input / "one.csv"
     file.write_text("a,b\n1,x\n2,partly wri")
     run = table.start(1)
@@ -154,9 +154,7 @@ def test_json_lines_are_read(table: Bench) -> None:
         ("csv", "b,a\n", "line 1 (byte 0): header 'b,a'; allowed: exactly the columns 'a,b', in this order"),
     ],
 )
-def test_a_bad_line_fails_the_task_with_one_line_and_commits_nothing(
-    table: Bench, form: str, bad: str, told: str
-) -> None:
+def test_invalid_line_fails_the_task_and_commits_nothing(table: Bench, form: str, bad: str, told: str) -> None:
     (table.input / "x").write_text(bad)
     run = table.start(1, source_format=form)
     error = run.failure()
@@ -170,7 +168,7 @@ def test_a_bad_line_fails_the_task_with_one_line_and_commits_nothing(
     again.wait(lambda: table.seen() == [1])
 
 
-def test_a_missing_directory_is_said_at_the_start_and_one_that_goes_is_said_later(table: Bench) -> None:
+def test_missing_directory_is_reported_at_the_start_and_later(table: Bench) -> None:
     gone = str(table.root / "gone")
     with pytest.raises(SourceError, match=f"{gone}: does not exist; allowed: source.path names a directory"):
         table.start(1, source_path=gone)
@@ -181,14 +179,14 @@ def test_a_missing_directory_is_said_at_the_start_and_one_that_goes_is_said_late
     assert str(error) == f"{table.input}: does not exist; allowed: source.path names a directory that can be read"
 
 
-def test_a_file_that_cannot_be_read_fails_the_task_with_one_line(table: Bench) -> None:
+def test_unreadable_file_fails_the_task_with_one_line(table: Bench) -> None:
     (table.input / "x").symlink_to("nowhere")
     error = table.start(1).failure()
     assert isinstance(error, SourceError)
     assert str(error).startswith(f"{table.input / 'x'}: cannot be read (No such file or directory); allowed: ")
 
 
-def test_a_file_that_got_shorter_fails_the_task_with_one_line(table: Bench) -> None:
+def test_truncated_file_fails_the_task_with_one_line(table: Bench) -> None:
     table.write("one.csv", range(100))
     run = table.start(1)
     run.wait(lambda: len(table.seen()) == 100)
@@ -198,7 +196,7 @@ def test_a_file_that_got_shorter_fails_the_task_with_one_line(table: Bench) -> N
     assert "one.csv: has 8 bytes, " in str(error)
 
 
-def test_a_sink_that_is_locked_fails_the_task_and_loses_nothing(bench: Bench) -> None:
+def test_locked_sink_fails_the_task_and_loses_nothing(bench: Bench) -> None:
     run = bench.start(1, sink_busy_timeout_ms="300")
     path = bench.output if bench.sink == "sqlite" else bench.output / "_manifest.sqlite"
     other = sqlite3.connect(path, isolation_level=None)
@@ -215,7 +213,7 @@ def test_a_sink_that_is_locked_fails_the_task_and_loses_nothing(bench: Bench) ->
     again.wait(lambda: bench.seen() == [*range(10)])
 
 
-def test_a_sink_that_is_full_fails_the_task_and_loses_nothing(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_sink_fails_the_task_and_loses_nothing(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from connectgroup.dataplane.offset_store import OffsetStore
 
     table.write("one.csv", range(10))
@@ -243,7 +241,7 @@ def test_a_sink_that_is_full_fails_the_task_and_loses_nothing(table: Bench, monk
     assert table.seen() == [*range(20_000)]
 
 
-def test_stop_returns_only_when_nothing_is_written_any_more(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_returns_after_the_last_write(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """X6: stopped in the middle of a commit, the task is silent from the moment stop returns."""
     from connectgroup.spark.sinks.sqlite import SqliteSink
 
@@ -270,9 +268,7 @@ def test_stop_returns_only_when_nothing_is_written_any_more(table: Bench, monkey
     run.task.stop()  # a second one does nothing
 
 
-def test_a_query_that_nobody_can_watch_for_want_of_a_thread_is_ended(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_without_a_watching_thread_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """F36: a start that failed leaves nothing behind that writes, and the same grant may try again."""
     bench.write("one.csv", range(10))
     none = NoThreads(monkeypatch, "watch ")
@@ -283,7 +279,7 @@ def test_a_query_that_nobody_can_watch_for_want_of_a_thread_is_ended(
     bench.start(1).wait(lambda: bench.seen() == [*range(10)])
 
 
-def test_a_query_that_somebody_else_ends_fails_its_task_and_no_other(table: Bench) -> None:
+def test_query_stopped_from_outside_fails_only_its_task(table: Bench) -> None:
     tasks = [table.start(1, task=t, tasks=2) for t in range(2)]
     queries = {query.name: query for query in spark_session().streams.active}
     assert sorted(queries) == ["flights-0@1", "flights-1@1"]
@@ -298,7 +294,7 @@ def test_a_query_that_somebody_else_ends_fails_its_task_and_no_other(table: Benc
     assert tasks[0].errors == []
 
 
-def test_without_a_schema_csv_columns_are_strings(table: Bench) -> None:
+def test_csv_columns_without_a_schema_are_strings(table: Bench) -> None:
     config = table.config()
     del config["source.schema"]
     connector = PipelineConnector("flights", config)
@@ -315,7 +311,7 @@ def test_without_a_schema_csv_columns_are_strings(table: Bench) -> None:
         assert connection.execute("SELECT b FROM t").fetchall() == [("x",)]
 
 
-def test_a_task_leaves_no_process_behind(table: Bench) -> None:
+def test_task_leaves_no_process_behind(table: Bench) -> None:
     """Each query has a Python process of its own; it goes with the query."""
     run = table.start(1)
     wait(lambda: len(_source_processes()) == 1)

@@ -110,7 +110,7 @@ def test_sources_and_sinks_are_listed_and_refused_by_name() -> None:
         load_sink_class("nope")
 
 
-def test_a_class_that_is_no_sink_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_that_is_no_sink_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site-nosink"
     make_distribution(site, "nosink", "connectgroup.sinks", SOURCE, nosink=":Upper")
     monkeypatch.syspath_prepend(str(site))

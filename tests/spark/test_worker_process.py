@@ -93,7 +93,7 @@ def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     return process, lines
 
 
-def test_a_killed_worker_takes_java_and_every_python_helper_with_it(
+def test_killed_worker_takes_java_and_every_python_helper_with_it(
     worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path, spark: None
 ) -> None:
     """SIGKILL in the middle of a batch: nothing keeps running, and a successor has every row once."""
@@ -115,7 +115,7 @@ def test_a_killed_worker_takes_java_and_every_python_helper_with_it(
     assert successor.seen() == [*range(20_000)]
 
 
-def test_a_worker_whose_java_was_killed_says_so_once_and_goes_on_with_a_new_one(tmp_path: Path, spark: None) -> None:
+def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(tmp_path: Path, spark: None) -> None:
     """The out-of-memory killer takes Java and leaves Python."""
     bench = Bench(tmp_path, "sqlite")
     bench.write("one.csv", range(10))
@@ -134,7 +134,7 @@ def test_a_worker_whose_java_was_killed_says_so_once_and_goes_on_with_a_new_one(
     again.task.stop()
 
 
-def test_an_interrupt_of_the_process_group_stops_the_worker_in_order(
+def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path
 ) -> None:
     """Ctrl-C reaches the whole group; Java is not in it, so queries are stopped and do not die."""

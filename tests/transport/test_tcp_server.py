@@ -297,7 +297,7 @@ async def test_bytes_received_one_at_a_time_form_the_same_request() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_connection_reset_in_the_middle_of_a_frame_does_nothing() -> None:
+async def test_connection_reset_in_a_frame_has_no_effect() -> None:
     """F5: half a command is no command."""
     stage = ScriptedHandler()
     async with server(stage) as tcp:
@@ -320,7 +320,7 @@ async def test_a_connection_reset_in_the_middle_of_a_frame_does_nothing() -> Non
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\x40", b"\0\0\0\x40" + bytes(63)])
-async def test_half_a_frame_and_then_silence_is_closed(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_incomplete_frame_is_closed_at_its_deadline(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Wire 2, slow-loris."""
     async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
         peer = await Peer.to(tcp)
@@ -331,7 +331,7 @@ async def test_half_a_frame_and_then_silence_is_closed(data: bytes, caplog: pyte
 
 
 @pytest.mark.asyncio
-async def test_dripping_bytes_does_not_prolong_the_deadline_of_a_frame() -> None:
+async def test_slow_bytes_do_not_extend_the_deadline_of_a_frame() -> None:
     """Wire 3: one byte at a time, for ever."""
     async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
         peer = await Peer.to(tcp)
@@ -349,7 +349,7 @@ async def test_dripping_bytes_does_not_prolong_the_deadline_of_a_frame() -> None
 
 
 @pytest.mark.asyncio
-async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_parked(
+async def test_idle_connection_without_a_parked_request_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = ScriptedHandler("a")
@@ -367,7 +367,7 @@ async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_parked(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_peer_that_never_reads_its_answers_is_not_read_from_and_then_closed(
+async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
     own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wire 16: what waits for it in the server stays bounded, however much it sends."""
@@ -395,7 +395,7 @@ async def test_a_peer_that_never_reads_its_answers_is_not_read_from_and_then_clo
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("own", [True, False])
-async def test_what_a_peer_can_send_without_reading_its_answers_is_bounded(own: bool) -> None:
+async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -> None:
     """Wire 16: it stands still long before 32 MB are taken from it."""
     async with server(ScriptedHandler(), max_unsent_bytes=4096, max_in_flight=8) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
@@ -417,7 +417,7 @@ async def test_what_a_peer_can_send_without_reading_its_answers_is_bounded(own: 
 
 
 @pytest.mark.asyncio
-async def test_a_thousand_requests_sent_before_the_first_answer_is_read_are_all_answered() -> None:
+async def test_thousand_pipelined_requests_are_all_answered() -> None:
     """Wire 16: slow to read is not a crime."""
     async with server(ScriptedHandler(), max_unsent_bytes=4096) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
@@ -432,7 +432,7 @@ async def test_a_thousand_requests_sent_before_the_first_answer_is_read_are_all_
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limits", [{"max_connections": 3}, {"max_connections_per_address": 3}])
-async def test_the_newest_connection_over_a_cap_is_refused_until_another_goes(limits: dict[str, float]) -> None:
+async def test_connection_above_the_limit_is_rejected_until_another_closes(limits: dict[str, float]) -> None:
     """Wire 3."""
     async with server(ScriptedHandler(), **limits, refused_deadline_s=0.1) as tcp:
         peers = [await Peer.to(tcp) for _ in range(3)]
@@ -463,7 +463,7 @@ async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.Mon
 
 
 @pytest.mark.asyncio
-async def test_as_many_may_come_at_the_same_moment_as_there_are_workers() -> None:
+async def test_simultaneous_connections_of_all_workers_are_accepted() -> None:
     """They wait to be taken in, and none of them is turned away, although the server takes them one by one."""
     async with server(ScriptedHandler()) as tcp:
         # The loop stands still meanwhile. Where the queue is full, a connection is not made.
@@ -473,7 +473,7 @@ async def test_as_many_may_come_at_the_same_moment_as_there_are_workers() -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None:
+async def test_lost_connection_counts_until_its_last_request_is_done() -> None:
     """Or a peer could park requests without end by connecting anew."""
     stage = ScriptedHandler("a", "b")
     async with server(stage, max_connections_per_address=1) as tcp:
@@ -497,7 +497,7 @@ async def test_a_lost_connection_counts_until_its_last_request_is_done() -> None
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_closes_lets_requests_finish_that_can() -> None:
+async def test_closing_server_finishes_requests() -> None:
     stage = ScriptedHandler("a")
     tcp = TcpServer(stage)
     await tcp.start()
@@ -515,7 +515,7 @@ async def test_a_server_that_closes_lets_requests_finish_that_can() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_closes_answers_for_requests_that_cannot_finish() -> None:
+async def test_closing_server_answers_requests_that_cannot_finish() -> None:
     """L7: every request is answered or refused, and close returns."""
     stage = ScriptedHandler("a")
     tcp = TcpServer(stage)
@@ -530,7 +530,7 @@ async def test_a_server_that_closes_answers_for_requests_that_cannot_finish() ->
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_cannot_be_encoded_is_a_server_error() -> None:
+async def test_response_that_cannot_be_encoded_is_a_server_error() -> None:
     class Odd(ScriptedHandler):
         async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
             return HeartbeatResponse(member_epoch=2**40)

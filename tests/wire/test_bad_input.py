@@ -53,33 +53,33 @@ def refused(codec: Any, data: bytes | str, match: str) -> None:
 # 4: lengths
 
 
-def test_a_null_where_none_is_allowed_is_refused() -> None:
+def test_null_in_a_non_nullable_field_is_rejected() -> None:
     refused(HEARTBEAT, "00", r"group_id at byte 1: got null; allowed: 0 to the 0 bytes that remain")
     refused(DESCRIBE, "00 00", r"group_ids at byte 1: got null; allowed: 0 to 1")
     refused(FIND_V1, "ffff 00", r"key at byte 2: got null")
     refused(VERSIONS_V0_RESPONSE, "0000 ffffffff", r"api_keys at byte 6: got null")
 
 
-def test_a_negative_length_is_refused_even_where_null_is_allowed() -> None:
+def test_negative_length_is_rejected_in_nullable_fields_too() -> None:
     refused(FIND_V1_RESPONSE, "00000000 0000 fffe 00000000", r"error_message at byte 8: got length -2")
     refused(FIND_V1, "8000 00", r"key at byte 2: got length -32768")
     refused(VERSIONS_V0_RESPONSE, "0000 80000000 0000", r"api_keys at byte 6: got -2147483648 elements")
 
 
-def test_a_length_beyond_the_end_is_refused() -> None:
+def test_length_beyond_the_end_is_rejected() -> None:
     refused(HEARTBEAT, "05 67", r"group_id at byte 1: got length 4; allowed: 0 to the 1 bytes that remain")
     refused(HEARTBEAT, "ff ff ff ff 07", r"group_id at byte 5: got length 2147483646; allowed: 0 to the 0 bytes")
     refused(FIND_V1, "7fff 67 00", r"key at byte 2: got length 32767")
     refused(HEARTBEAT, BEFORE_TAGS + bytes.fromhex("01 03 02 09 78"), r"cause at byte \d+: got length 8")
 
 
-def test_the_length_of_a_string_in_an_array_is_checked_too() -> None:
+def test_length_of_a_string_in_an_array_is_checked() -> None:
     refused(DESCRIBE, "02 09 78 00", r"group_ids at byte 1: got length 8; allowed: 0 to the 2 bytes that remain")
     refused(DESCRIBE, "02 00 00", r"group_ids at byte 1: got null")
     refused(DESCRIBE, "02 ffffffff0f 00", r"group_ids at byte 1: got length 4294967294")
 
 
-def test_a_count_beyond_the_end_is_refused() -> None:
+def test_count_beyond_the_end_is_rejected() -> None:
     refused(DESCRIBE, "ff ff ff ff 0f 00", r"group_ids at byte 5: got 4294967294 elements; allowed: 0 to 1: 1 bytes")
     refused(VERSIONS_V0_RESPONSE, "0000 7fffffff 0000 0000 0000", r"api_keys .*: got 2147483647 elements")
     owned = BEFORE_OWNED + bytes.fromhex("02  02 63  00") + b"\x7f" + bytes(100)
@@ -103,7 +103,7 @@ def test_a_count_beyond_the_end_is_refused() -> None:
         ("ff", "end too early"),
     ],
 )
-def test_a_varint_too_long_too_wide_or_not_in_its_shortest_form_is_refused(varint: str, match: str) -> None:
+def test_invalid_varint_is_rejected(varint: str, match: str) -> None:
     """In each of the places that hold one: a length, a count, a number of tags, a tag, a tag's size."""
     refused(HEARTBEAT, bytes.fromhex(varint), match)
     refused(DESCRIBE, bytes.fromhex(varint), match)
@@ -122,7 +122,7 @@ def test_a_varint_too_long_too_wide_or_not_in_its_shortest_form_is_refused(varin
         bytes.fromhex("ffff ffff 0f") + bytes(1000),
     ],
 )
-def test_a_huge_count_allocates_nothing(data: bytes) -> None:
+def test_huge_count_allocates_nothing(data: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(WireError, match="elements"):
@@ -133,7 +133,7 @@ def test_a_huge_count_allocates_nothing(data: bytes) -> None:
     assert peak < 100_000
 
 
-def test_a_count_is_held_against_the_least_size_of_its_elements() -> None:
+def test_count_is_checked_against_the_minimum_size_of_its_elements() -> None:
     """2^20 task lists would need two bytes each at the least: half as many bytes are not enough."""
     update = wire.APIS[20484].requests[0]
     change = bytes.fromhex("02 67 00  02  02 63 ffffffff 00 00 00")
@@ -161,7 +161,7 @@ def test_a_count_is_held_against_the_least_size_of_its_elements() -> None:
         ("904e", "10000 tagged fields; allowed: at most 64"),
     ],
 )
-def test_tagged_fields_out_of_order_or_of_a_wrong_size_are_refused(tags: str, match: str) -> None:
+def test_invalid_tagged_fields_are_rejected(tags: str, match: str) -> None:
     refused(HEARTBEAT, BEFORE_TAGS + bytes.fromhex(tags), match)
 
 
@@ -175,7 +175,7 @@ def test_tagged_fields_out_of_order_or_of_a_wrong_size_are_refused(tags: str, ma
         ("904e" + "00" * 200, "10000 tagged fields"),
     ],
 )
-def test_tagged_fields_are_checked_where_none_is_known_and_in_the_header(tags: str, match: str) -> None:
+def test_tagged_fields_are_checked_in_header_and_unknown_places(tags: str, match: str) -> None:
     refused(DELETE, "01" + tags, match)
     header = bytes.fromhex("5003 0000 00000001 ffff")
     with pytest.raises(wire.DecodeFailure, match=match) as caught:
@@ -185,7 +185,7 @@ def test_tagged_fields_are_checked_where_none_is_known_and_in_the_header(tags: s
         wire.decode_response(bytes.fromhex("00000001" + tags), api_key=20483, version=0)
 
 
-def test_unknown_tagged_fields_are_passed_over_everywhere() -> None:
+def test_unknown_tagged_fields_are_skipped_everywhere() -> None:
     """WC-03, F24: what a newer peer adds, in header, message or a struct within, is no obstacle to an older one."""
     unknown = "02 28 00 8a01 03 616263"
     header = "5000 0000 00000001 ffff" + unknown
@@ -211,7 +211,7 @@ def test_sixty_four_tagged_fields_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("text", ["ff", "c080", "eda080", "f4908080", "e282", "80"])
-def test_text_that_is_not_utf8_is_refused(text: str) -> None:
+def test_invalid_utf8_is_rejected(text: str) -> None:
     raw = bytes.fromhex(text)
     length = bytes((len(raw) + 1,))
     refused(HEARTBEAT, length + raw + bytes(30), "group_id at byte 1: got bytes that are not UTF-8")
@@ -221,7 +221,7 @@ def test_text_that_is_not_utf8_is_refused(text: str) -> None:
         wire.decode_request(header)
 
 
-def test_a_struct_mark_other_than_present_and_null_is_refused() -> None:
+def test_invalid_struct_marker_is_rejected() -> None:
     before = bytes.fromhex("00000000 0000 00 00000000 00000000")
     for mark in (0, 2, 127, 254):
         refused(
@@ -232,7 +232,7 @@ def test_a_struct_mark_other_than_present_and_null_is_refused() -> None:
 # 8, 10: the frame around it
 
 
-def test_a_request_too_short_to_be_answered_has_no_header() -> None:
+def test_request_without_a_complete_header_has_none() -> None:
     for length in range(8):
         with pytest.raises(wire.DecodeFailure, match=f"got {length} bytes; allowed: 8 or more") as caught:
             wire.decode_request(bytes(length))
@@ -240,7 +240,7 @@ def test_a_request_too_short_to_be_answered_has_no_header() -> None:
 
 
 @pytest.mark.parametrize("head", ["5003 0000 00000007", "0012 0000 00000007", "000a 0001 00000007"])
-def test_the_length_of_the_client_id_is_checked(head: str) -> None:
+def test_length_of_the_client_id_is_checked(head: str) -> None:
     for length, says in (
         ("fffe", "length -2"),
         ("8000", "length -32768"),
@@ -254,7 +254,7 @@ def test_the_length_of_the_client_id_is_checked(head: str) -> None:
         assert caught.value.header is not None
 
 
-def test_an_unknown_api_closes_the_connection() -> None:
+def test_unknown_api_closes_the_connection() -> None:
     """As Kafka does: ``RequestHeader.parse`` throws and the socket server closes."""
     with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: 10, 18, 20480, 20481") as caught:
         wire.decode_request(bytes.fromhex("0003 0001 00000007 ffff 00"))
@@ -262,7 +262,7 @@ def test_an_unknown_api_closes_the_connection() -> None:
     assert wire.error_response(3, 1, 7, 35, str(caught.value)) is None
 
 
-def test_a_version_too_high_closes_the_connection() -> None:
+def test_unsupported_version_closes_the_connection() -> None:
     with pytest.raises(wire.DecodeFailure, match=r"got ConnectGroupHeartbeat v1; allowed: v0 to v0") as caught:
         wire.decode_request(bytes.fromhex("5000 0001 00000007 ffff 00"))
     assert caught.value.code == 35
@@ -275,7 +275,7 @@ def test_a_version_too_high_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5, 32767, -1])
-def test_api_versions_in_a_version_too_high_is_answered_in_version_0(version: int) -> None:
+def test_unsupported_api_versions_is_answered_in_version_0(version: int) -> None:
     """KIP-511; the connection must not be closed on it. The body is not read: its form is not known."""
     with pytest.raises(wire.DecodeFailure, match="got ApiVersions v") as caught:
         wire.decode_request(struct.pack(">hhi", 18, version, 7) + b"\xff\xff whatever")
@@ -293,7 +293,7 @@ def test_api_versions_in_a_version_too_high_is_answered_in_version_0(version: in
     )
 
 
-def test_a_client_that_asks_for_version_3_understands_the_answer_in_version_0() -> None:
+def test_client_that_asks_for_version_3_reads_the_response_in_version_0() -> None:
     old_server = bytes.fromhex("00000007 0023 00000001 0012 0000 0002")
     _, response = wire.decode_response(old_server, api_key=18, version=3)
     assert isinstance(response, ApiVersionsResponse)
@@ -306,7 +306,7 @@ def test_api_versions_has_a_response_header_without_tagged_fields() -> None:
 
 
 @pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)
-def test_anything_wrong_after_the_header_is_answered_and_the_connection_lives(api: wire.Api) -> None:
+def test_error_after_the_header_is_answered_and_the_connection_stays_open(api: wire.Api) -> None:
     for version in api.versions:
         head = struct.pack(">hhi", api.key, version, 7)
         for rest in (b"", b"\xff", b"\xff\xfe", b"\x7f\xff", b"\xff\xff\xff\xff", b"\xff\xff\0" + bytes(200)):
@@ -321,7 +321,7 @@ def test_anything_wrong_after_the_header_is_answered_and_the_connection_lives(ap
         assert "error_code=42" in repr(response)
 
 
-def test_an_error_message_is_made_safe_before_it_is_sent() -> None:
+def test_error_message_is_escaped_before_it_is_sent() -> None:
     answer = wire.error_response(20480, 0, 1, 42, "bad \ud800 \n" + "x" * 100_000)
     assert answer is not None
     _, response = wire.decode_response(answer, api_key=20480, version=0)
@@ -334,14 +334,14 @@ def test_an_error_message_is_made_safe_before_it_is_sent() -> None:
 # records (D7, KAFKA-18672)
 
 
-def test_a_record_of_an_unknown_kind_is_refused_by_name() -> None:
+def test_record_of_an_unknown_kind_is_rejected_by_name() -> None:
     with pytest.raises(WireError, match=r"record of group g: got kind 77; allowed: 1 \(GROUP\), 2 \(MEMBER\)"):
         wire.decode_record(Key(77, "g"), b"\0\0")  # type: ignore[arg-type]
     with pytest.raises(WireError, match="kind 77"):
         wire.decode_record(Key(77, "g"), None)  # type: ignore[arg-type]
 
 
-def test_a_record_of_a_newer_version_is_refused_by_name() -> None:
+def test_record_of_a_newer_version_is_rejected_by_name() -> None:
     """F24."""
     for version in (1, 32767, -1):
         stored = struct.pack(">h", version) + bytes(40)
@@ -352,7 +352,7 @@ def test_a_record_of_a_newer_version_is_refused_by_name() -> None:
             wire.decode_record(Key(Kind.GROUP, "g"), stored)
 
 
-def test_a_record_under_another_records_key_is_refused() -> None:
+def test_record_under_the_key_of_another_is_rejected() -> None:
     stored = wire.encode_record(GroupRecord(group_id="g", epoch=3))
     with pytest.raises(WireError, match="record GROUP of group h: got the record of record GROUP of group g"):
         wire.decode_record(Key(Kind.GROUP, "h"), stored)
@@ -360,14 +360,14 @@ def test_a_record_under_another_records_key_is_refused() -> None:
         wire.decode_record(Key(Kind.TARGET, "g"), stored)
 
 
-def test_an_unknown_tagged_field_in_a_record_is_passed_over() -> None:
+def test_unknown_tagged_field_in_a_record_is_skipped() -> None:
     stored = wire.encode_record(GroupRecord(group_id="g", epoch=3))
     assert stored is not None
     newer = stored[:-1] + bytes.fromhex("01 00 02 abcd")
     assert wire.decode_record(Key(Kind.GROUP, "g"), newer) == GroupRecord(group_id="g", epoch=3)
 
 
-def test_a_record_in_a_state_that_is_not_known_is_refused() -> None:
+def test_record_in_an_unknown_state_is_rejected() -> None:
     record = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0)
     stored = bytearray(wire.encode_record(record) or b"")
     assert stored[14] == MemberState.STABLE
@@ -378,7 +378,7 @@ def test_a_record_in_a_state_that_is_not_known_is_refused() -> None:
         wire.decode_record(record.key, bytes(stored))
 
 
-def test_what_is_no_record_is_not_stored() -> None:
+def test_non_record_is_not_stored() -> None:
     with pytest.raises(WireError, match="record: got HeartbeatRequest"):
         wire.encode_record(HeartbeatRequest(group_id="g", member_id="m"))  # type: ignore[arg-type]
     assert wire.encode_record(Tombstone(Key(Kind.GROUP, "g"))) is None
@@ -455,7 +455,7 @@ def heartbeat(**fields: Any) -> HeartbeatRequest:
         ),
     ],
 )
-def test_a_value_that_a_field_cannot_hold_is_refused_by_the_fields_name(message: Any, says: str) -> None:
+def test_value_outside_its_field_is_rejected_by_field_name(message: Any, says: str) -> None:
     api = next(api for api in wire.APIS.values() if type(message) in (api.request_class, api.response_class))
     codec = api.requests[0] if type(message) is api.request_class else api.responses[0]
     with pytest.raises(WireError) as caught:
@@ -464,7 +464,7 @@ def test_a_value_that_a_field_cannot_hold_is_refused_by_the_fields_name(message:
     assert "\n" not in str(caught.value)
 
 
-def test_a_refusal_repeats_no_text() -> None:
+def test_error_repeats_no_text_of_the_message() -> None:
     """It may be a password out of a connector's configuration, and errors are logged."""
     for secret in ("hunter2\udc00", b"hunter2", ("hunter2",), {"hunter2": 1}):
         entry = ConfigEntry(name="password", value=secret)  # type: ignore[arg-type]
@@ -474,7 +474,7 @@ def test_a_refusal_repeats_no_text() -> None:
         assert "hunter2" not in str(caught.value)
 
 
-def test_a_string_is_as_long_as_its_length_can_say() -> None:
+def test_length_of_a_string_is_limited_by_its_encoding() -> None:
     """A classic length is an int16; a compact one is not the limit: the declared one is, or the frame."""
     long = FindCoordinatorRequest(key="é" * 16384)  # 32,768 bytes
     with pytest.raises(WireError, match=r"key: got a string of 32768 bytes; allowed: .* at most 32767 bytes"):
@@ -495,7 +495,7 @@ def test_a_string_is_as_long_as_its_length_can_say() -> None:
         wire.encode_response(HeartbeatResponse(), api_key=20480, version=0, correlation_id=1 << 31)
 
 
-def test_a_record_with_a_choice_that_is_none_is_not_written() -> None:
+def test_record_with_an_invalid_enum_value_is_not_written() -> None:
     record = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0, state=5)  # type: ignore[arg-type]
     with pytest.raises(WireError, match=r"state: got 5; allowed: 0 \(STABLE\), 1 \(UNREVOKED\)"):
         wire.encode_record(record)
@@ -509,7 +509,7 @@ def test_a_record_with_a_choice_that_is_none_is_not_written() -> None:
         wire.encode_record(ComputationRecord(group_id="g", epoch=1, prepared=2))  # type: ignore[arg-type]
 
 
-def test_a_response_of_another_api_is_not_sent() -> None:
+def test_response_of_another_api_is_not_sent() -> None:
     with pytest.raises(WireError, match="response: got HeartbeatResponse; allowed: PrepareResponse"):
         wire.encode_response(HeartbeatResponse(), api_key=20481, version=0, correlation_id=1)
     with pytest.raises(WireError, match="got API 3"):

@@ -68,7 +68,7 @@ def definition(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_the_sample_agrees_with_its_definition() -> None:
+def test_sample_agrees_with_its_definition() -> None:
     codec = compile_codec(bind(definition(), Sample), 0)
     sample = Sample(key="k", maybe="m", inner=(Inner(name="i"),), late=3)
     assert codec.decode(codec.encode(sample), 0) == sample
@@ -98,13 +98,13 @@ def test_the_sample_agrees_with_its_definition() -> None:
         ({"Colour": {"taggedVersions": "0+", "tag": 0}}, "Sample.colour: the codec has no tagged struct"),
     ],
 )
-def test_a_definition_that_disagrees_with_its_class_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
+def test_definition_that_disagrees_with_its_class_is_rejected_by_name(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(AssertionError) as caught:
         bind(definition(**changes), Sample)
     assert says in str(caught.value)
 
 
-def test_a_class_that_checks_itself_is_refused() -> None:
+def test_class_with_post_init_is_rejected() -> None:
     """The decoder never calls ``__init__``: a check there would be passed by."""
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def test_a_class_that_checks_itself_is_refused() -> None:
         bind(sample, Checked)
 
 
-def test_every_message_and_record_class_has_a_definition_and_every_definition_a_class() -> None:
+def test_messages_records_and_definitions_match() -> None:
     served = {cls for api in wire.APIS.values() for cls in (api.request_class, api.response_class)}
     assert served == set(Request.__args__) | set(Response.__args__)
     assert set(record_codec.CLASSES.values()) == set(Value.__args__)
@@ -128,7 +128,7 @@ def test_every_message_and_record_class_has_a_definition_and_every_definition_a_
     assert files == {f"{case.definition.name}.json" for case in CASES}
 
 
-def test_the_private_apis_are_numbered_and_versioned_as_designed() -> None:
+def test_private_apis_have_their_numbers_and_versions() -> None:
     assert {key: (api.name, api.versions) for key, api in wire.APIS.items()} == {
         10: ("FindCoordinator", range(5)),
         18: ("ApiVersions", range(4)),
@@ -143,7 +143,7 @@ def test_the_private_apis_are_numbered_and_versioned_as_designed() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_the_class_calls_tagged_is_tagged(case: Case) -> None:
+def test_tagged_fields_of_classes_are_tagged_in_definitions(case: Case) -> None:
     """``protocol.messages`` marks them *(tagged)*; ``coordinator_epoch`` and ``session_timeout_ms`` always are."""
 
     def check(struct: Any) -> None:
@@ -159,7 +159,7 @@ def test_what_the_class_calls_tagged_is_tagged(case: Case) -> None:
     check(case.definition.body)
 
 
-def test_wire_is_pure_and_comes_only_when_asked_for() -> None:
+def test_wire_is_pure_and_not_imported_by_default() -> None:
     """Standard library and the shared words; and ``import connectgroup`` does not pay for it."""
     package = Path(str(resources.files("connectgroup.wire")))
     for file in package.glob("*.py"):

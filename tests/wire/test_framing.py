@@ -10,7 +10,7 @@ from connectgroup.wire import FrameReader, frame
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.data())
-def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(frames: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_split_correctly_however_the_stream_is_cut(frames: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, frames))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     reader, got = FrameReader(max_bytes=50), list[bytes]()
@@ -20,7 +20,7 @@ def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(frames: li
     assert not reader.mid_frame
 
 
-def test_one_byte_at_a_time_is_enough_and_shows_as_an_unfinished_frame() -> None:
+def test_single_bytes_form_a_frame_and_report_an_unfinished_one() -> None:
     reader = FrameReader()
     stream = frame(b"abc")
     for position in range(len(stream) - 1):
@@ -40,7 +40,7 @@ def test_one_byte_at_a_time_is_enough_and_shows_as_an_unfinished_frame() -> None
         ("80000000", "frame of -2147483648 bytes; allowed: 1 to 1048576"),
     ],
 )
-def test_a_length_that_cannot_be_one_ends_the_stream(length: str, says: str) -> None:
+def test_invalid_length_ends_the_stream(length: str, says: str) -> None:
     """Reliability, section 4, wire 1. Refused on its four bytes, before any of the body is there to be kept."""
     reader = FrameReader(max_bytes=1 << 20)
     for data in (frame(b"ok") + bytes.fromhex(length), frame(b"ok"), b""):
@@ -50,12 +50,12 @@ def test_a_length_that_cannot_be_one_ends_the_stream(length: str, says: str) -> 
     assert not reader.mid_frame
 
 
-def test_the_longest_frame_allowed_passes() -> None:
+def test_longest_allowed_frame_passes() -> None:
     assert FrameReader(max_bytes=10).feed(frame(b"0123456789")) == [b"0123456789"]
     with pytest.raises(WireError, match="frame of 10 bytes exceeds max 9"):
         FrameReader(max_bytes=9).feed(frame(b"0123456789"))
 
 
-def test_nothing_is_no_frame() -> None:
+def test_empty_input_is_no_frame() -> None:
     with pytest.raises(WireError, match="frame of 0 bytes"):
         frame(b"")

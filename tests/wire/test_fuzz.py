@@ -128,7 +128,7 @@ MOST_HELD: Final = 5_000, 80
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_length_is_held_against_what_came_before_anything_is_allocated(case: Case) -> None:
+def test_length_is_checked_against_the_input_before_any_allocation(case: Case) -> None:
     """Lengths up to 2^32 - 1, in all places of a message."""
     inputs = blown_up(case.codec.encode(made(case, 1)[0]))
     least, each = MOST_HELD
@@ -142,7 +142,7 @@ def test_a_length_is_held_against_what_came_before_anything_is_allocated(case: C
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_message_of_some_bytes_that_speaks_of_two_thousand_million_is_refused_at_next_to_no_cost(case: Case) -> None:
+def test_message_with_a_count_of_two_thousand_million_is_rejected_cheaply(case: Case) -> None:
     """It ends where the elements would begin; a list made for them first would take 16 GiB."""
     inputs = cut_after(case.codec.encode(made(case, 1)[0]))
     tracemalloc.start()
@@ -156,7 +156,7 @@ def test_a_message_of_some_bytes_that_speaks_of_two_thousand_million_is_refused_
 
 
 @pytest.mark.parametrize("end", ["request", "response"])
-def test_a_frame_with_a_header_and_a_count_of_two_thousand_million_takes_no_memory(end: str) -> None:
+def test_frame_with_a_count_of_two_thousand_million_allocates_nothing(end: str) -> None:
     """As they come from a socket: header, then at once the largest counts there are, as in KAFKA-20570."""
     tracemalloc.start()
     try:
@@ -181,7 +181,7 @@ def whole_frame(end: str, api_key: int, version: int) -> Callable[[bytes], Any]:
     return decode
 
 
-def test_frames_are_held_as_they_come_whatever_length_they_claim() -> None:
+def test_frames_are_buffered_as_they_arrive_whatever_their_claimed_length() -> None:
     tracemalloc.start()
     try:
         for claimed in (1, 1 << 20, (1 << 20) + 1, 0x7FFFFFFF, -1, -0x80000000):

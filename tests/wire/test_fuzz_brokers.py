@@ -29,7 +29,7 @@ def valid(case: Spoken) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", sorted({api.name for api, _ in ANSWERS}))
-def test_any_bytes_of_a_broker_make_an_answer_or_a_wire_error(name: str) -> None:
+def test_any_bytes_of_a_broker_decode_or_raise_wire_error(name: str) -> None:
     versions = [(api, case) for api, case in ANSWERS if api.name == name]
     for api, case in versions:
 
@@ -44,9 +44,7 @@ def test_any_bytes_of_a_broker_make_an_answer_or_a_wire_error(name: str) -> None
 
 
 @pytest.mark.parametrize(("api", "case"), ANSWERS, ids=[str(case) for _, case in ANSWERS])
-def test_a_length_in_an_answer_is_held_against_what_came_before_anything_is_allocated(
-    api: BrokerApi, case: Spoken
-) -> None:
+def test_length_in_a_broker_response_is_checked_before_any_allocation(api: BrokerApi, case: Spoken) -> None:
     whole = valid(case)[0]
     inputs = [whole[:5] + length for length in LENGTHS] + blown_up(whole) + cut_after(whole)
     tracemalloc.start()

@@ -86,12 +86,12 @@ def test_kafka_python_writes_the_same_bytes(case: Spoken) -> None:
         assert case.codec.decode(theirs, 0) == message
 
 
-def test_every_definition_file_is_spoken() -> None:
+def test_every_definition_file_is_used() -> None:
     files = {file.name for file in resources.files("connectgroup.wire").joinpath("kafka").iterdir()}
     assert files == {f"{case.definition.name}.json" for case in CASES}
 
 
-def test_a_request_with_its_header_is_what_kafka_python_sends_and_its_answer_is_read() -> None:
+def test_request_with_header_is_the_one_of_kafka_python() -> None:
     """Request header v2 and response header v1, as all flexible versions have."""
     theirs = consumer.HeartbeatRequest[4](group_id="g", generation_id=3, member_id="m", group_instance_id=None)
     theirs.with_header(correlation_id=77, client_id="c")
@@ -105,14 +105,14 @@ def test_a_request_with_its_header_is_what_kafka_python_sends_and_its_answer_is_
     assert read == (77, words.GroupHeartbeatResponse(throttle_time_ms=5, error_code=27))
 
 
-def test_finding_the_coordinator_is_said_as_it_is_served_here() -> None:
+def test_find_coordinator_has_one_definition_for_both_sides() -> None:
     found = FoundCoordinator(key="g", node_id=1, host="h", port=9)
     answer = encode_response(FindCoordinatorResponse(coordinators=(found,)), api_key=10, version=4, correlation_id=5)
     read = kafka_apis.decode_kafka_response(answer, to=FindCoordinatorRequest, version=4)
     assert read == (5, FindCoordinatorResponse(coordinators=(found,)))
 
 
-def test_a_version_that_is_not_known_here_is_refused_by_name() -> None:
+def test_unknown_version_is_rejected_by_name() -> None:
     request = words.GroupHeartbeatRequest(group_id="g", generation_id=3, member_id="m")
     with pytest.raises(WireError, match=r"^Heartbeat: got v3; allowed: v4 to v4$"):
         kafka_apis.encode_call(request, version=3, correlation_id=1, client_id="c")
@@ -121,7 +121,7 @@ def test_a_version_that_is_not_known_here_is_refused_by_name() -> None:
 
 
 @given(data=st.binary(max_size=200), case=st.sampled_from(CASES))
-def test_any_bytes_are_an_answer_or_a_wire_error(data: bytes, case: Spoken) -> None:
+def test_any_bytes_are_a_response_or_a_wire_error(data: bytes, case: Spoken) -> None:
     for api in kafka_apis.BROKER_APIS.values():
         if api.name + "Response" == case.definition.name:
             with contextlib.suppress(WireError):

@@ -93,12 +93,12 @@ def install(*, units: tuple[ConnectorTasks, ...] = (), member_id: str = "m", **v
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_an_identifier_of_more_than_249_bytes_is_refused(request_: Request, field: str) -> None:
+def test_identifier_of_more_than_249_bytes_is_rejected(request_: Request, field: str) -> None:
     text = refusal_of(sent(request_))
     assert text.endswith(f" {field}: got length 250; allowed: at most 249 bytes")
 
 
-def test_an_identifier_of_249_bytes_is_accepted() -> None:
+def test_identifier_of_249_bytes_is_accepted() -> None:
     request = HeartbeatRequest(
         group_id=FITS,
         member_id="é" * 124,
@@ -109,12 +109,12 @@ def test_an_identifier_of_249_bytes_is_accepted() -> None:
     assert wire.decode_request(sent(request, client_id=FITS)).request == request
 
 
-def test_a_client_id_of_more_than_249_bytes_is_refused() -> None:
+def test_client_id_of_more_than_249_bytes_is_rejected() -> None:
     text = refusal_of(sent(HeartbeatRequest(group_id="g", member_id="m"), client_id=LONG))
     assert text == "request header: got client_id of length 250; allowed: at most 249 bytes"
 
 
-def test_a_key_of_a_version_that_is_not_flexible_is_limited_too() -> None:
+def test_key_of_an_inflexible_version_is_limited_too() -> None:
     data = wire.encode_request(FindCoordinatorRequest(key=LONG), version=2, correlation_id=7, client_id=None)
     assert "key: got length 250; allowed: at most 249 bytes" in refusal_of(data)
 
@@ -191,13 +191,13 @@ def test_a_key_of_a_version_that_is_not_flexible_is_limited_too() -> None:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
 )
-def test_a_value_above_its_limit_is_refused(request_: Request, says: str) -> None:
+def test_value_above_its_limit_is_rejected(request_: Request, says: str) -> None:
     data = sent(request_)
     assert len(data) < FRAME
     assert says in refusal_of(data)
 
 
-def test_the_largest_legal_group_fits() -> None:
+def test_largest_legal_group_fits() -> None:
     """1,000 members and 100,000 units: an Install, a report of one member that owns all, and its task list."""
     share = tuple(range(100))
     members = tuple(
@@ -222,7 +222,7 @@ def test_the_largest_legal_group_fits() -> None:
         assert wire.decode_request(data).request == each
 
 
-def test_a_count_above_its_limit_is_refused_before_anything_is_allocated() -> None:
+def test_count_above_its_limit_is_rejected_before_any_allocation() -> None:
     """Four million coordinator keys blocked the server for ten seconds."""
     few = sent(FindCoordinatorRequest(coordinator_keys=("", "")))
     count = 4_000_000
@@ -266,7 +266,7 @@ def test_every_string_and_array_of_a_request_declares_its_limit(api: wire.Api) -
         ({"type": "[]string", "maxTotal": "9"}, "maxTotal is '9'"),
     ],
 )
-def test_a_limit_that_cannot_apply_is_an_error_of_the_definition(limits: dict[str, Any], says: str) -> None:
+def test_limit_that_cannot_apply_is_an_error_of_the_definition(limits: dict[str, Any], says: str) -> None:
     field = {"name": "GroupIds", "versions": "0+", **limits}
     definition = {
         "type": "data",
@@ -279,7 +279,7 @@ def test_a_limit_that_cannot_apply_is_an_error_of_the_definition(limits: dict[st
         bind(definition, DescribeRequest)
 
 
-def test_responses_and_records_have_no_limit_but_the_frame() -> None:
+def test_responses_and_records_are_limited_by_the_frame_only() -> None:
     answer = FindCoordinatorResponse(error_message=LONG)
     data = wire.encode_response(answer, api_key=10, version=3, correlation_id=1)
     assert wire.decode_response(data, api_key=10, version=3) == (1, answer)

@@ -126,7 +126,7 @@ def test_headers_are_those_of_kafka(api_key: int, client_id: str | None) -> None
             assert (where.error_code, where.host, where.port) == (42, "", -1)
 
 
-def test_a_refusal_of_a_version_too_high_is_understood() -> None:
+def test_rejection_of_an_unsupported_version_is_understood() -> None:
     """kafka-python asks in version 4, is answered in version 0, and finds the list it needs to ask again."""
     answer = wire.error_response(18, 4, 77, 35, "no")
     assert answer is not None
@@ -135,7 +135,7 @@ def test_a_refusal_of_a_version_too_high_is_understood() -> None:
     assert [each.max_version for each in read.api_keys if each.api_key == 18] == [3]
 
 
-def test_the_features_a_broker_lists_are_passed_over() -> None:
+def test_features_of_a_broker_are_skipped() -> None:
     """A Kafka broker answers ApiVersions v3 with tagged fields that mean nothing here."""
     theirs = KAFKA_OWN["ApiVersionsResponse"][3](
         error_code=0, throttle_time_ms=5, finalized_features_epoch=9, zk_migration_ready=True

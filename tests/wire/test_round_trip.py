@@ -32,7 +32,7 @@ RECORDS = sorted(record_codec.CLASSES.items())
 @pytest.mark.parametrize("case", CASES, ids=str)
 @RELAXED
 @given(data=st.data())
-def test_every_message_comes_back_equal_and_of_its_own_class(case: Case, data: st.DataObject) -> None:
+def test_every_message_round_trips_with_its_class(case: Case, data: st.DataObject) -> None:
     message = data.draw(messages(case.definition.body, case.version))
     encoded = case.codec.encode(message)
     decoded = case.codec.decode(encoded, 0)
@@ -42,7 +42,7 @@ def test_every_message_comes_back_equal_and_of_its_own_class(case: Case, data: s
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_decoded_message_is_as_good_as_a_constructed_one(case: Case) -> None:
+def test_decoded_message_equals_a_constructed_one(case: Case) -> None:
     """The decoder fills slots without ``__init__``; nobody may notice: frozen, hashable, every slot filled."""
     message = made_up(case.definition.body, case.version, random.Random(1))
     decoded = case.codec.decode(case.codec.encode(message), 0)
@@ -53,7 +53,7 @@ def test_a_decoded_message_is_as_good_as_a_constructed_one(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_truncation_and_every_extension_is_refused(case: Case) -> None:
+def test_every_truncation_and_every_extension_is_rejected(case: Case) -> None:
     """Reliability, section 4, wire 8."""
     for seed, full in ((1, True), (2, False), (3, False)):
         encoded = case.codec.encode(made_up(case.definition.body, case.version, random.Random(seed), full=full))
@@ -69,7 +69,7 @@ def test_every_truncation_and_every_extension_is_refused(case: Case) -> None:
 @pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)
 @RELAXED
 @given(data=st.data(), correlation_id=st.integers(-(1 << 31), (1 << 31) - 1))
-def test_requests_and_responses_come_back_with_their_headers(
+def test_requests_and_responses_round_trip_with_their_headers(
     api: wire.Api, data: st.DataObject, correlation_id: int
 ) -> None:
     client_id = data.draw(st.none() | UNICODE)
@@ -87,7 +87,7 @@ def test_requests_and_responses_come_back_with_their_headers(
 @pytest.mark.parametrize(("kind", "cls"), RECORDS, ids=lambda value: getattr(value, "__name__", ""))
 @RELAXED
 @given(data=st.data())
-def test_records_come_back_under_their_own_key(kind: Kind, cls: type[Any], data: st.DataObject) -> None:
+def test_records_round_trip_under_their_own_key(kind: Kind, cls: type[Any], data: st.DataObject) -> None:
     record = data.draw(messages(load(cls.__name__, cls).body, 0))
     stored = wire.encode_record(record)
     assert stored is not None
@@ -168,7 +168,7 @@ def test_golden_bytes_of_heartbeat_responses() -> None:
     )
 
 
-def test_a_field_that_a_version_lacks_is_refused_unless_it_may_be_lost() -> None:
+def test_field_that_a_version_lacks_is_rejected_unless_ignorable() -> None:
     """A key lost on the way would be an answer to another question; a client's name is not worth an error."""
     request = FindCoordinatorRequest(key="g")
     with pytest.raises(WireError, match=r"FindCoordinatorRequest v4: key: got g; allowed: its default in version 4"):
@@ -182,7 +182,7 @@ def test_a_field_that_a_version_lacks_is_refused_unless_it_may_be_lost() -> None
     assert wire.APIS[18].requests[0].decode(b"", 0) == ApiVersionsRequest()
 
 
-def test_a_coordinator_may_be_named_in_both_forms_and_each_version_carries_its_own() -> None:
+def test_coordinator_is_named_in_the_form_of_each_version() -> None:
     """Whoever answers does not know the version of the request, so the response may hold both."""
     found = FoundCoordinator(key="g", node_id=1, host="h", port=2)
     both = FindCoordinatorResponse(node_id=1, host="h", port=2, coordinators=(found,))
@@ -193,7 +193,7 @@ def test_a_coordinator_may_be_named_in_both_forms_and_each_version_carries_its_o
         assert response == (single if version < 4 else FindCoordinatorResponse(coordinators=(found,)))
 
 
-def test_equal_messages_are_equal_bytes_whatever_made_them() -> None:
+def test_equal_messages_have_equal_bytes() -> None:
     """Lists and subclasses of int are taken too; what comes out is a tuple."""
     codec = wire.APIS[20483].requests[0]
     listed = DescribeRequest(group_ids=["a", "b"])  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def tasks(actor: Actor) -> int:
     return sum(not unit.is_connector for unit in actor.units)
 
 
-async def test_what_is_revoked_in_one_round_is_given_out_as_soon_as_it_has_stopped(tmp_path: Path) -> None:
+async def test_unit_revoked_in_one_round_is_assigned_as_soon_as_it_has_stopped(tmp_path: Path) -> None:
     """IC-01, KIP-415: no timer is waited for between the two rounds, and what stays is not stopped."""
     async with World(tmp_path) as world:
         await world.add("c", 7)
@@ -40,7 +40,7 @@ async def test_what_is_revoked_in_one_round_is_given_out_as_soon_as_it_has_stopp
         assert group.delayed == ()
 
 
-async def test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row(tmp_path: Path) -> None:
+async def test_successive_joins_stop_no_task_twice_in_a_row(tmp_path: Path) -> None:
     """KAFKA-12495: the third comes while the second's tasks are moving, and waits for the back-off."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 11)
@@ -58,7 +58,7 @@ async def test_workers_that_join_in_a_row_stop_no_task_twice_in_a_row(tmp_path: 
         assert "the delay that the assignor asked for is over" in causes
 
 
-async def test_without_a_scheduled_rebalance_delay_revoking_is_never_put_off(tmp_path: Path) -> None:
+async def test_revocations_are_not_delayed_without_a_scheduled_rebalance_delay(tmp_path: Path) -> None:
     """KAFKA-15693: the delay is the group's setting, not the assignor's own; 0 is no delay."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
         await world.add("c", 11)
@@ -76,7 +76,7 @@ async def test_without_a_scheduled_rebalance_delay_revoking_is_never_put_off(tmp
         assert "the delay that the assignor asked for is over" not in causes
 
 
-async def test_a_connector_runs_where_its_labels_are_and_describe_says_why_it_runs_nowhere(tmp_path: Path) -> None:
+async def test_connector_runs_on_matching_labels_and_describe_explains_unschedulable_tasks(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("plain", 2)
         a = world.start("a", assignors=[WeightedAssignor()], traits=offers())
@@ -103,7 +103,7 @@ async def test_a_connector_runs_where_its_labels_are_and_describe_says_why_it_ru
         assert (await world.describe()).assignor_error == ""
 
 
-async def test_an_answer_that_needs_another_round_survives_a_new_coordinator(tmp_path: Path) -> None:
+async def test_assignment_with_a_further_round_survives_a_new_coordinator(tmp_path: Path) -> None:
     """IC-08, CN-11: what a leader of Kafka's would have in its memory is in the group's log."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
         await world.add("c", 8)

@@ -144,7 +144,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
                 moved = sorted(thing for member_id in first for thing in first[member_id] - second[member_id])
                 assert not moved, f"{name}: moved {', '.join(map(str, moved[:8]))}{unless('sticky')}"
 
-    def test_the_order_of_the_question_does_not_matter(self) -> None:
+    def test_order_of_the_input_has_no_effect(self) -> None:
         random = Random(1)
         for name, group in self.groups().items():
             with on_group(name):

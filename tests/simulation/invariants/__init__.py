@@ -20,7 +20,7 @@ event has changed, right after the event.
 | S15 held back | ``DelayedUnits`` |
 | S16 twice is once | ``TwiceIsOnce`` |
 | S17 full answers | ``FullAnswers`` |
-| S18 equal answers | ``EqualQuestionsEqualAnswers``; two processes: ``test_a_seed_is_the_same_run_in_two_processes`` |
+| S18 equal answers | ``EqualQuestionsEqualAnswers``; two processes: ``test_seed_is_the_same_run_in_two_processes`` |
 | S19 few moves, even | ``NoMoreMovesThanNeeded`` |
 | D1 write before reply | ``WriteBeforeReply`` |
 | D2 replay | ``ServedIsDurable``, ``ReplayGivesTheGroup`` |
