@@ -57,7 +57,7 @@ class FileSettings(PluginSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource(Source):
-    """The files that one task reads.
+    """The rows of a directory of growing files, each read by one task. A slice is a file, its position the bytes read.
 
     Attributes:
         root: the directory.

@@ -80,7 +80,7 @@ class KafkaSourceSettings(PluginSettings):
 
 
 class KafkaSource(Source):
-    """The topic partitions that one task reads."""
+    """The records of topics. A slice is a topic partition; with a schema, the fields of the JSON value are columns."""
 
     Settings = KafkaSourceSettings
     metadata = frozenset(_METADATA)

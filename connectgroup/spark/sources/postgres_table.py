@@ -50,7 +50,7 @@ class PostgresTableSettings(TableSettings):
 
 
 class PostgresTableSource(TableSource):
-    """The rows of a table. A column of type timestamp without time zone counts as UTC."""
+    """The rows of a table of PostgreSQL, by a growing integer column. Timestamps without a time zone count as UTC."""
 
     Settings = PostgresTableSettings
     settings: PostgresTableSettings
