@@ -15,6 +15,9 @@ from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConfigError
 from connectgroup.supervisor import Supervisor
+from tests.distribution import make_distribution
+
+from ..integration.processes import Program
 
 
 def supervisor_of_one(scratch: Path, **options: Any) -> Supervisor:
@@ -78,3 +81,30 @@ async def test_the_normal_stop_of_a_worker_is_not_logged_as_an_error(
         await until(lambda: any("exit code 0" in record.getMessage() for record in caplog.records))
     ends = [record.levelname for record in caplog.records if "ended with exit code 0" in record.getMessage()]
     assert ends == ["INFO"]
+
+
+ONLY_UP = """
+import sys
+
+from connectgroup.assignors.balanced import BalancedAssignor
+
+if "worker" in sys.argv:
+    raise RuntimeError("not in a worker")
+
+
+class OnlyUp(BalancedAssignor):
+    name = "only-up"
+"""
+
+
+def test_up_ends_when_every_worker_has_a_configuration_error(tmp_path: Path) -> None:
+    make_distribution(tmp_path / "plugins", "only_up", "connectgroup.assignors", ONLY_UP, **{"only-up": ":OnlyUp"})
+    environment = {"PYTHONPATH": str(tmp_path / "plugins")}
+    words = ("--assignor", "only-up", "--workers", 2, "--port", 0, "--data", tmp_path / "data")
+    with Program("up", *words, environment=environment) as up:
+        assert up.ended() == 2, up.story()
+    for name in ("worker-1", "worker-2"):
+        errors = [line for line in up.lines if line.startswith(f"{name} | connectgroup: ")]
+        assert len(errors) == 1, up.story()
+        assert "RuntimeError: not in a worker" in errors[0]
+    assert up.lines[-1].startswith("connectgroup: up: got 'no worker that runs'; allowed: ")
