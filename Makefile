@@ -11,7 +11,7 @@ SEEDS ?= 100
 JOBS ?= 2
 
 help:
-	@echo "make test   install everything into $(VENV), check style, types and import rules, run all tests"
+	@echo "make test [JOBS=2]   install everything into $(VENV), check style, types and import rules, run all tests"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, and the assignors"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"

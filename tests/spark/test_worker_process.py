@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,8 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
-    """A worker's process in the middle of its work."""
+def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A worker process in the middle of a batch, and the lines of its output; killed at the end if still alive."""
     made = Bench(tmp_path, "sqlite")
     made.write("one.csv", range(20_000))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -88,9 +89,13 @@ def worker(tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     lines: list[str] = []
     assert process.stdout is not None
     threading.Thread(target=lines.extend, args=(iter(process.stdout.readline, ""),), daemon=True).start()
-    wait(lambda: sum(line.startswith("rows") for line in lines) > 3 or process.poll() is not None)
-    assert process.poll() is None, process.stderr and process.stderr.read()
-    return process, lines
+    try:
+        wait(lambda: sum(line.startswith("rows") for line in lines) > 3 or process.poll() is not None)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        yield process, lines
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_killed_worker_takes_java_and_every_python_helper_with_it(
