@@ -100,7 +100,7 @@ class Coordinator:
             response = await self._submit(request, client)
         # Workers ignore responses of a lower coordinator epoch (D5).
         with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
-        return with_epoch
+        return self.shard.traces.with_traceparent(request, with_epoch)
 
     async def _submit(self, request: Request, client: Client) -> Any:
         group_type = self._registry.owner(request)

@@ -42,6 +42,7 @@ from .intake import Intake
 from .loading import Groups
 from .parking import Parking
 from .timers import Timers
+from .tracing import RebalanceTraces
 from .turn import Turn
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Shard:
         self.groups.on_loaded = self._on_loaded
         self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group)
         self.groups.on_fenced = self._step_down
+        self.traces = RebalanceTraces()
         self.turns = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -126,6 +128,7 @@ class Shard:
         self.groups.loaded.clear()
         self.parking.parked.clear()
         self.effects.close()
+        self.traces.close()
         self.intake.stop(error)
 
     def _step_down(self, error: LogFenced) -> None:
@@ -177,6 +180,7 @@ class Shard:
         try:
             if turn.records:
                 await self._log.append(turn.records)
+                self.traces.on_durable(turn.records)
         except AppendRefused as error:
             # Decisions for groups without records remain valid.
             turn.discard_actions(turn.written)

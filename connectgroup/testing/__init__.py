@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .contracts.transport import TransportContract as TransportContract
     from .history import History as History, Run as Run
     from .pytest_plugin import StartGroup as StartGroup, seeds as seeds
+    from .spans import SpanNode as SpanNode, Spans as Spans
     from .virtual_time import Gate as Gate, VirtualLoop as VirtualLoop
     from .worker_group import WorkerGroup as WorkerGroup
 
@@ -23,6 +24,7 @@ _HOME = {
     "contracts.transport": ("TransportContract",),
     "history": ("History", "Run"),
     "pytest_plugin": ("StartGroup", "seeds"),
+    "spans": ("SpanNode", "Spans"),
     "virtual_time": ("Gate", "VirtualLoop"),
     "worker_group": ("WorkerGroup",),
 }

@@ -50,18 +50,15 @@ class Faults:
             self._points = {
                 point: draw.choice([0.0, draw.uniform(0, most)]) for point, most in fault_points.POINTS.items()
             }
+        self._drawn = (
+            f"latency up to {self.weather.max_latency_s * 1000:.0f} ms, {self.weather.loss:.1%} of the messages lost, "
+            f"{self.weather.duplication:.1%} delivered twice, appends up to {self._append_s * 1000:.0f} ms, "
+            f"stops up to {self._stop_s:.1f} s"
+        )
 
     def __str__(self) -> str:
-        weather = self.weather
-        said = [
-            f"latency up to {weather.max_latency_s * 1000:.0f} ms",
-            f"{weather.loss:.1%} of the messages lost",
-            f"{weather.duplication:.1%} delivered twice",
-            f"appends up to {self._append_s * 1000:.0f} ms",
-            f"stops up to {self._stop_s:.1f} s",
-            *(f"{point} ({times} times)" for point, times in sorted(self.taken.items())),
-        ]
-        return ", ".join(said)
+        taken = [f"{point} ({times} times)" for point, times in sorted(self.taken.items()) if times]
+        return ", ".join([self._drawn, *taken])
 
     def append_s(self) -> float:
         """The duration of the next append."""

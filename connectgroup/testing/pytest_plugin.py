@@ -1,6 +1,7 @@
-"""The pytest plug-in, installed with the library: fixture ``worker_group``, decorator ``seeds``, reports of failures.
+"""The pytest plug-in, installed with the library: fixtures ``worker_group`` and ``spans``, decorator ``seeds``.
 
-Requires pytest and nothing else. A test function is synchronous; ``worker_group.py`` has an example.
+Requires pytest and nothing else; ``spans`` also ``opentelemetry-sdk``. A test function is synchronous;
+``worker_group.py`` has an example.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from ..group.connect.settings import GroupSettings
     from .plugins import Assignors, ConnectorSpec, Listeners
+    from .spans import Spans
     from .worker_group import WorkerGroup
 
 MARK = "connectgroup_seeds"
@@ -141,6 +143,17 @@ def worker_group(request: pytest.FixtureRequest) -> Iterator[StartGroup]:
     finally:
         for group in groups:
             group.close()
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    """The spans of the coordinator and the workers of this process, as trees. Requires ``opentelemetry-sdk``."""
+    pytest.importorskip("opentelemetry.sdk.trace", reason="the fixture spans needs: pip install opentelemetry-sdk")
+    from ..telemetry.capture import collect
+    from .spans import Spans
+
+    with collect() as collector:
+        yield Spans(collector.finished)
 
 
 def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -160,7 +160,7 @@ class VirtualGroup(WorkerGroup):
         return self.loop.run_until_complete(self.loop.create_task(call, context=node.context.copy()))
 
     def describe(self) -> DescribedGroup | None:
-        if self._network.coordinator is None:
+        if self._network.coordinator is None or self.loop.is_closed():
             return None
         response = self._call(DescribeRequest(group_ids=(self.plan.group_id,)))
         assert isinstance(response, DescribeResponse)

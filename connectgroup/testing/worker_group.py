@@ -145,7 +145,7 @@ class WorkerGroup(ABC):
             lines = [f"group {group.state} at epoch {group.group_epoch}"]
             lines += [f"member {each.member_id}: {each.state} at epoch {each.member_epoch}" for each in group.members]
             lines += [
-                f"{Unit(each.connector, unit.task)}: {unit.state} on {unit.member_id or 'no member'} {unit.message}"
+                " ".join([f"{Unit(each.connector, unit.task)}:", unit.state, unit.member_id, unit.message]).rstrip()
                 for each in group.connectors
                 for unit in each.units
             ]

@@ -18,6 +18,7 @@ from ..member.state_machine import Member
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ..protocol.messages.common import grouped
 from ..protocol.units import printable
+from ..telemetry.spans import ASSIGNOR, EPOCH, GROUP, MEMBER, MEMBER_EPOCH, Value, in_span, mark_failed
 from .offload import off_loop
 from .publish import ControlRequests
 from .settings import FIRST_INTERVAL_MS, WorkerSettings
@@ -51,7 +52,12 @@ class Computations:
     def start(self, action: Compute) -> None:
         """Compute in an asyncio task of its own, unless a computation is under way."""
         if self._computing is None or self._computing.done():
-            self._computing = asyncio.create_task(self._compute(action), name="compute")
+            work = in_span("compute", self._compute(action), self._traced())
+            self._computing = asyncio.create_task(work, name="compute")
+
+    def _traced(self) -> dict[str, Value]:
+        settings = self._member.settings
+        return {GROUP: settings.group_id, MEMBER: settings.member_id, MEMBER_EPOCH: self._member.epoch}
 
     def tasks(self) -> list[asyncio.Future[Any]]:
         """What runs now; a worker that ends cancels it."""
@@ -61,9 +67,8 @@ class Computations:
         """Prepare, run the assignor, Install. A failure is reported to the group, or the coordinator retries."""
         group_id, member_id = self._member.settings.group_id, self._member.settings.member_id
         try:
-            prepared = await self._requests.send(
-                PrepareRequest(group_id=group_id, member_id=member_id, member_epoch=action.member_epoch)
-            )
+            prepare = PrepareRequest(group_id=group_id, member_id=member_id, member_epoch=action.member_epoch)
+            prepared = await in_span("prepare", self._requests.send(prepare), self._traced())
             assert isinstance(prepared, PrepareResponse)
             self._notify()
             install = InstallRequest(
@@ -72,8 +77,9 @@ class Computations:
                 member_epoch=action.member_epoch,
                 group_epoch=prepared.group_epoch,
             )
-            install = await self._assign(prepared, install)
-            answer = await self._requests.send(install)
+            traced = {**self._traced(), EPOCH: prepared.group_epoch, ASSIGNOR: prepared.assignor_name}
+            install = await in_span("assign", self._assign(prepared, install), traced)
+            answer = await in_span("install", self._requests.send(install), traced)
             assert isinstance(answer, InstallResponse)
             self._rejections = 0
             self._notify()
@@ -158,5 +164,6 @@ class Computations:
 
 def _failed(install: InstallRequest, message: str, error: int = 1, *, location: str = "") -> InstallRequest:
     message = printable(message, most=500)
+    mark_failed("PluginError")
     logger.error("%s", PluginError(message, location=location).with_location())
     return replace(install, error=error, message=message)

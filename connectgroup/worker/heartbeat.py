@@ -15,6 +15,7 @@ from ..member.actions import Action
 from ..member.assignment import ConvertedAssignment, convert
 from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from ..telemetry.spans import continued
 from ..transport.base import Client
 from .offload import NoThread, off_loop
 from .settings import WorkerSettings
@@ -93,7 +94,8 @@ class Heartbeats:
         # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()
         actions = self._member.on_response(request, response, converted)
-        self._perform(actions)
+        with continued(response.traceparent):
+            self._perform(actions)
         if response.error_code:
             await self._on_refused(from_code(response.error_code, response.error_message), actions)
             return

@@ -28,6 +28,7 @@ from ..member.actions import Action, Compute, Fail, Restart
 from ..member.state_machine import Member, MemberSettings, Phase
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import Units, show
+from ..telemetry.spans import GROUP, MEMBER, span
 from ..transport.base import Client
 from .arguments import check_plugins, check_runner
 from .compute import Computations
@@ -225,7 +226,8 @@ class Worker:
     async def _release_units(self) -> None:
         """Revoke all units through the ordinary revocation path; heartbeats continue meanwhile."""
         self._emptied.clear()
-        self._do(self.member.retire())
+        with span("leave", {GROUP: self.member.settings.group_id, MEMBER: self.member_id}):
+            self._do(self.member.retire())
         if not self.member.owned:
             return
         emptied = asyncio.create_task(self._emptied.wait())

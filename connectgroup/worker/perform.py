@@ -24,7 +24,7 @@ from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Units, show
-from ..telemetry.spans import span
+from ..telemetry.spans import GROUP, MEMBER, MEMBER_EPOCH, UNITS, Value, current_traceparent, mark_failed, span
 from .callbacks import Listeners, notify_plugin_assignor
 from .offload import slices
 from .runner import Runner, one_line
@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 Work = Revoke | Assign | TellAssignor | Lose | Fail
 Argument = TypeVar("Argument")
+
+SPANS = {Revoke: "revoke", Assign: "assign", TellAssignor: "on_assignment", Lose: "lose", Fail: "fail"}
+"""The name of each action's span."""
 
 FAIL_SHARE = 0.6
 """Fraction of the rebalance timeout that stops may take when the coordinator rejects the worker."""
@@ -79,6 +82,7 @@ class Performer:
         self._on_change = on_change
         self.idle = asyncio.Event()
         self._queue: deque[Work] = deque()
+        self._traceparents: deque[str] = deque()  # of the actions in the queue
         self._has_work = asyncio.Event()
         self._losing = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
@@ -86,7 +90,9 @@ class Performer:
         self._begun: dict[Revoke, asyncio.Task[None]] = {}
 
     def do(self, action: Work) -> None:
-        """Queue an action. A loss discards the actions queued before it and stops all units immediately.
+        """Queue an action, as part of the caller's trace.
+
+        A loss discards the actions queued before it and stops all units immediately.
 
         A revocation that arrives while another one is under way starts to stop its units immediately (CA-19): the
         coordinator measures its rebalance timeout from now, however long the earlier units take. Its listeners are
@@ -95,6 +101,7 @@ class Performer:
         self.idle.clear()
         if isinstance(action, Lose | Fail):
             self._queue.clear()
+            self._traceparents.clear()
             self._lost_at, self._limit_s = asyncio.get_running_loop().time(), self._lose_timeout_s
             if isinstance(action, Fail):
                 # Callbacks get an additional quarter, and the leave must also fit into the rebalance timeout.
@@ -106,6 +113,7 @@ class Performer:
             # ``_revoke`` handles the error; after a loss no code retrieves it.
             stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._queue.append(action)
+        self._traceparents.append(current_traceparent())
         self._has_work.set()
 
     async def run(self) -> None:
@@ -116,10 +124,7 @@ class Performer:
                 self._has_work.clear()
                 while self._queue:
                     self._current = action = self._queue.popleft()
-                    with span(
-                        type(action).__name__.lower(),
-                        {"member": self._member.settings.member_id, "epoch": self._member.epoch},
-                    ):
+                    with span(SPANS[type(action)], self._traced(action), parent=self._traceparents.popleft()):
                         await self._perform(action)
                     self._current = None
                 self.idle.set()
@@ -170,6 +175,16 @@ class Performer:
                 await self._lose(self._member.epoch, str(error))
                 self.fatal = error
 
+    def _traced(self, action: Work) -> dict[str, Value]:
+        settings = self._member.settings
+        attributes: dict[str, Value] = {GROUP: settings.group_id, MEMBER: settings.member_id}
+        attributes[MEMBER_EPOCH] = self._member.epoch
+        if isinstance(action, Assign):
+            attributes[UNITS] = len(action.grants)
+        elif not isinstance(action, Fail):
+            attributes[UNITS] = len(action.units)
+        return attributes
+
     async def _unless_lost(self, work: Coroutine[Any, Any, None]) -> None:
         """Perform an action. After a loss, wait for it until at most half of the time limit for the loss."""
         doing = asyncio.create_task(work)
@@ -195,14 +210,16 @@ class Performer:
         except Exception as error:
             # The unit may still be writing, so the revocation must not be acknowledged (reliability X6, F18).
             described = self.describe_failure(error)
+            mark_failed(type(error).__name__)
             logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), described)
             return
         if self._losing.is_set():
             return
         failure = await self._listeners.tell("on_revoked", action.units, action.epoch)
         if failure is None:
-            self._member.mark_revoked(action.units)
-            self._on_change()
+            with span("acknowledge", self._traced(action)):
+                self._member.mark_revoked(action.units)
+                self._on_change()
 
     async def _assign(self, action: Assign) -> None:
         grants: tuple[Grant, ...] = action.grants
@@ -212,7 +229,8 @@ class Performer:
         if self._losing.is_set() or self.runner is None:
             return
         try:
-            await _isolated("start", self.runner.start, grants)
+            with span("start", self._traced(action)):
+                await _isolated("start", self.runner.start, grants)
         except Exception as error:
             logger.error("%s: the start failed: %s", show(units), self.describe_failure(error))
             await self._report_failed(grants, one_line(error))

@@ -151,6 +151,8 @@ class HeartbeatResponse:
         coordinator_epoch: *(tagged)* grows with each change of coordinator; a response with a lower one is stale.
         restart: *(tagged)* an operator has requested that the worker restart (ConnectGroupRestartMember): the worker
             stops its units, leaves with ``returns`` and joins again. Repeated until the member leaves.
+        traceparent: *(tagged)* W3C trace context of the group's latest rebalance; empty if the coordinator does not
+            trace.
     """
 
     throttle_time_ms: int = 0
@@ -162,3 +164,4 @@ class HeartbeatResponse:
     session_timeout_ms: int = 0
     coordinator_epoch: int = -1
     restart: bool = False
+    traceparent: str = ""

@@ -1,0 +1,140 @@
+"""The fixture ``spans``: the finished spans as trees, with assertions that read well.
+
+def test_rebalance_is_traced(worker_group, spans):
+    group = worker_group(workers=2, connectors={"numbers": 4})
+    group.wait_until_stable()
+    rebalance = spans.rebalances()[-1]
+    rebalance.assert_has("compute > install")
+    rebalance.assert_has("assign > start", worker="worker-2")
+    spans.assert_no_orphans()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from ..telemetry.capture import FinishedSpan
+from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER
+
+ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "fail"})
+"""The spans that may be roots: a rebalance, or its rest at a new coordinator; a worker that leaves, loses its lease, is
+rejected."""
+
+
+class SpanNode:
+    """A finished span and its children."""
+
+    def __init__(self, span: FinishedSpan) -> None:
+        self.span = span
+        self.children: list[SpanNode] = []
+
+    @property
+    def name(self) -> str:
+        """The span's name without ``connectgroup.``."""
+        return self.span.name
+
+    @property
+    def worker(self) -> str:
+        """The worker that the span belongs to; empty for the coordinator's."""
+        return str(self.span.attributes.get(MEMBER, ""))
+
+    @property
+    def epoch(self) -> int:
+        """The group epoch of a rebalance."""
+        return int(self.span.attributes[EPOCH])
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The causes of a rebalance."""
+        return tuple(self.span.attributes.get(CAUSES, ()))
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """All attributes."""
+        return self.span.attributes
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of real time."""
+        return (self.span.ended_ns - self.span.started_ns) / 1e9
+
+    def walk(self) -> Iterator[SpanNode]:
+        """This span and all spans below it, depth first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def find(self, path: str, *, worker: str | None = None) -> list[SpanNode]:
+        """The spans below this one at a path of names: ``"revoke"``, ``"compute > install"``."""
+        nodes = [self]
+        for name in path.split(">"):
+            nodes = [child for node in nodes for child in node.children if child.name == name.strip()]
+        return [node for node in nodes if worker is None or node.worker == worker]
+
+    def workers(self, path: str) -> set[str]:
+        """The workers that have a span at this path."""
+        return {node.worker for node in self.find(path)}
+
+    def assert_has(self, path: str, *, worker: str | None = None) -> SpanNode:
+        """Assert that there is a span at this path; returns the first one."""
+        found = self.find(path, worker=worker)
+        where = "" if worker is None else f" on {worker}"
+        assert found, f"no span {self.name} > {path}{where}; the trace is\n{self}"
+        return found[0]
+
+    def assert_has_not(self, path: str, *, worker: str | None = None) -> None:
+        """Assert that there is no span at this path."""
+        where = "" if worker is None else f" on {worker}"
+        assert not self.find(path, worker=worker), f"unexpected {self.name} > {path}{where}; the trace is\n{self}"
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines(""))
+
+    def _lines(self, indent: str) -> Iterator[str]:
+        said = [self.name, self.worker, f"epoch {self.epoch}" if EPOCH in self.attributes else "", *self.causes]
+        error = f"FAILED: {self.span.error}" if self.span.error else ""
+        yield indent + " | ".join(text for text in (*said, error) if text)
+        for child in self.children:
+            yield from child._lines(indent + "  ")
+
+
+class Spans:
+    """The value of the fixture ``spans``. Each method looks at the spans that have finished so far."""
+
+    def __init__(self, finished: Callable[[], list[FinishedSpan]]) -> None:
+        self._finished = finished
+
+    def finished(self) -> list[FinishedSpan]:
+        """All finished spans, flat, in the order of their starts."""
+        return self._finished()
+
+    def roots(self, name: str | None = None) -> list[SpanNode]:
+        """The trees, in the order of their starts. A span whose parent has not finished counts as a root."""
+        nodes = {span.span_id: SpanNode(span) for span in self._finished()}
+        roots = []
+        for node in nodes.values():
+            parent = nodes.get(node.span.parent_id)
+            if parent is None:
+                roots.append(node)
+            else:
+                parent.children.append(node)
+        return [root for root in roots if name is None or root.name == name]
+
+    def rebalances(self, group: str | None = None) -> list[SpanNode]:
+        """The finished rebalances, oldest first."""
+        return [root for root in self.roots("rebalance") if group in (None, root.attributes[GROUP])]
+
+    def assert_no_orphans(self) -> None:
+        """Assert that every span has a finished parent or is one of ``ROOTS``."""
+        orphans = [root for root in self.roots() if root.span.parent_id or root.name not in ROOTS]
+        assert not orphans, "spans without a parent:\n" + "\n".join(map(str, orphans))
+
+    def assert_never_mentions(self, *secrets: str) -> None:
+        """Assert that no name, attribute, event or resource of any span contains one of these texts."""
+        for span in self._finished():
+            for secret in secrets:
+                assert secret not in span.text, f"span {span.name} contains a secret"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.roots()))
