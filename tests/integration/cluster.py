@@ -24,7 +24,7 @@ from connectgroup.protocol.units import CONNECTOR, Unit
 from connectgroup.supervisor import HERE, Supervisor
 
 from .flow import Pipe
-from .processes import PATIENCE_S, run_command, wait
+from .processes import PATIENCE_S, START_PATIENCE_S, run_command, wait
 
 T = TypeVar("T")
 
@@ -164,8 +164,7 @@ class LocalGroup:
         for _ in range(count - len(self.alive())):
             self._call(self._supervisor.add_worker())
         alive = self.alive()
-        # Starting Spark in several processes at once takes a busy machine long.
-        self.wait(f"{count} workers", lambda: self.members() == set(alive), patience_s=2 * PATIENCE_S)
+        self.wait(f"{count} workers", lambda: self.members() == set(alive), patience_s=START_PATIENCE_S)
         self.settle()
         return alive
 

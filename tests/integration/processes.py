@@ -22,6 +22,9 @@ MARK = "CONNECTGROUP_TEST_MARK"
 PATIENCE_S = 90.0
 """How long a test waits for what must come. Not a measure of anything: it only ends a test that hangs."""
 
+START_PATIENCE_S = 2 * PATIENCE_S
+"""The same for workers that start: the start of Spark takes minutes on a busy machine."""
+
 COMMAND = (sys.executable, "-m", "connectgroup")
 
 T = TypeVar("T")

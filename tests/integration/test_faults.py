@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from .cluster import LocalGroup
-from .processes import family
+from .processes import START_PATIENCE_S, family
 from .scene import SINKS, Scenario
 
 pytestmark = pytest.mark.processes
@@ -68,7 +68,7 @@ def test_added_worker_takes_over_tasks(cluster: LocalGroup, scene: Scenario) -> 
     scene.run(tasks=3)
     new = cluster.add()
     names = [pipe.name for pipe in scene.pipes]
-    cluster.wait(f"tasks on {new}", lambda: cluster.tasks_of(new, *names))
+    cluster.wait(f"tasks on {new}", lambda: cluster.tasks_of(new, *names), patience_s=START_PATIENCE_S)
     scene.flow_on()
     scene.finish()
 

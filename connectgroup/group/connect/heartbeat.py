@@ -7,7 +7,6 @@ to compute the target assignment receives COMPUTE_ASSIGNMENT instead of the last
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from ...errors import (
@@ -15,7 +14,6 @@ from ...errors import (
     FencedMemberEpoch,
     GroupIdNotFound,
     GroupMaxSizeReached,
-    InvalidRequest,
     UnknownMemberId,
 )
 from ...protocol.messages.common import grouped, units_of
@@ -24,12 +22,11 @@ from ...protocol.messages.heartbeat import (
     HeartbeatRequest,
     HeartbeatResponse,
     MemberAssignment,
-    TaskStatus,
     UnitGrant,
 )
 from ...protocol.records.base import Kind
-from ...protocol.records.connect import MemberRecord, MemberState, StatusRecord, UnitState
-from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
+from ...protocol.records.connect import MemberRecord, MemberState
+from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Units, printable, show
 from ..kernel.current import Current
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
@@ -37,8 +34,8 @@ from ..kernel.timers import Timer
 from . import delay, static, timers as timing, validate
 from .computation import ensure_computation, under_way
 from .leave import leave, remove_member
+from .members import store_member, store_statuses
 from .overlay import Overlay
-from .selection import check_assignors
 from .settings import GroupSettings
 from .state import Group
 
@@ -85,7 +82,7 @@ def heartbeat(
             response = HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=fenced)
             return Outcome(response=response, records=tuple(overlay.records), timers=timers)
         _update(overlay, request, settings)
-    _take_statuses(overlay, request.member_id, request.statuses)
+    store_statuses(overlay, request.member_id, request.statuses)
     timers = (*joining, *ensure_computation(overlay, settings))
 
     computation = under_way(overlay)
@@ -304,12 +301,12 @@ def _join(
     waiting = delay.delays_for(overlay, member)
     temporarily = f"{member_id} came back" if waiting else ""
     if known is None and former is not None:
-        _take_member(overlay, member, settings, before=replace(former, member_id=member_id))
+        store_member(overlay, member, settings, before=replace(former, member_id=member_id))
         if group.epoch > group.target_epoch:
             # The member computing now received the former member id and must not be blamed for using it.
             overlay.bump(f"{member_id} took the place of {former.member_id}")
     else:
-        _take_member(overlay, member, settings, before=known, joins=temporarily or f"{member_id} joined")
+        store_member(overlay, member, settings, before=known, joins=temporarily or f"{member_id} joined")
     if len(waiting) == 1 and (known, former) == (None, None):
         timers += delay.give_back(overlay, waiting[0], member)
     elif waiting and (known is None or known.instance_id != member.instance_id):
@@ -346,48 +343,6 @@ def _release_units(overlay: Overlay, member_id: str) -> None:
     else:
         # A new target assignment is being computed; until it is installed this member is assigned no units.
         overlay.forget(Kind.TARGET_MEMBER, member_id)
-
-
-def _take_member(
-    overlay: Overlay, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
-) -> None:
-    """Store a member's metadata; advance the group epoch if target assignments may depend on the change.
-
-    Args:
-        before: the former record of the member, or of the static member that it replaces; ``None`` if it has none.
-        joins: the rebalance cause to record if there is no former record.
-
-    Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
-    """
-    if overlay.member(member.member_id) == member:
-        return
-    others = [other for other in overlay.members() if other.member_id != member.member_id]
-    check_assignors([*others, member], settings)
-    validate.all_metadata([*others, member])
-    cause = joins if before is None else _what_changed(before, member)
-    if not member.joined_epoch:
-        member = replace(member, joined_epoch=overlay.next_epoch if cause else overlay.epoch)
-    overlay.write(member)
-    if cause:
-        overlay.bump(cause)
-
-
-def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
-    """Describe the change in the metadata that assignments depend on; empty if there is none."""
-    if known.draining != member.draining:
-        return f"{member.member_id} is {'' if member.draining else 'no longer '}draining"
-    before, after = {info.name: info for info in known.assignors}, {info.name: info for info in member.assignors}
-    if known.server_assignor != member.server_assignor or before.keys() != after.keys():
-        return f"{member.member_id} changed its assignors"
-    for name, info in after.items():
-        if info.reason != before[name].reason:
-            asks = f"asks for a rebalance (reason {info.reason})" if info.reason else "asks no longer for a rebalance"
-            return f"{member.member_id}: {name} {asks}"
-    if known.assignors != member.assignors:
-        return f"{member.member_id} changed its assignors' metadata"
-    if known.traits != member.traits:
-        return f"{member.member_id} changed its labels, rack, capacity or host"
-    return ""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -451,30 +406,4 @@ def _update(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings
         member = replace(member, server_assignor=request.server_assignor, assignors=())
     if request.client_assignors is not None:
         member = replace(member, server_assignor=None, assignors=request.client_assignors)
-    _take_member(overlay, member, settings, before=known)
-
-
-def _take_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStatus]) -> None:
-    """Store the statuses reported by the owner of a unit; a status of an earlier owner epoch is ignored.
-
-    Sources: KAFKA-12525, WC-09.
-    """
-    for status in statuses:
-        unit = Unit(status.connector, status.task)
-        if status.state not in (UnitState.RUNNING, UnitState.FAILED):
-            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed")
-        record = StatusRecord(
-            group_id=overlay.group.group_id,
-            connector=status.connector,
-            task=status.task,
-            member_id=member_id,
-            owner_epoch=status.owner_epoch,
-            state=UnitState(status.state),
-            message=printable(status.message, most=500),
-        )
-        if (
-            unit in overlay.group.runnable
-            and overlay.current(member_id).assigned.get(unit) == status.owner_epoch
-            and overlay.group.statuses.get(unit) != record
-        ):
-            overlay.write(record)
+    store_member(overlay, member, settings, before=known)

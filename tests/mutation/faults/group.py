@@ -69,7 +69,7 @@ GROUP: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.heartbeat:_release_units", "group/test_tokens.py",
         C("a member that joins again gets its units under their former tokens (S6)",
           "not any(...)", "True", simulator="S6", model=True)),
-    *at("connectgroup.group.connect.heartbeat:_take_member", "group/test_choosing.py",
+    *at("connectgroup.group.connect.members:store_member", "group/test_choosing.py",
         C("a member without a common assignor is admitted",
           "F([*A, B], C)", "F([B], C)")),
     *at("connectgroup.group.connect.heartbeat:_update", "group/test_rebalance.py",
