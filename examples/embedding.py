@@ -8,9 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from connectgroup import Coordinator, Grant, GroupSettings, LocalClient, MemberSettings, MemoryLog, Unit, Worker
-from connectgroup.plugins import load_assignor
-from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup import (
+    Admin,
+    Coordinator,
+    Grant,
+    GroupSettings,
+    LocalClient,
+    MemberSettings,
+    MemoryLog,
+    Unit,
+    Worker,
+    load_assignor,
+)
 
 
 class Printer:
@@ -39,8 +48,8 @@ async def main() -> None:
     """One coordinator, two workers, one connector with three tasks."""
     coordinator = Coordinator(MemoryLog(), GroupSettings())
     await coordinator.start()
-    change = ConnectorChange(connector="letters", config=())
-    await coordinator.handle(UpdateConnectorsRequest(group_id="mine", changes=(change,)), client_host="here")
+    admin = Admin.local(coordinator)
+    await admin.add_connector("mine", "letters", {})
 
     printers = {name: Printer(name) for name in ("ann", "bob")}
     workers = {
@@ -62,13 +71,8 @@ async def main() -> None:
         task.cancel()
     owner = owners[done.pop()]
     epoch = printers[owner].running[Unit("letters")]
-    tasks = UpdateConnectorsRequest(
-        group_id="mine",
-        member_id=owner,
-        changes=(ConnectorChange(connector="letters", owner_epoch=epoch, task_configs=(TaskConfig(),) * 3),),
-    )
-    await coordinator.handle(tasks, client_host="here")
-    await asyncio.sleep(0.5)
+    await workers[owner].publish_tasks("letters", epoch, [{}] * 3)
+    await admin.wait_stable("mine")
 
     print("ann leaves")
     workers["ann"].stop()

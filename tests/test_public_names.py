@@ -7,6 +7,15 @@ import pytest
 import connectgroup
 
 
+def test_what_an_embedder_needs_is_public() -> None:
+    """Requests and their errors, the admin client, and the types in the signatures of assignors and listeners."""
+    assert set(connectgroup.__all__) >= {
+        *("Admin", "ConnectorChange", "DescribeRequest", "UpdateConnectorsRequest", "TargetState"),
+        *("ConfigError", "ConnectGroupError", "GroupError", "PluginError"),
+        *("Unit", "Units", "WorkerTraits", "load_assignor"),
+    }
+
+
 @pytest.mark.parametrize("name", connectgroup.__all__)
 def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(connectgroup, name) is not None

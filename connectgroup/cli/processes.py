@@ -129,10 +129,11 @@ def _check_connections(workers: int, config: CoordinatorConfig) -> None:
 
 
 async def serve_rest(options: argparse.Namespace) -> int:
-    from .requests import connected
+    from ..client.admin import Admin
 
     stopping = _stop_event()
-    async with connected(options) as admin, _rest_server(admin, options, options.port) as url:
+    admin = Admin.connect(options.coordinator.split(","), client_id="rest", retry_for_s=2.0)
+    async with admin, _rest_server(admin, options, options.port) as url:
         print(f"REST at {url}, group {options.group}", flush=True)
         await stopping.wait()
     return 0

@@ -43,6 +43,9 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
             url = rest.line_with("REST at ").removeprefix("REST at ").partition(",")[0]
             assert call(f"{url}/health")["status"] == "healthy"
             call(f"{url}/connectors/naps/config", "PUT", {"connector.class": "idle"})
+            taken = run_command("rest", "--coordinator", address, "--port", url.rpartition(":")[2])
+            assert taken.code == 2
+            assert taken.err.endswith("cannot listen: Address already in use\n")
             listed = run_command("connectors", "list", "--group", "g", "--coordinator", address)
             assert json.loads(listed.out)["name"] == "naps"
             rest.signal(signal.SIGTERM)
