@@ -23,6 +23,7 @@ from .transforms import PREDICATES, TRANSFORMS, parse_chain
 if TYPE_CHECKING:
     from ..spark.query import Pipeline
 
+LAYOUT: Final = "layout"
 SOURCE: Final = "source."
 SINK: Final = "sink."
 _PREFIXES: Final = (SOURCE, SINK, TRANSFORMS, PREDICATES)
@@ -33,6 +34,8 @@ class PipelineConnector(Connector):
 
     def __init__(self, name: str, config: Config) -> None:
         super().__init__(name, config)
+        if LAYOUT in config:
+            raise ConfigError(LAYOUT, UNKNOWN_SETTING, "nothing: the pipeline sets it for its tasks")
         parse_config(config)
 
     @classmethod
@@ -49,7 +52,7 @@ class PipelineConnector(Connector):
     def task_configs(self, most: int) -> Sequence[Config]:
         source = load_source_class(self.config["source"])
         layout = source.task_layout(parse_settings(source.Settings, _below(self.config, SOURCE), prefix=SOURCE))
-        common = {**self.config, "tasks": str(most), **({"layout": layout} if layout else {})}
+        common = {**self.config, "tasks": str(most), **({LAYOUT: layout} if layout else {})}
         return [{**common, "task": str(task)} for task in range(most)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
@@ -120,7 +123,7 @@ def parse_config(config: Config) -> Pipeline:
 
 def _unknown(key: str, known: Sequence[str]) -> ConfigError:
     """Return the error for an unknown setting; it names the other sources or sinks that have this setting."""
-    shown = [name for name in known if name not in ("name", *RESERVED)]
+    shown = [name for name in known if name not in ("name", LAYOUT, *RESERVED)]
     if key.startswith(SOURCE):
         owners = [f"source {name}" for name in available("sources") if key in _settings_of("sources", name)]
     else:

@@ -47,6 +47,7 @@ GOOD = {
         ),
         ({"source.pth": "x"}, "source.pth: unknown; allowed: source.path (did you mean that?)"),
         ({"source_path": "x"}, "source_path: unknown; allowed: source.path (did you mean that?)"),
+        ({"layout": "x"}, "layout: unknown; allowed: nothing: the pipeline sets it for its tasks"),
         ({"zzz\n": "x"}, "zzz"),
     ],
 )
@@ -63,7 +64,7 @@ def test_error_for_an_unknown_setting_lists_no_key_of_the_framework() -> None:
         PipelineConnector("c", GOOD | {"zzz": "x"})
     allowed = caught.value.allowed.split(", ")
     assert "trigger.ms" in allowed
-    assert not {"name", "task", "tasks"} & set(allowed)
+    assert not {"name", "task", "tasks", "layout"} & set(allowed)
 
 
 def test_division_depends_on_settings_and_number_of_tasks_only() -> None:
