@@ -14,6 +14,8 @@ import pytest
 
 from .conftest import Bench, wait
 
+pytestmark = pytest.mark.timeout(600)  # the start of Spark takes minutes on a busy machine
+
 WORKER = """
 import sys, threading, time
 from pathlib import Path
@@ -33,8 +35,8 @@ task = connector.task(connector.task_configs(1)[0], TaskContext(
     progress=lambda rows: print("rows", rows, flush=True), failed=lambda error: print("failed", error, flush=True),
 ))
 task.start()
-print("started", flush=True)
 try:
+    print("started", flush=True)
     threading.Event().wait()
 except KeyboardInterrupt:
     task.stop()
@@ -89,8 +91,13 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     lines: list[str] = []
     assert process.stdout is not None
     threading.Thread(target=lines.extend, args=(iter(process.stdout.readline, ""),), daemon=True).start()
+
+    def works() -> bool:
+        # Rows may be written before ``start`` has returned; an interrupt that early would not reach the handler.
+        return "started\n" in lines and sum(line.startswith("rows") for line in lines) > 3
+
     try:
-        wait(lambda: sum(line.startswith("rows") for line in lines) > 3 or process.poll() is not None)
+        wait(lambda: works() or process.poll() is not None)
         assert process.poll() is None, process.stderr and process.stderr.read()
         yield process, lines
     finally:
@@ -146,10 +153,12 @@ def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     process, lines = worker
     below = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)
+    code = process.wait(timeout=120)
+    # Standard error ends when the last process that has inherited it ends.
+    wait(lambda: not any(alive(pid) for pid in below))
     assert process.stderr is not None
     complaints = process.stderr.read()
-    assert process.wait(timeout=60) == 0, complaints
+    assert code == 0, complaints
     wait(lambda: "stopped\n" in lines)
     assert not [line for line in lines if line.startswith("failed")]
     assert complaints == "", "a terminal stays quiet from start to end"
-    wait(lambda: not any(alive(pid) for pid in below))
