@@ -46,7 +46,7 @@ def two_workers(connectors: Mapping[str, int] = TWO) -> Rounds:
     return cluster
 
 
-def test_ic_01_a_join_revokes_in_one_round_and_assigns_in_the_next() -> None:
+def test_ic_01_join_revokes_in_one_round_and_assigns_in_the_next() -> None:
     """IC-01, WC-01."""
     cluster = rounds()
     first = cluster.join("w1")
@@ -59,7 +59,7 @@ def test_ic_01_a_join_revokes_in_one_round_and_assigns_in_the_next() -> None:
     assert (last.revoked, last.started) == (NO_UNITS, NO_UNITS)
 
 
-def test_wc_01_a_third_worker_takes_a_task_of_each_and_gets_nothing_yet() -> None:
+def test_wc_01_third_worker_gets_nothing_until_tasks_are_revoked() -> None:
     """WC-01: 2 workers, 2 connectors of 4 tasks."""
     cluster = two_workers()
     joined = cluster.join("w3")
@@ -68,7 +68,7 @@ def test_wc_01_a_third_worker_takes_a_task_of_each_and_gets_nothing_yet() -> Non
     assert len(joined.revoked) == 2
 
 
-def test_ic_03_without_a_delay_a_round_after_a_revoking_one_revokes_at_once() -> None:
+def test_ic_03_round_after_a_revocation_revokes_at_once_without_a_delay() -> None:
     """IC-03; three connectors, as the counts of the row have it."""
     cluster = rounds(THREE, delay_ms=0)
     cluster.join("w1")
@@ -78,7 +78,7 @@ def test_ic_03_without_a_delay_a_round_after_a_revoking_one_revokes_at_once() ->
     assert cluster.round().counts == ([1, 1, 1], [4, 4, 4])
 
 
-def test_ic_04_the_back_off_is_no_longer_than_the_longest_delay() -> None:
+def test_ic_04_back_off_is_limited_by_the_maximum_delay() -> None:
     """IC-04: a delay of 1."""
     cluster = rounds(THREE, delay_ms=1)
     cluster.join("w1")
@@ -87,7 +87,7 @@ def test_ic_04_the_back_off_is_no_longer_than_the_longest_delay() -> None:
     assert (third.counts, third.delay_ms, third.revoked) == (([0, 1, 2], [3, 3, 6]), 1, NO_UNITS)
 
 
-def test_ic_05_workers_that_join_while_revoking_is_put_off_wait_for_it() -> None:
+def test_ic_05_joins_during_the_back_off_wait_for_it() -> None:
     """IC-05."""
     cluster = rounds(THREE)
     cluster.join("w1")
@@ -103,7 +103,7 @@ def test_ic_05_workers_that_join_while_revoking_is_put_off_wait_for_it() -> None
     assert cluster.round().counts == ([0, 0, 1, 1, 1], [2, 2, 2, 3, 3])
 
 
-def test_ic_06_work_of_a_worker_that_left_for_good_waits_for_the_whole_delay() -> None:
+def test_ic_06_units_of_a_lost_worker_are_delayed_for_the_whole_delay() -> None:
     """IC-06."""
     cluster = two_workers()
     left = cluster.lose("w2")
@@ -116,7 +116,7 @@ def test_ic_06_work_of_a_worker_that_left_for_good_waits_for_the_whole_delay() -
     assert (over.delay_ms, over.counts) == (0, ([2], [8]))
 
 
-def test_ic_07_a_worker_that_bounces_within_the_delay_has_its_own_work_back() -> None:
+def test_ic_07_worker_that_returns_within_the_delay_gets_its_units_back() -> None:
     """IC-07; it has it back at once, where Kafka lets it wait for the rest of the delay."""
     cluster = two_workers()
     before = dict(cluster.running)
@@ -127,7 +127,7 @@ def test_ic_07_a_worker_that_bounces_within_the_delay_has_its_own_work_back() ->
     assert cluster.running == before
 
 
-def test_ic_07_a_worker_that_comes_back_under_another_name_waits_with_the_others() -> None:
+def test_ic_07_worker_that_returns_under_another_name_waits_for_the_delay() -> None:
     """IC-07, as Kafka has it: nobody knows that it is the same."""
     cluster = two_workers()
     cluster.lose("w2")
@@ -139,7 +139,7 @@ def test_ic_07_a_worker_that_comes_back_under_another_name_waits_with_the_others
     assert (over.counts, over.delay_ms, over.revoked) == (([1, 1], [4, 4]), 0, NO_UNITS)
 
 
-def test_ic_08_it_makes_no_difference_that_the_one_who_left_was_asked_before() -> None:
+def test_ic_08_loss_of_the_computing_worker_keeps_the_delay() -> None:
     """IC-08: Kafka's new leader forgets the delay and reassigns at once; here nobody remembers and nobody forgets."""
     cluster = rounds()
     cluster.join("w1", "w2", "w3")
@@ -150,7 +150,7 @@ def test_ic_08_it_makes_no_difference_that_the_one_who_left_was_asked_before() -
     assert cluster.round().counts == ([1, 1], [4, 4])
 
 
-def test_ic_09_one_who_was_asked_before_bounces_and_takes_its_part_again() -> None:
+def test_ic_09_computing_worker_that_returns_gets_units_after_the_delay() -> None:
     """IC-09: after the delay, a worker of its name is a new one."""
     cluster = rounds()
     cluster.join("w1", "w2", "w3")
@@ -161,7 +161,7 @@ def test_ic_09_one_who_was_asked_before_bounces_and_takes_its_part_again() -> No
     assert cluster.round().counts == ([0, 1, 1], [2, 3, 3])
 
 
-def test_ic_10_a_first_answer_that_reached_nobody_is_given_anew_without_a_delay() -> None:
+def test_ic_10_lost_first_assignment_is_repeated_without_a_delay() -> None:
     """IC-10."""
     cluster = two_workers()
     cluster.running = dict.fromkeys(cluster.running, NO_UNITS)
@@ -171,7 +171,7 @@ def test_ic_10_a_first_answer_that_reached_nobody_is_given_anew_without_a_delay(
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_ic_11_ic_12_a_revocation_that_reached_nobody_is_made_again_after_the_back_off(forgotten: bool) -> None:
+def test_ic_11_ic_12_lost_revocation_is_repeated_after_the_back_off(forgotten: bool) -> None:
     """IC-11, and IC-12: with the note of the round before and without."""
     cluster = two_workers()
     before = dict(cluster.running)
@@ -187,7 +187,7 @@ def test_ic_11_ic_12_a_revocation_that_reached_nobody_is_made_again_after_the_ba
     assert cluster.round().counts == ([0, 1, 1], [2, 3, 3])
 
 
-def test_ic_13_a_deleted_connector_stops_and_the_rest_stays() -> None:
+def test_ic_13_deleted_connector_is_revoked_and_the_rest_stays() -> None:
     """IC-13."""
     cluster = two_workers(THREE)
     assert counts(cluster.running) == ([1, 2], [6, 6])
@@ -197,7 +197,7 @@ def test_ic_13_a_deleted_connector_stops_and_the_rest_stays() -> None:
     assert {unit.connector for unit in after.revoked} == {"connector3"}
 
 
-def test_ic_14_new_connectors_go_round_the_workers_that_have_least() -> None:
+def test_ic_14_new_connectors_are_assigned_to_the_least_loaded_workers() -> None:
     """IC-14, exact."""
     names = [f"connector{number}" for number in range(11)]
     held = {f"w{number}": units(f"{names[number]} {names[number + 3]}") for number in range(3)}
@@ -227,7 +227,7 @@ def six_connectors() -> Rounds:
     return cluster
 
 
-def test_ic_16_lost_work_goes_to_the_worker_that_came_back_empty() -> None:
+def test_ic_16_lost_units_are_assigned_to_the_empty_worker_that_returned() -> None:
     """IC-16: because it has least, not because anybody remembers when it came."""
     cluster = six_connectors()
     lost = cluster.running["w1"]
@@ -241,7 +241,7 @@ def test_ic_16_lost_work_goes_to_the_worker_that_came_back_empty() -> None:
     assert cluster.running["w1-again"] == lost
 
 
-def test_ic_17_lost_work_of_a_worker_that_stays_away_goes_to_those_who_have_least() -> None:
+def test_ic_17_lost_units_are_assigned_to_the_least_loaded_workers() -> None:
     """IC-17."""
     cluster = six_connectors()
     before = dict(cluster.running)
@@ -251,7 +251,7 @@ def test_ic_17_lost_work_of_a_worker_that_stays_away_goes_to_those_who_have_leas
     assert all(before[name] < its for name, its in cluster.running.items())
 
 
-def test_ic_20_without_a_delay_lost_work_is_given_on_at_once() -> None:
+def test_ic_20_lost_units_are_assigned_at_once_without_a_delay() -> None:
     """IC-20."""
     cluster = rounds(delay_ms=0)
     cluster.join("w1", "w2")
@@ -259,7 +259,7 @@ def test_ic_20_without_a_delay_lost_work_is_given_on_at_once() -> None:
     assert (lost.counts, lost.delay_ms) == (([2], [8]), 0)
 
 
-def test_ic_21_a_unit_that_two_workers_claim_stops_on_both() -> None:
+def test_ic_21_unit_claimed_by_two_workers_is_revoked_from_both() -> None:
     """IC-21."""
     cluster = rounds()
     cluster.join("w1")
@@ -273,7 +273,7 @@ def test_ic_21_a_unit_that_two_workers_claim_stops_on_both() -> None:
     assert (last.revoked, last.started) == (NO_UNITS, NO_UNITS)
 
 
-def test_ic_23_the_back_off_grows_with_each_revoking_round_in_a_row_and_ends_with_the_row() -> None:
+def test_ic_23_back_off_grows_with_consecutive_revoking_rounds() -> None:
     """IC-23: 40, 1,600, 64,000, then the longest delay; one round that need not revoke starts the count anew."""
     cluster = rounds({"a": 400}, delay_ms=DELAY_MS)
     cluster.join("w0")
@@ -292,7 +292,7 @@ def test_ic_23_the_back_off_grows_with_each_revoking_round_in_a_row_and_ends_wit
     assert cluster.join("c2").delay_ms == 40
 
 
-def test_ic_24_a_question_has_the_configuration_in_it_so_nobody_lags() -> None:
+def test_ic_24_input_has_the_configuration_so_no_member_lags() -> None:
     """IC-24 cannot happen: what an assignor places is in the question, and the answer is refused for another epoch."""
     fields = ConnectGroup.__dataclass_fields__
     assert "connectors" in fields
@@ -300,7 +300,7 @@ def test_ic_24_a_question_has_the_configuration_in_it_so_nobody_lags() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_ic_25_each_member_is_answered_in_the_version_it_spoke(version: int) -> None:
+def test_ic_25_result_has_the_version_of_each_member(version: int) -> None:
     """IC-25."""
 
     class Later(IncrementalCooperativeAssignor):
@@ -313,7 +313,7 @@ def test_ic_25_each_member_is_answered_in_the_version_it_spoke(version: int) -> 
     assert [each.version for each in run_assignor(Later(), question).members] == [version, 1]
 
 
-def test_ic_26_stacked_tasks_stay_where_counts_are_even_and_are_given_up_first_where_they_are_not() -> None:
+def test_ic_26_stacked_tasks_stay_if_counts_are_even_and_are_revoked_first_otherwise() -> None:
     """IC-26, KAFKA-17049: KIP-415 evens counts only; what has to go anyway is taken from the tallest pile."""
     held = {"w1": "c1 c1-0 c2-0 c2-1 c4-0", "w2": "c2 c2-2 c2-3 c3-0 c4-1"}
     connectors = {"c1": 1, "c2": 4, "c3": 1, "c4": 2}
@@ -323,7 +323,7 @@ def test_ic_26_stacked_tasks_stay_where_counts_are_even_and_are_given_up_first_w
     assert {unit.connector for unit in joined.delayed if unit.task >= 0} == {"c2"}
 
 
-def test_wc_02_half_a_delay_leaves_half_and_then_each_survivor_takes_its_part() -> None:
+def test_wc_02_units_of_a_lost_worker_are_spread_after_the_delay() -> None:
     """WC-02: 3 workers, 2 connectors of 4 tasks; the third is gone."""
     cluster = rounds()
     cluster.join("w1", "w2", "w3")
@@ -342,7 +342,7 @@ def test_wc_02_half_a_delay_leaves_half_and_then_each_survivor_takes_its_part() 
 # In a group of its own
 
 
-def test_in_a_real_group_the_second_round_begins_when_the_first_has_been_reached() -> None:
+def test_second_round_begins_as_soon_as_the_first_is_reached() -> None:
     """IC-01 by the rules that are shipped: no timer has to fire between the two rounds."""
     scene = scene_of({"m1": NO_UNITS}, assignor=server_assignor("incremental-cooperative"))
     joined = scene.join("m2")

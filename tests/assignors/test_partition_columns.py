@@ -33,7 +33,7 @@ def test_overlapping_claims_of_one_generation_are_named() -> None:
     }
 
 
-def test_a_stale_claim_does_not_overlap() -> None:
+def test_stale_claim_does_not_overlap() -> None:
     subscribed = {"c1": "*", "c2": "*"}
     for stale in (3, -1):
         owned = {"c1": "t{0,1}", "c2": "t{1,2}"}
@@ -43,13 +43,13 @@ def test_a_stale_claim_does_not_overlap() -> None:
         assert claimants(group.members)[TopicPartition("t", 0)] == ("c1",)  # stale, but nobody says otherwise
 
 
-def test_generations_are_unknown_unless_said() -> None:
+def test_generations_are_unknown_by_default() -> None:
     assert question({}, {"c1": ""}).members[0].generation == -1
 
 
 @settings(max_examples=200, deadline=None)
 @given(questions())
-def test_columns_say_what_the_objects_say(group: PartitionGroup) -> None:
+def test_columns_equal_the_objects(group: PartitionGroup) -> None:
     columns = group.columns()
     assert tuple(columns.partition(index) for index in range(len(columns.partition_topic))) == group.partitions
     owners = claimants(group.members)
@@ -70,7 +70,7 @@ def test_columns_say_what_the_objects_say(group: PartitionGroup) -> None:
     assert len({row.tobytes() for row in columns.subscribed}) == len(columns.subscribed)
 
 
-def test_a_claim_of_a_number_that_cannot_be_is_a_claim_of_nothing() -> None:
+def test_claim_of_an_invalid_partition_is_ignored() -> None:
     """Not of the neighbour's last partition, where counting on from the topic's first would end."""
     owned = frozenset({TopicPartition("u", -1), TopicPartition("t", 2)})
     columns = question({"t": 2, "u": 1}, {"m1": "*"}, owned={"m1": owned}).columns()
@@ -78,13 +78,13 @@ def test_a_claim_of_a_number_that_cannot_be_is_a_claim_of_nothing() -> None:
 
 
 @given(st.lists(st.integers(-1, 3) | st.integers(0, 70_000), max_size=40))
-def test_an_order_is_stable_and_right_for_narrow_and_for_wide_numbers(numbers: list[int]) -> None:
+def test_sort_is_stable_for_narrow_and_wide_numbers(numbers: list[int]) -> None:
     order = order_of(np.array(numbers, dtype=np.int64)).tolist()
     assert order == sorted(range(len(numbers)), key=lambda place: numbers[place])
 
 
 @pytest.mark.parametrize("was_on", [True, False])
-def test_the_garbage_collector_is_left_as_it_was_found(was_on: bool) -> None:
+def test_garbage_collector_settings_are_restored(was_on: bool) -> None:
     def fails_in_it() -> None:
         with collector_paused():
             assert not gc.isenabled()
@@ -123,7 +123,7 @@ class Scripted(PartitionAssignor):
         )
 
 
-def test_an_answer_as_an_array_is_everybodys_share() -> None:
+def test_result_as_an_array_has_every_assignment() -> None:
     answer = run_assignor(Scripted(np.array([0, 1, 1])), QUESTION)
     assert [(member.member_id, member.partitions) for member in answer.members] == [
         ("m1", partitions("t{0}")),
@@ -131,12 +131,12 @@ def test_an_answer_as_an_array_is_everybodys_share() -> None:
     ]
 
 
-def test_who_keeps_just_what_it_owns_is_given_the_very_same_set() -> None:
+def test_unchanged_assignment_is_the_same_set() -> None:
     answer = run_assignor(Scripted(np.array([0, 1, 1])), QUESTION)
     assert answer.members[0].partitions is QUESTION.members[0].owned
 
 
-def test_what_is_left_out_may_be_withheld_and_must_be_all_of_it() -> None:
+def test_omitted_partitions_may_be_withheld_but_must_be_complete() -> None:
     answer = run_assignor(Scripted(np.array([0, -1, 1]), withheld="t{1}"), QUESTION)
     assert answer.withheld == partitions("t{1}")
 
@@ -160,12 +160,12 @@ def test_what_is_left_out_may_be_withheld_and_must_be_all_of_it() -> None:
         ),
     ],
 )
-def test_an_array_that_is_not_legal_is_one_line(make: Callable[[], Scripted], violation: str) -> None:
+def test_invalid_array_is_one_line(make: Callable[[], Scripted], violation: str) -> None:
     with pytest.raises(PluginError, match=violation):
         run_assignor(make(), QUESTION)
 
 
-def test_what_is_withheld_must_be_partitions() -> None:
+def test_withheld_items_must_be_partitions() -> None:
     class Odd(Scripted):
         def assign(self, group: PartitionGroup) -> PartitionAssignment:
             return PartitionAssignment.from_columns(

@@ -113,14 +113,14 @@ def test_every_column_is_read_only() -> None:
     assert not any(array.flags.writeable for array in arrays)
 
 
-def test_a_question_made_of_lists_is_not_changed_through_them() -> None:
+def test_input_made_of_lists_cannot_be_changed_through_them() -> None:
     members = [PartitionMember(member_id="m1")]
     group = PartitionGroup(members=members)
     members.clear()
     assert [member.member_id for member in group.members] == ["m1"]
 
 
-def test_the_same_question_may_be_put_again_after_a_wrong_answer() -> None:
+def test_input_may_be_used_again_after_an_invalid_result() -> None:
     for _, told, _ in BAD:
         with pytest.raises(PluginError):
             run_assignor(Scripted(told), QUESTION)
@@ -128,7 +128,7 @@ def test_the_same_question_may_be_put_again_after_a_wrong_answer() -> None:
     assert run_assignor(Scripted(lambda _: good), QUESTION) is good
 
 
-async def test_one_that_hangs_is_left_to_itself() -> None:
+async def test_hanging_assignor_is_abandoned() -> None:
     """In a thread of its own, as the leader of a group asks; the loop goes on, and nothing waits for it at the end."""
     forever = threading.Event()
     with pytest.raises(TimeoutError):
@@ -147,7 +147,7 @@ async def test_one_that_hangs_is_left_to_itself() -> None:
         ({"metadata": lambda _, subscribed: sys.exit(1)}, "metadata raised SystemExit: 1"),
     ],
 )
-def test_one_that_cannot_be_announced_is_refused(fields: dict[str, object], line: str) -> None:
+def test_assignor_with_invalid_metadata_or_name_is_rejected(fields: dict[str, object], line: str) -> None:
     with pytest.raises(PluginError) as caught:
         assignor_info(type("Bad", (Scripted,), fields)(lambda _: None))
     assert f": {line}" in str(caught.value)

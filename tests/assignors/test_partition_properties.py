@@ -52,7 +52,7 @@ def test_every_assignor_is_found_by_its_name(kind: type[PartitionAssignor]) -> N
 
 @ALL
 @pytest.mark.parametrize("order", list(permutations("ABC")), ids="".join)
-def test_uh_08_its_own_answer_comes_back_the_very_same_in_whatever_order_it_is_asked(
+def test_uh_08_own_result_is_stable_in_any_order_of_the_input(
     kind: type[PartitionAssignor], order: tuple[str, ...]
 ) -> None:
     """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled because iteration order decided."""
@@ -83,16 +83,16 @@ def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: 
 @BALANCED
 @settings(max_examples=100, deadline=None)
 @given(group=questions())
-def test_no_partition_could_go_to_one_who_has_two_less(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
+def test_no_partition_could_move_to_a_member_with_two_fewer(
+    kind: type[PartitionAssignor], group: PartitionGroup
+) -> None:
     assert movable(group, settled(kind(), group)) is None
 
 
 @pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: kind.name)
 @settings(max_examples=100, deadline=None)
 @given(group=questions(alike=True))
-def test_where_all_are_subscribed_to_the_same_counts_are_within_one(
-    kind: type[PartitionAssignor], group: PartitionGroup
-) -> None:
+def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
     counts = [len(its) for its in settled(kind(), group).values()]
     assert max(counts) - min(counts) <= 1
 
@@ -100,7 +100,7 @@ def test_where_all_are_subscribed_to_the_same_counts_are_within_one(
 @pytest.mark.parametrize("kind", KINDS[:2], ids=lambda kind: kind.name)
 @settings(max_examples=100, deadline=None)
 @given(group=questions())
-def test_ranges_hold_together_and_lie_alike_in_topics_of_one_size_and_audience(
+def test_ranges_are_contiguous_and_alike_for_topics_of_one_size_and_audience(
     kind: type[PartitionAssignor], group: PartitionGroup
 ) -> None:
     answer = shares(kind(), group)
@@ -113,7 +113,7 @@ def test_ranges_hold_together_and_lie_alike_in_topics_of_one_size_and_audience(
 
 
 @BALANCED
-def test_counts_are_the_most_even_and_moves_the_fewest_there_can_be(kind: type[PartitionAssignor]) -> None:
+def test_counts_are_optimal_and_moves_minimal(kind: type[PartitionAssignor]) -> None:
     """Half of the cases have equal subscriptions, where both can be counted out; the others go against a flow."""
     for seed in range(CASES):
         group, squares, given_away = posed(seed)

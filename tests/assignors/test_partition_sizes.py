@@ -78,7 +78,7 @@ def test_sk_30_a_hundred_thousand_partitions_in_racks(alike: bool) -> None:
 
 
 @KINDS
-def test_members_that_all_want_something_else_are_served_too(assignor: PartitionAssignor) -> None:
+def test_members_with_distinct_subscriptions_are_assigned(assignor: PartitionAssignor) -> None:
     """Two hundred subscriptions, no two alike, and all the work with a few."""
     names = [f"topic{number:03}" for number in range(200)]
     subscribed = {f"m{number:03}": " ".join({names[number], names[number * 7 % 200]}) for number in range(200)}

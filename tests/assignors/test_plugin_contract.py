@@ -241,7 +241,7 @@ class PerMember(ConnectAssignor):
         "test_no_more_is_moved_than_even_counts_need",
     ],
 )
-def test_a_failure_names_the_sample_group(test: str) -> None:
+def test_failure_names_the_sample_group(test: str) -> None:
     contract = type("Contract", (AssignorContract,), {"assignor": PerMember})()
     with pytest.raises(
         PluginError, match=r"ZeroDivisionError.*\(at .*\), on the group 'no members and no connectors'$"
@@ -254,7 +254,7 @@ def test_result_that_depends_on_the_hash_seed_fails_its_test() -> None:
         ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()
 
 
-def test_one_that_takes_a_topic_that_is_not_there_for_nothing_is_not_strict() -> None:
+def test_assignor_that_ignores_a_missing_topic_is_not_strict() -> None:
     contract = type("Contract", (AssignorContract,), {"assignor": Broken, "strict": True})()
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         contract.test_a_topic_that_does_not_exist_is_refused_or_is_nothing()
@@ -269,7 +269,7 @@ def test_checks_of_unwanted_properties_can_be_disabled() -> None:
         getattr(type("Contract", (AssignorContract,), {"assignor": kind, switch: False})(), test)()
 
 
-def test_the_most_loaded_keep_the_one_more_that_somebody_must_have() -> None:
+def test_most_loaded_members_keep_the_remainder() -> None:
     """Of 4, 3 and 0 two moves make 3, 2 and 2; three make 2, 2 and 3."""
 
     class Scripted(PartitionAssignor):
@@ -293,12 +293,12 @@ def test_the_most_loaded_keep_the_one_more_that_somebody_must_have() -> None:
 
 
 @pytest.mark.parametrize("given", [None, BalancedAssignor(), TopicPartition, "balanced"])
-def test_what_is_no_assignor_is_refused_when_the_class_is_written(given: object) -> None:
+def test_invalid_assignor_is_rejected_when_the_class_is_defined(given: object) -> None:
     with pytest.raises(TypeError, match=r"TestOdd\.assignor: got .*; allowed: a class that derives from"):
         type("TestOdd", (AssignorContract,), {"assignor": given})
 
 
-def test_a_contract_about_nothing_says_what_is_missing() -> None:
+def test_contract_without_samples_says_what_is_missing() -> None:
     class About(AssignorContract):
         __test__ = False
 
@@ -306,7 +306,7 @@ def test_a_contract_about_nothing_says_what_is_missing() -> None:
         About().test_it_can_introduce_itself_to_the_group()
 
 
-def test_groups_of_the_authors_own_go_before_those_of_the_kind() -> None:
+def test_groups_of_the_author_precede_those_of_the_kind() -> None:
     class Own(AssignorContract):
         __test__ = False
 

@@ -34,27 +34,27 @@ class TestServerRangeKeepsTheContract(AssignorContract):
 # Kafka's client-side assignor
 
 
-def test_rg_01_the_first_member_gets_the_only_partition() -> None:
+def test_rg_01_first_member_gets_the_only_partition() -> None:
     assert shares(RangeAssignor(), question({"t1": 1}, {"c1": "*", "c2": "*"})) == table(c1="t1{0}", c2="")
 
 
-def test_rg_02_each_topics_remainder_goes_to_the_first() -> None:
+def test_rg_02_remainder_of_each_topic_goes_to_the_first_members() -> None:
     group = question({"t1": 3, "t2": 3}, {"c1": "*", "c2": "*"})
     assert shares(RangeAssignor(), group) == table(c1="t1{0,1} t2{0,1}", c2="t1{2} t2{2}")
 
 
-def test_rg_03_a_topic_is_cut_over_its_own_subscribers() -> None:
+def test_rg_03_topic_is_divided_over_its_own_subscribers() -> None:
     group = question({"t1": 3, "t2": 2}, {"c1": "t1", "c2": "t1 t2", "c3": "t1"})
     assert shares(RangeAssignor(), group) == table(c1="t1{0}", c2="t1{1} t2{0,1}", c3="t1{2}")
 
 
 @pytest.mark.parametrize("instances", [{"b": "instance1", "a": "instance2"}, {"b": "instance1"}])
-def test_rg_04_static_members_are_ordered_by_instance_and_stand_before_the_others(instances: dict[str, str]) -> None:
+def test_rg_04_static_members_are_ordered_by_instance_id_and_come_first(instances: dict[str, str]) -> None:
     group = question({"t1": 3, "t2": 3}, {"a": "*", "b": "*"}, instances=instances)
     assert shares(RangeAssignor(), group) == table(b="t1{0,1} t2{0,1}", a="t1{2} t2{2}")
 
 
-def test_rg_05_replacing_a_dynamic_member_changes_nothing_for_static_ones() -> None:
+def test_rg_05_replaced_dynamic_member_changes_nothing_for_static_ones() -> None:
     for other in ("c4", "c5", "a"):
         group = question({"t1": 5, "t2": 4}, dict.fromkeys([*STATIC, other], "*"), instances=STATIC)
         assert shares(RangeAssignor(), group) == table(
@@ -62,7 +62,7 @@ def test_rg_05_replacing_a_dynamic_member_changes_nothing_for_static_ones() -> N
         )
 
 
-def test_rg_06_a_static_members_new_id_changes_nothing() -> None:
+def test_rg_06_new_member_id_of_a_static_member_changes_nothing() -> None:
     expected = ["t1{0,1} t2{0,1}", "t1{2,3} t2{2,3}", "t1{4} t2{4}"]
     for ids in permutations(["c1", "c4", "c5"]):
         instances = dict(zip(ids, STATIC.values(), strict=True))
@@ -105,7 +105,7 @@ THREE = dict.fromkeys(["c1", "c2", "c3"], "*")
 PLAIN = table(c1="t1{0,1} t2{0,1,2} t3{0}", c2="t1{2,3} t2{3,4} t3{1}", c3="t1{4,5} t2{5,6}")
 
 
-def test_members_get_partitions_of_their_own_rack_as_far_as_their_range_has_room() -> None:
+def test_members_get_partitions_of_their_own_rack_within_their_range() -> None:
     """KIP-881, with one and with two replicas a partition; the row before RG-08."""
     one = table(c1="t1{0,3} t2{0,3,6}", c2="t1{1,4} t2{1,4} t3{0}", c3="t1{2,5} t2{2,5} t3{1}")
     assert spread(UNLIKE, THREE, laid(UNLIKE, 1, 3)) == (one, 0)
@@ -113,11 +113,11 @@ def test_members_get_partitions_of_their_own_rack_as_far_as_their_range_has_room
     assert spread(UNLIKE, THREE, laid(UNLIKE, 2, 3)) == (two, 1)
 
 
-def test_rg_08_racks_that_all_have_everything_give_the_plain_ranges() -> None:
+def test_rg_08_racks_with_every_partition_give_plain_ranges() -> None:
     assert spread(UNLIKE, THREE, laid(UNLIKE, 3, 2)) == (PLAIN, 4)
 
 
-def test_rg_09_topics_cut_alike_stay_so_though_racks_would_part_them() -> None:
+def test_rg_09_co_partitioned_topics_stay_co_partitioned_despite_racks() -> None:
     plain = table(c1="t1{0,1} t2{0,1} t3{0,1}", c2="t1{2,3} t2{2,3} t3{2,3}", c3="t1{4} t2{4} t3{4}")
     assert spread(ALIKE, THREE, laid(ALIKE, 1, 3)) == (plain, 10)
     assert spread(ALIKE, THREE, laid(ALIKE, 2, 3)) == (plain, 5)
@@ -135,15 +135,13 @@ def test_rg_09_topics_cut_alike_stay_so_though_racks_would_part_them() -> None:
         (4, 4, ["r0", "r1", "r2"]),
     ],
 )
-def test_rg_10_where_racks_say_nothing_they_are_not_looked_at(
-    copies: int, brokers: int, racks: list[str | None]
-) -> None:
+def test_rg_10_racks_without_information_are_ignored(copies: int, brokers: int, racks: list[str | None]) -> None:
     named = {each: rack for each, rack in zip(THREE, racks, strict=True) if rack}
     replicas = laid(UNLIKE, copies, brokers) if brokers else {}
     assert shares(RangeAssignor(), question(UNLIKE, THREE, racks=named, replicas=replicas)) == PLAIN
 
 
-def test_members_with_other_subscriptions_leave_their_part_to_the_rest() -> None:
+def test_members_with_other_subscriptions_get_no_part() -> None:
     some = {"c1": "*", "c2": "*", "c3": "t1 t3"}
     one = table(c1="t1{0,3} t2{0,2,3,6}", c2="t1{1,4} t2{1,4,5} t3{0}", c3="t1{2,5} t3{1}")
     assert spread(UNLIKE, some, laid(UNLIKE, 1, 3)) == (one, 2)
@@ -151,7 +149,7 @@ def test_members_with_other_subscriptions_leave_their_part_to_the_rest() -> None
     assert spread(UNLIKE, some, laid(UNLIKE, 2, 3)) == (two, 0)
 
 
-def test_only_topics_with_the_same_subscribers_are_cut_alike() -> None:
+def test_only_topics_with_the_same_subscribers_are_co_partitioned() -> None:
     some = {"c1": "*", "c2": "*", "c3": "t1 t3"}
     one = table(c1="t1{0,1} t2{0,1,4} t3{0,1}", c2="t1{2,3} t2{2,3} t3{2,3}", c3="t1{4} t3{4}")
     assert spread(ALIKE, some, laid(ALIKE, 1, 3)) == (one, 9)
@@ -159,7 +157,7 @@ def test_only_topics_with_the_same_subscribers_are_cut_alike() -> None:
     assert spread(ALIKE, some, laid(ALIKE, 2, 3)) == (two, 0)
 
 
-def test_topics_cut_alike_go_to_the_rack_that_has_them_all() -> None:
+def test_co_partitioned_topics_go_to_the_rack_that_has_all_of_them() -> None:
     topics = {"t1": 6, "t2": 6, "t3": 2, "t4": 2}
     racks = {"c1": "r0", "c2": "r1", "c3": "r1", "c4": "r0"}
     pairs = {"c1": "t1 t2", "c2": "t1 t2", "c3": "t3 t4", "c4": "t3 t4"}
@@ -174,7 +172,7 @@ def test_topics_cut_alike_go_to_the_rack_that_has_them_all() -> None:
     assert spread(topics, everybody, laid(topics, 1, 3), racks) == (third, 6)
 
 
-def test_static_members_keep_their_racks_partitions_under_new_ids() -> None:
+def test_static_members_keep_partitions_of_their_rack_under_new_ids() -> None:
     topics = {"t1": 5, "t2": 5}
     replicas = laid(topics, 2, 3, restart=True)
     for ids in permutations(["c1", "c4", "c5"]):
@@ -189,7 +187,7 @@ def test_static_members_keep_their_racks_partitions_under_new_ids() -> None:
         assert shares(RangeAssignor(), group) == table(**dict(zip(ids, expected, strict=True)))
 
 
-def test_a_topic_of_unknown_racks_keeps_those_cut_like_it_together() -> None:
+def test_topic_of_unknown_racks_keeps_co_partitioned_topics_together() -> None:
     topics = {"t1": 3, "t2": 3}
     replicas = {"t1": [Racks({"r2"}), Racks({"r1"}), Racks({"r0"})]}
     group = question(topics, THREE, racks={"c1": "r0", "c2": "r1", "c3": "r2"}, replicas=replicas)
@@ -201,7 +199,7 @@ def lying(text: str) -> list[Racks]:
     return [Racks(word.split("+")) if word != "-" else Racks() for word in text.split()]
 
 
-def test_who_does_not_say_its_rack_is_near_to_everything() -> None:
+def test_member_without_a_rack_matches_every_rack() -> None:
     """The answers here and in the next three are those of Kafka's client 4.3.1, which has been asked."""
     racks = {"m03": "r1", "m10": "r2", "m13": "r2", "m16": "r1"}
     replicas = {"t": lying("r0+r3 r1+r3 r0+r1 r3 r1+r2 r1 r2+r3 r0+r3 r0+r1")}
@@ -210,14 +208,14 @@ def test_who_does_not_say_its_rack_is_near_to_everything() -> None:
     assert shares(RangeAssignor(), group) == table(m03="t{2,4}", m09="t{0,1}", m10="t{3,6}", m13="t{7}", m16="t{5,8}")
 
 
-def test_who_does_not_say_its_rack_is_near_to_topics_cut_alike_too() -> None:
+def test_member_without_a_rack_matches_co_partitioned_topics() -> None:
     near = lying("r1 r0 r0 r1")
     racks = {"b": "r1", "c": "r0"}
     group = question({"t": 4, "u": 4}, dict.fromkeys("abc", "*"), racks=racks, replicas={"t": near, "u": near})
     assert shares(RangeAssignor(), group) == table(a="t{0,1} u{0,1}", b="t{3} u{3}", c="t{2} u{2}")
 
 
-def test_of_topics_cut_alike_one_number_after_the_other_finds_its_taker() -> None:
+def test_co_partitioned_partitions_are_assigned_in_order() -> None:
     """So who gets one more is who is first to need it; where a topic is cut by itself, who stands first."""
     racks = {"a": "r1", "b": "r1", "c": "r0", "d": "r2", "e": "r0", "f": "r0"}
     near = lying("r2 - r0 r2 - r0 -")
@@ -231,7 +229,7 @@ def test_of_topics_cut_alike_one_number_after_the_other_finds_its_taker() -> Non
     assert shares(RangeAssignor(), one) == row
 
 
-def test_topics_that_are_everywhere_each_for_itself_are_cut_plainly_though_together_they_are_not() -> None:
+def test_topics_on_all_racks_are_divided_plainly_though_not_co_partitioned() -> None:
     racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r3"}
     group = question(
         {"t": 1, "u": 1}, dict.fromkeys(racks, "*"), racks=racks, replicas={"t": lying("r2"), "u": lying("r2+r3")}
@@ -239,7 +237,7 @@ def test_topics_that_are_everywhere_each_for_itself_are_cut_plainly_though_toget
     assert shares(RangeAssignor(), group) == table(a="t{0} u{0}", b="", c="", d="")
 
 
-def test_where_racks_matter_to_one_topic_topics_cut_alike_are_matched_too() -> None:
+def test_co_partitioned_topics_are_matched_if_racks_matter_to_one() -> None:
     racks = {"a": "r0", "b": "r1", "c": "r1", "d": "r0"}
     topics = {"t": 1, "u": 3, "v": 2, "w": 1}
     replicas = {"t": lying("r1"), "u": lying("r1 r0 r0+r1"), "v": lying("r0+r1 r0"), "w": lying("r1")}
@@ -264,35 +262,35 @@ def test_rgs_02_each_topic_over_its_own_subscribers(assignor: RangeAssignor) -> 
 
 
 @BOTH
-def test_rgs_03_a_newcomer_for_whom_nothing_is_left_moves_nothing(assignor: RangeAssignor) -> None:
+def test_rgs_03_new_member_without_a_range_moves_nothing(assignor: RangeAssignor) -> None:
     before = {"A": "T1{0} T2{0}", "B": "T1{1} T2{1}"}
     group = question({"T1": 2, "T2": 2}, dict.fromkeys("ABC", "*"), owned=before)
     assert shares(assignor, group) == table(**before, C="")
 
 
 @BOTH
-def test_rgs_04_a_new_partition_goes_to_the_shorter_range(assignor: RangeAssignor) -> None:
+def test_rgs_04_new_partition_goes_to_the_shorter_range(assignor: RangeAssignor) -> None:
     before = {"A": "T1{0,1} T2{0,1}", "B": "T1{2} T2{2}"}
     group = question({"T1": 4, "T2": 4}, dict.fromkeys("AB", "*"), owned=before)
     assert shares(assignor, group) == table(A="T1{0,1} T2{0,1}", B="T1{2,3} T2{2,3}")
 
 
 @BOTH
-def test_rgs_05_lying_together_goes_before_staying_where_one_is(assignor: RangeAssignor) -> None:
+def test_rgs_05_contiguous_ranges_take_precedence_over_stickiness(assignor: RangeAssignor) -> None:
     before = {"A": "T1{0,1} T2{0,1}", "B": "T1{2} T2{2}"}
     group = question({"T1": 3, "T2": 3}, dict.fromkeys("ABC", "*"), owned=before)
     assert shares(assignor, group) == table(A="T1{0} T2{0}", B="T1{1} T2{1}", C="T1{2} T2{2}")
 
 
 @BOTH
-def test_rgs_06_the_last_one_left_gets_all(assignor: RangeAssignor) -> None:
+def test_rgs_06_last_member_gets_everything(assignor: RangeAssignor) -> None:
     group = question({"T1": 3, "T2": 3}, {"B": "*"}, owned={"B": "T1{2} T2{2}"})
     assert shares(assignor, group) == table(B="T1{0,1,2} T2{0,1,2}")
 
 
 @BOTH
 @pytest.mark.parametrize("others", [{"B": "instanceB"}, {}], ids=["all static", "mixed"])
-def test_rgs_08_the_successor_of_a_static_member_gets_its_very_share(
+def test_rgs_08_successor_of_a_static_member_gets_its_partitions(
     assignor: RangeAssignor, others: dict[str, str]
 ) -> None:
     topics = {"T1": 3, "T2": 3}
@@ -302,6 +300,6 @@ def test_rgs_08_the_successor_of_a_static_member_gets_its_very_share(
     assert before["A"] == partitions("T1{0,1} T2{0,1}")
 
 
-def test_rgs_09_on_the_server_a_topic_that_does_not_exist_is_refused() -> None:
+def test_rgs_09_server_range_rejects_an_unknown_topic() -> None:
     with pytest.raises(PluginError, match="A is subscribed to 'T3'; allowed: T1"):
         shares(ServerRangeAssignor(), question({"T1": 3}, {"A": "T1 T3", "B": "T2"}))

@@ -34,13 +34,13 @@ def kept(before: Mapping[str, Partitions], after: Mapping[str, Partitions]) -> b
 
 
 @BOTH
-def test_sk_01_with_nothing_to_read_everybody_is_answered_and_gets_nothing(assignor: PartitionAssignor) -> None:
+def test_sk_01_members_without_partitions_get_empty_assignments(assignor: PartitionAssignor) -> None:
     assert shares(assignor, question({}, {"c1": ""})) == table(c1="")
     assert shares(assignor, question({}, {"c1": "topic"})) == table(c1="")
 
 
 @BOTH
-def test_sk_02_only_partitions_of_subscribed_topics_are_given(assignor: PartitionAssignor) -> None:
+def test_sk_02_only_partitions_of_subscribed_topics_are_assigned(assignor: PartitionAssignor) -> None:
     group = question({"topic": 2, "other": 2}, {"c1": "topic"}, owned={"c1": "topic{0,1} other{0,1}"})
     assert shares(assignor, group) == table(c1="topic{0,1}")
 
@@ -51,18 +51,18 @@ def test_sk_03_two_members_two_partitions(assignor: PartitionAssignor) -> None:
 
 
 @BOTH
-def test_sk_04_who_alone_is_subscribed_takes_that_and_leaves_the_rest(assignor: PartitionAssignor) -> None:
+def test_sk_04_single_subscriber_gets_its_topic_only(assignor: PartitionAssignor) -> None:
     group = question({"t1": 3, "t2": 2}, {"c1": "t1", "c2": "t1 t2", "c3": "t1"})
     assert shares(assignor, group) == table(c1="t1{0,2}", c2="t2{0,1}", c3="t1{1}")
 
 
 @BOTH
-def test_sk_05_two_topics_go_round(assignor: PartitionAssignor) -> None:
+def test_sk_05_two_topics_are_dealt_to_all_members(assignor: PartitionAssignor) -> None:
     assert shares(assignor, question({"t1": 3, "t2": 3}, TWO)) == table(c1="t1{0,2} t2{1}", c2="t1{1} t2{0,2}")
 
 
 @BOTH
-def test_sk_06_a_new_partition_transfers_nothing(assignor: PartitionAssignor) -> None:
+def test_sk_06_new_partition_moves_no_other(assignor: PartitionAssignor) -> None:
     group = question({"t1": 2, "t2": 3}, TWO, owned={"c1": "t1{0} t2{1}", "c2": "t1{1} t2{2}"})
     answer = shares(assignor, group)
     assert answer == table(c1="t1{0} t2{0,1}", c2="t1{1} t2{2}")
@@ -70,7 +70,7 @@ def test_sk_06_a_new_partition_transfers_nothing(assignor: PartitionAssignor) ->
 
 
 @BOTH
-def test_sk_07_a_newcomer_takes_one_and_one_only(assignor: PartitionAssignor) -> None:
+def test_sk_07_new_member_gets_one_partition(assignor: PartitionAssignor) -> None:
     group = question({"t1": 2, "t2": 2}, THREE, owned={"c1": "t1{0} t2{0}", "c2": "t1{1} t2{1}"})
     answer = settled(assignor, group)
     assert answer == table(c1="t1{0}", c2="t1{1} t2{1}", c3="t2{0}")
@@ -78,13 +78,13 @@ def test_sk_07_a_newcomer_takes_one_and_one_only(assignor: PartitionAssignor) ->
 
 
 @BOTH
-def test_sk_08_all_below_their_share_are_filled_up_without_a_transfer(assignor: PartitionAssignor) -> None:
+def test_sk_08_underloaded_members_are_filled_without_moves(assignor: PartitionAssignor) -> None:
     group = question({"t1": 2, "t2": 3}, THREE, owned={"c1": "t1{0}", "c2": "t1{1}"})
     assert shares(assignor, group) == table(c1="t1{0} t2{1}", c2="t1{1} t2{2}", c3="t2{0}")
 
 
 @BOTH
-def test_sk_09_one_topic_one_member_comes_and_one_goes(assignor: PartitionAssignor) -> None:
+def test_sk_09_one_topic_while_members_join_and_leave(assignor: PartitionAssignor) -> None:
     one = settled(assignor, question({"topic": 3}, {"c1": "*"}))
     two = settled(assignor, question({"topic": 3}, TWO, owned=one))
     assert two == table(c1="topic{0,1}", c2="topic{2}")
@@ -92,7 +92,7 @@ def test_sk_09_one_topic_one_member_comes_and_one_goes(assignor: PartitionAssign
 
 
 @BOTH
-def test_sk_10_each_topic_stays_spread_as_members_come_and_go(assignor: PartitionAssignor) -> None:
+def test_sk_10_each_topic_stays_spread_as_members_join_and_leave(assignor: PartitionAssignor) -> None:
     topics, held = {"t1": 12, "t2": 12}, dict[str, Partitions]()
     for members, each in (("1", 12), ("12", 6), ("1234", 3), ("12", 6)):
         held = settled(assignor, question(topics, {f"c{number}": "*" for number in members}, owned=held))
@@ -101,14 +101,14 @@ def test_sk_10_each_topic_stays_spread_as_members_come_and_go(assignor: Partitio
 
 
 @BOTH
-def test_sk_13_where_round_robin_leaves_one_empty_all_have_two(assignor: PartitionAssignor) -> None:
+def test_sk_13_all_members_have_two_where_round_robin_leaves_one_empty(assignor: PartitionAssignor) -> None:
     some = "t1 t3 t5"
     group = question({"t1": 2, "t2": 1, "t3": 2, "t4": 1, "t5": 2}, {"c1": "*", "c2": some, "c3": some, "c4": "*"})
     assert [len(its) for its in shares(assignor, group).values()] == [2, 2, 2, 2]
 
 
 @BOTH
-def test_sk_14_a_topic_is_added_and_another_removed(assignor: PartitionAssignor) -> None:
+def test_sk_14_added_and_removed_topics(assignor: PartitionAssignor) -> None:
     first = settled(assignor, question({"topic": 3}, TWO))
     second = settled(assignor, question({"topic": 3, "topic2": 3}, TWO, owned=first))
     assert kept(first, second)
@@ -118,7 +118,7 @@ def test_sk_14_a_topic_is_added_and_another_removed(assignor: PartitionAssignor)
 
 
 @BOTH
-def test_sk_15_one_leaves_a_group_of_growing_subscriptions(assignor: PartitionAssignor) -> None:
+def test_sk_15_leave_from_a_group_of_growing_subscriptions(assignor: PartitionAssignor) -> None:
     topics = {f"topic{number:02}": number for number in range(1, 20)}
     subscribed = {f"c{number:02}": " ".join(list(topics)[:number]) for number in range(1, 20)}
     before = settled(assignor, question(topics, subscribed))
@@ -130,7 +130,7 @@ def test_sk_15_one_leaves_a_group_of_growing_subscriptions(assignor: PartitionAs
 
 
 @BOTH
-def test_sk_16_when_one_of_four_leaves_the_others_keep_theirs(assignor: PartitionAssignor) -> None:
+def test_sk_16_remaining_members_keep_their_partitions_after_a_leave(assignor: PartitionAssignor) -> None:
     four = {f"c{number}": "*" for number in range(1, 5)}
     before = settled(assignor, question({"t1": 3}, four))
     for gone in four:
@@ -141,12 +141,12 @@ def test_sk_16_when_one_of_four_leaves_the_others_keep_theirs(assignor: Partitio
 
 
 @BOTH
-def test_sk_18_when_the_only_topic_is_deleted_there_is_nothing_and_no_error(assignor: PartitionAssignor) -> None:
+def test_sk_18_deletion_of_the_only_topic_is_no_error(assignor: PartitionAssignor) -> None:
     assert shares(assignor, question({}, {"c1": "topic"}, owned={"c1": "topic{0,1,2}"})) == table(c1="")
 
 
 @BOTH
-def test_sk_19_who_has_its_share_keeps_it(assignor: PartitionAssignor) -> None:
+def test_sk_19_balanced_member_keeps_its_partitions(assignor: PartitionAssignor) -> None:
     group = question({"topic": 4}, THREE, owned={"c1": "topic{0,1}", "c2": "topic{2}"})
     answer = shares(assignor, group)
     assert answer == table(c1="topic{0,1}", c2="topic{2}", c3="topic{3}")
@@ -155,7 +155,7 @@ def test_sk_19_who_has_its_share_keeps_it(assignor: PartitionAssignor) -> None:
 
 @BOTH
 @pytest.mark.parametrize("generation", [9, -1], ids=["sk_20", "sk_21"])
-def test_sk_20_a_claim_of_an_older_generation_is_ignored(assignor: PartitionAssignor, generation: int) -> None:
+def test_sk_20_claim_of_an_older_generation_is_ignored(assignor: PartitionAssignor, generation: int) -> None:
     claim = "t{0,2} t2{1}"
     for first, second in (("c1", "c2"), ("c2", "c1")):
         group = question(
@@ -165,7 +165,7 @@ def test_sk_20_a_claim_of_an_older_generation_is_ignored(assignor: PartitionAssi
 
 
 @BOTH
-def test_sk_27_members_that_do_not_say_their_generation_keep_what_nobody_disputes(assignor: PartitionAssignor) -> None:
+def test_sk_27_undisputed_claims_without_a_generation_are_kept(assignor: PartitionAssignor) -> None:
     group = question({"t1": 3}, THREE, owned={"c1": "t1{0}", "c2": "t1{1}"}, generations={"c3": 5})
     assert shares(assignor, group) == table(c1="t1{0}", c2="t1{1}", c3="t1{2}")
 
@@ -218,14 +218,14 @@ def assert_balanced_and_sticky(assignor: PartitionAssignor, group: PartitionGrou
     assert shares(assignor, group) == held, seed
 
 
-def test_a_partition_that_two_claim_in_one_generation_is_neither_s() -> None:
+def test_partition_claimed_twice_in_one_generation_belongs_to_neither() -> None:
     """Kafka: testPartitionsTransferringOwnershipIncludeThePartitionClaimedByMultipleConsumersInSameGeneration."""
     owned = {"c1": "topic{0,1}", "c2": "topic{0,2}"}
     group = question({"topic": 3}, THREE, owned=owned, generations=dict.fromkeys(THREE, 1))
     assert shares(StickyAssignor(), group) == table(c1="topic{1}", c2="topic{2}", c3="topic{0}")
 
 
-def test_the_latest_of_three_generations_keeps_each_partition() -> None:
+def test_latest_of_three_generations_keeps_each_partition() -> None:
     owned = {"c1": "t{0} t2{0}", "c2": "t{1} t2{0}", "c3": "t{0} t2{1}"}
     group = question({"t": 2, "t2": 2}, THREE, owned=owned, generations={"c1": 3, "c2": 2, "c3": 1})
     answer = shares(StickyAssignor(), group)

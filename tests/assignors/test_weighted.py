@@ -102,12 +102,12 @@ def test_twice_the_capacity_takes_twice_the_load() -> None:
     assert [len(after[member_id]) for member_id in ("m1", "m2")] == [2, 4]
 
 
-def test_who_does_not_say_its_capacity_takes_part_like_the_average_and_has_no_limit() -> None:
+def test_member_without_a_capacity_counts_as_average_and_is_unlimited() -> None:
     after = placed(question({"m1": "20", "m2": "40", "m3": ""}, connector("a", 9)))
     assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 4, 3]
 
 
-def test_nobody_is_given_more_than_it_can_carry() -> None:
+def test_no_member_exceeds_its_capacity() -> None:
     answer = asked(question({"m1": "2", "m2": "3"}, connector("a", 6)))
     assert sorted(len([unit for unit in each.units if unit.task >= 0]) for each in answer.members) == [2, 3]
     assert len(answer.delayed) == 1
@@ -115,14 +115,14 @@ def test_nobody_is_given_more_than_it_can_carry() -> None:
     assert answer.delay_ms == LATER_MS
 
 
-def test_a_worker_whose_capacity_shrank_gives_the_heaviest_up() -> None:
+def test_worker_with_reduced_capacity_gives_up_the_heaviest_units() -> None:
     held = {"m1": "a-0 b-0 b-1", "m2": ""}
     after = placed(question({"m1": "3", "m2": "9"}, connector("a", 1, task_weight="2"), connector("b", 2), held=held))
     assert after["m1"] < units("a-0 b-0 b-1")
     assert sum({"a": 2, "b": 1}[unit.connector] for unit in after["m1"]) <= 3
 
 
-def test_who_carries_too_much_gives_up_also_what_nobody_else_can_take() -> None:
+def test_overloaded_worker_gives_up_units_that_no_other_can_take() -> None:
     held = {"m1": "a-0 a-1", "m2": "b-0"}
     specs = connector("a", 2, task_weight="2"), connector("b", 1, task_weight="9")
     answer = asked(question({"m1": "3", "m2": "9"}, *specs, held=held))
@@ -130,14 +130,14 @@ def test_who_carries_too_much_gives_up_also_what_nobody_else_can_take() -> None:
     assert answer.message == "a-0: weighs 2; 0 of 2 workers have room for it"
 
 
-def test_heavy_units_and_those_that_few_may_have_are_placed_first() -> None:
+def test_heavy_and_constrained_units_are_placed_first() -> None:
     heavy = connector("a", 2), connector("z", 1, task_weight="2")
     assert placed(question({"m1": "2", "m2": "2"}, *heavy)) == {"m1": units("z-0"), "m2": units("a-0 a-1")}
     picky = connector("a", 1), connector("z", 1, labels="gpu=true")
     assert placed(question({"m1": "1 gpu=true", "m2": "1"}, *picky)) == {"m1": units("z-0"), "m2": units("a-0")}
 
 
-def test_what_runs_is_evened_out_by_capacity_too() -> None:
+def test_running_units_are_balanced_by_capacity() -> None:
     held = {"m1": frozenset(Unit("a", task) for task in range(8))}
     after = placed(question({"m1": "100", "m2": "300"}, connector("a", 8), held=held))
     assert [len(its) for its in after.values()] == [2, 6]
@@ -148,7 +148,7 @@ def test_connectors_without_weight_are_counted() -> None:
     assert [len(each.units) for each in answer.members] == [2, 2, 2]
 
 
-def test_a_connectors_tasks_are_spread_over_racks_and_then_over_workers() -> None:
+def test_tasks_of_a_connector_are_spread_over_racks_then_workers() -> None:
     workers = {"m1": "rack:a", "m2": "rack:a", "m3": "rack:b", "m4": "rack:b"}
     two = placed(question(workers, connector("a", 2)))
     assert sorted(member_id for member_id, its in two.items() if its) in (["m1", "m3"], ["m1", "m4"])
@@ -159,7 +159,7 @@ def test_a_connectors_tasks_are_spread_over_racks_and_then_over_workers() -> Non
 # Rules
 
 
-def test_a_label_that_a_connector_asks_for_is_on_every_worker_it_runs_on() -> None:
+def test_requested_label_is_on_every_worker_of_the_connector() -> None:
     workers = {"m1": "gpu=true", "m2": "", "m3": "gpu=true zone=a"}
     after = placed(question(workers, connector("a", 4, labels="gpu=true")))
     assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 0, 2]
@@ -167,7 +167,7 @@ def test_a_label_that_a_connector_asks_for_is_on_every_worker_it_runs_on() -> No
     assert len(after["m3"]) == 4
 
 
-def test_a_label_that_nobody_has_is_told_in_one_line() -> None:
+def test_missing_label_is_reported_on_one_line() -> None:
     workers = {f"m{number}": "" for number in range(5)}
     answer = asked(question(workers, connector("orders", 2, labels="gpu=true"), connector("b", 5)))
     assert answer.message == "orders, orders-0, orders-1: needs label gpu=true; 0 of 5 workers have it"
@@ -175,7 +175,7 @@ def test_a_label_that_nobody_has_is_told_in_one_line() -> None:
     assert sum(len(each.units) for each in answer.members) == 6
 
 
-def test_each_rule_that_refuses_somebody_is_told_in_turn() -> None:
+def test_each_unsatisfied_constraint_is_reported() -> None:
     workers = {"m1": "gpu=true rack:a", "m2": "gpu=true rack:b", "m3": ""}
     spec = connector("o", 3, labels="gpu=true", max_per_worker="1")
     assert asked(question(workers, spec)).message == (
@@ -183,7 +183,7 @@ def test_each_rule_that_refuses_somebody_is_told_in_turn() -> None:
     )
 
 
-def test_a_rule_that_came_later_moves_what_breaks_it() -> None:
+def test_new_constraint_moves_units_that_violate_it() -> None:
     workers = {"m1": "gpu=true", "m2": ""}
     held = {"m1": "b b-0", "m2": "a a-0"}
     after = placed(question(workers, connector("a", 1, labels="gpu=true"), connector("b", 1), held=held))
@@ -207,7 +207,7 @@ def test_no_worker_and_no_rack_has_more_of_a_connector_than_it_may() -> None:
     assert "at most 1 tasks of a in a rack; 0 of 4 workers are in one with fewer" in answer.message
 
 
-def test_a_thing_of_a_host_is_used_by_one_task_of_all_workers_on_it() -> None:
+def test_exclusive_host_resource_is_used_by_one_task_of_all_workers_on_it() -> None:
     workers = {"m1": "host:h1", "m2": "host:h1", "m3": "host:h2", "m4": ""}
     specs = connector("a", 2, exclusive="port:80"), connector("b", 1, exclusive="port:80,port:81")
     after = placed(question(workers, *specs))
@@ -219,19 +219,19 @@ def test_a_thing_of_a_host_is_used_by_one_task_of_all_workers_on_it() -> None:
     assert answer.message == "c-0: needs port:80 of a host for itself; 0 of 4 workers are where it is free"
 
 
-def test_workers_that_do_not_name_their_host_are_on_hosts_of_their_own() -> None:
+def test_workers_without_a_host_have_hosts_of_their_own() -> None:
     spec = connector("a", 3, exclusive="port:80")
     assert [len(its) for its in placed(question(THREE, spec)).values()] == [1, 1, 1]
 
 
-def test_two_that_use_one_port_of_a_host_are_parted_and_the_first_stays() -> None:
+def test_units_that_share_an_exclusive_port_are_separated_and_the_first_stays() -> None:
     workers = {"m1": "host:h1", "m2": "host:h2"}
     held = {"m1": "a-0 b-0"}
     specs = connector("a", 1, exclusive="port:80"), connector("b", 1, exclusive="port:80")
     assert placed(question(workers, *specs, held=held)) == {"m1": units("a-0"), "m2": units("b-0")}
 
 
-def test_what_is_being_stopped_still_has_its_port() -> None:
+def test_unit_being_revoked_still_holds_its_port() -> None:
     """A target is reached one worker at a time: the next task that needs the port comes when the first has let go."""
     workers = {"m1": "host:h1", "m2": "host:h2 gpu=true"}
     specs = connector("a", 1, exclusive="port:80", labels="gpu=true"), connector("b", 1, exclusive="port:80")
@@ -242,14 +242,14 @@ def test_what_is_being_stopped_still_has_its_port() -> None:
 
 
 @pytest.mark.parametrize("held", [{}, {"m1": "a-0 b-0"}, {"m1": "b-0", "m2": "b-1 a-0 a-1"}])
-def test_connectors_that_must_be_apart_share_no_worker(held: dict[str, str]) -> None:
+def test_anti_affine_connectors_share_no_worker(held: dict[str, str]) -> None:
     """Said by one of them, it holds for both, and wherever they ran before."""
     workers = {"m1": "", "m2": "", "m3": ""}
     after = placed(question(workers, connector("a", 2), connector("b", 2, anti_affinity="a"), held=held))
     assert all(len({unit.connector for unit in its}) <= 1 for its in after.values())
 
 
-def test_what_likes_to_be_together_is_put_together_while_load_is_even() -> None:
+def test_affine_connectors_are_placed_together_while_load_is_even() -> None:
     held = {"m2": "a-0"}
     together = placed(question(THREE, connector("a", 1), connector("c", 2, affinity="a"), connector("d", 3), held=held))
     assert [len(together[member_id]) for member_id in THREE] == [2, 2, 2]
@@ -262,21 +262,21 @@ def test_what_likes_to_be_together_is_put_together_while_load_is_even() -> None:
 # Moves
 
 
-def test_what_is_even_enough_does_not_move() -> None:
+def test_balanced_units_do_not_move() -> None:
     """A move must leave the fuller of the two emptier: 5 and 4 cannot be made better by moving a 2."""
     specs = connector("a", 2, task_weight="3,2"), connector("b", 2, task_weight="2,2")
     held = {"m1": units("a a-0 a-1"), "m2": units("b b-0 b-1")}
     assert placed(question({"m1": "", "m2": ""}, *specs, held=held)) == {"m1": units("a-0 a-1"), "m2": units("b-0 b-1")}
 
 
-def test_a_newcomer_takes_of_the_fullest_only_what_evens_out() -> None:
+def test_new_worker_takes_only_what_balances_the_load() -> None:
     held = {"m1": units("a-0 a-1 a-2"), "m2": units("a-3 a-4 a-5"), "m3": NO_UNITS}
     after = placed(question(dict.fromkeys(held, ""), connector("a", 6), held=held))
     assert [len(its) for its in after.values()] == [2, 2, 2]
     assert all(after[member_id] < held[member_id] for member_id in ("m1", "m2"))
 
 
-def test_one_answer_moves_a_part_and_the_rest_is_asked_for_soon() -> None:
+def test_one_result_moves_a_part_and_requests_another_computation() -> None:
     everything = frozenset(Unit("a", task) for task in range(1000))
     held = {"m1": everything, "m2": NO_UNITS}
     rounds = 0
@@ -292,7 +292,7 @@ def test_one_answer_moves_a_part_and_the_rest_is_asked_for_soon() -> None:
     assert answer.delay_ms == 0
 
 
-def test_work_that_waits_for_a_lost_worker_is_left_alone() -> None:
+def test_units_delayed_for_a_lost_worker_are_not_assigned() -> None:
     waiting = DelayedWork(member_id="m3", left_ms=5, units=units("a a-2"))
     answer = asked(replace(question({"m1": "", "m2": ""}, connector("a", 3)), delayed=[waiting]))
     assert frozenset().union(*(each.units for each in answer.members)) == units("a-0 a-1")
@@ -350,7 +350,7 @@ def owning(group: ConnectGroup, answer: ConnectAssignment) -> ConnectGroup:
 
 
 @pytest.mark.parametrize("first_seed", range(0, 1000, 100))
-def test_its_own_answer_comes_back_unchanged_whatever_the_rules(first_seed: int) -> None:
+def test_own_result_is_stable_under_any_constraints(first_seed: int) -> None:
     """Only an answer that leaves tasks out until others have stopped has a next step."""
     for seed in range(first_seed, first_seed + 100):
         group = any_question(Random(seed))
@@ -364,7 +364,7 @@ def test_its_own_answer_comes_back_unchanged_whatever_the_rules(first_seed: int)
         assert (answer.members, answer.delayed) == (again.members, again.delayed), f"seed {seed}"
 
 
-def test_no_task_starts_on_a_host_before_the_task_that_has_its_port_there_has_stopped() -> None:
+def test_task_waits_for_the_host_port_of_a_stopping_task() -> None:
     for seed in range(300):
         group = any_question(Random(seed))
         needs = {spec.name: set(spec.placement.exclusive) for spec in group.connectors}
