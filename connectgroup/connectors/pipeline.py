@@ -15,7 +15,9 @@ from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
 from ..connector import Config, Connector, Task, TaskContext
+from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.settings import PluginSettings, parse_settings, setting_names, unknown_setting
+from ..dataplane.sink import Sink
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from .transforms import PREDICATES, TRANSFORMS, parse_chain
@@ -75,6 +77,13 @@ class PipelineSettings(PluginSettings):
     trigger_ms: Annotated[int, Field(ge=10, le=3_600_000, description="10 to 3600000")] = 200
     transforms: Annotated[str, Field(description="names of transforms, separated by commas")] = ""
     predicates: Annotated[str, Field(description="names of predicates, separated by commas")] = ""
+    errors_tolerance: Annotated[
+        Literal["none", "all"],
+        Field(description="none, all: whether a record that cannot be processed fails the task or is a dead letter"),
+    ] = "none"
+    errors_deadletterqueue_name: Annotated[
+        str, Field(description="the table or topic of dead letters, in the sink's database or cluster")
+    ] = ""
     # Settings of the framework, or added by task_configs.
     connector_class: Annotated[str | None, Field(description="pipeline")] = None
     name: Annotated[str | None, Field(description="the connector's name")] = None
@@ -109,6 +118,7 @@ def parse_config(config: Config) -> Pipeline:
     settings = parse_settings(
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
     )
+    _check_dead_letters(settings, sink)
     parse_chain(config, source.metadata)
     source_settings = parse_settings(source.Settings, _below(config, SOURCE), prefix=SOURCE)
     sink_settings = parse_settings(sink.Settings, _below(config, SINK), prefix=SINK)
@@ -118,6 +128,7 @@ def parse_config(config: Config) -> Pipeline:
         sink=lambda columns: sink.create(sink_settings, columns),
         tasks=settings.tasks,
         trigger_ms=settings.trigger_ms,
+        dead_letters=settings.errors_deadletterqueue_name,
     )
 
 
@@ -143,6 +154,17 @@ def _settings_of(kind: Literal["sources", "sinks"], name: str) -> list[str]:
         return setting_names(load_sink_class(name).Settings, SINK)
     except ConnectGroupError:
         return []
+
+
+def _check_dead_letters(settings: PipelineSettings, sink: type[Sink]) -> None:
+    name = settings.errors_deadletterqueue_name
+    if (settings.errors_tolerance == "all") != bool(name):
+        raise ConfigError(
+            "errors.deadletterqueue.name", name or NO_VALUE, "a table or topic with errors.tolerance all, else nothing"
+        )
+    if name and not issubclass(sink, DeadLetterSink):
+        names = [other for other in available("sinks") if issubclass(load_sink_class(other), DeadLetterSink)]
+        raise ConfigError("errors.tolerance", "all", f"none, or one of the sinks {', '.join(names)}")
 
 
 def _below(config: Config, prefix: str) -> Config:

@@ -83,6 +83,13 @@ class Source(ABC):
             positions: the position of each known slice of this task; a missing slice is at position 0.
         """
 
+    def tolerant(self) -> Source:
+        """Return this source so that a bad record is a row with an error (``dead_letters``), not an error of the batch.
+
+        A source that has no errors of single records, or cannot tell which record is bad, returns itself.
+        """
+        return self
+
     def positions(self, offset: Any) -> dict[str, int]:
         """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.
 

@@ -16,14 +16,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..connector import Task, TaskContext
 from ..dataplane.columns import Columns
+from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.ownership import Owner, Range
 from .errors import SparkError, root_cause
 from .session import session_is_alive, spark_session
+from .tolerance import apply_tolerantly
 from .transforms.chain import Chain, apply_chain, columns_after
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ class Pipeline:
         source: opens the source; called at each start, because it may have to look at external state.
         chain: creates the transforms for the rows of a source.
         sink: opens the sink for rows of these columns.
+        dead_letters: the table or topic of the records that cannot be processed; empty: such a record ends the query.
         tasks: the number of tasks of the connector.
         trigger_ms: interval in milliseconds at which the query looks for new data.
     """
@@ -55,6 +59,7 @@ class Pipeline:
     sink: Callable[[Columns], Sink]
     tasks: int
     trigger_ms: int
+    dead_letters: str = ""
 
 
 class SparkTask(Task):
@@ -88,6 +93,9 @@ class SparkTask(Task):
                 fencing_token=self._context.fencing_token,
                 source=source.description,
             )
+            if self._pipeline.dead_letters and isinstance(sink, DeadLetterSink):
+                source = source.tolerant()
+                sink.open_dead_letters(self._pipeline.dead_letters)
             positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
@@ -160,6 +168,11 @@ class SparkTask(Task):
         self._cause = self._cause or error
 
     @property
+    def tolerates_errors(self) -> bool:
+        """Whether a record that cannot be processed becomes a dead letter."""
+        return bool(self._pipeline.dead_letters)
+
+    @property
     def is_stopping(self) -> bool:
         """Whether ``stop`` has been called."""
         return self._stopping.is_set()
@@ -190,10 +203,15 @@ class Batches:
             ranges = self.ranges(batch_id)
             if not ranges:
                 return
-            rows = apply_chain(self._chain, frame).toArrow()
+            if self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink):
+                rows, letters = apply_tolerantly(self._chain, frame, self._owner)
+                commit = partial(self._sink.commit_all, self._owner, ranges, rows, letters)
+            else:
+                rows = apply_chain(self._chain, frame).toArrow()
+                commit = partial(self._sink.commit, self._owner, ranges, rows)
             if self._task.is_stopping:
                 return
-            if self._sink.commit(self._owner, ranges, rows):
+            if commit():
                 self._task.committed(rows.num_rows)
         except BaseException as error:
             self._task.broke(error)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from ...dataplane.columns import Columns
+from ...dataplane.dead_letters import DeadLetter, DeadLetterSink
 from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings
-from ...dataplane.sink import Sink
 from ...errors import NO_VALUE, ConfigError
 from ..kafka_client import client_settings
 from .kafka_offsets import OffsetsTopic, reason, told_as_sink_error
@@ -31,6 +32,8 @@ METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers"
 """Columns that are not part of a value that is written as JSON. ``key`` and ``topic`` are those of the record."""
 
 _TIMEOUT_S: Final = 30.0
+_Record = tuple[str, bytes | str | None, bytes | str | None]
+"""Topic, key, value."""
 
 
 class KafkaSinkSettings(PluginSettings):
@@ -57,7 +60,7 @@ class KafkaSinkSettings(PluginSettings):
         client_settings("sink.client", self.client)
 
 
-class KafkaSink(Sink):
+class KafkaSink(DeadLetterSink):
     """Writes each row as a record, in transactions that contain the offsets.
 
     A column ``value`` is the record's value as it is; without one, the value is a JSON object of the columns. Columns
@@ -86,6 +89,7 @@ class KafkaSink(Sink):
         self._producer: Producer | None = None
         self._owner: Owner | None = None
         self._positions: dict[str, int] = {}
+        self._dead_letters = ""
 
     @classmethod
     def create(cls, settings: KafkaSinkSettings, columns: Columns) -> KafkaSink:
@@ -124,7 +128,12 @@ class KafkaSink(Sink):
         self._positions = {name: at for name, (at, _) in state.slices.items() if is_mine(name)}
         return dict(self._positions)
 
-    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+    def open_dead_letters(self, name: str) -> None:
+        self._dead_letters = name
+
+    def commit_all(
+        self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
+    ) -> bool:
         if self._producer is None or self._owner != owner:
             raise self._refused(owner, f"{owner} writes before it has claimed; allowed: claim first")
         starts = [self._positions.get(r.slice, 0) for r in ranges]
@@ -138,7 +147,8 @@ class KafkaSink(Sink):
                     " allowed: a batch that starts where every slice of it stands",
                 )
         try:
-            self._write(self._producer, owner, ranges, rows)
+            letters = ((self._dead_letters, None, _text(dict(letter))) for letter in dead_letters)
+            self._write(self._producer, owner, ranges, chain(self._records(rows), letters))
         except BaseException as error:
             self._drop_producer()
             raise self._explained(owner, error) from error
@@ -149,9 +159,9 @@ class KafkaSink(Sink):
         self._drop_producer()
         self._offsets.close()
 
-    def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> None:
+    def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], records: Iterable[_Record]) -> None:
         producer.begin_transaction()
-        for topic, key, value in self._records(rows):
+        for topic, key, value in records:
             while True:
                 try:
                     producer.produce(topic, value, key)
@@ -162,7 +172,7 @@ class KafkaSink(Sink):
             producer.produce(self._settings.offsets_topic, value_text, key_text, partition=0)
         producer.commit_transaction(_TIMEOUT_S)
 
-    def _records(self, rows: pa.Table) -> Iterator[tuple[str, bytes | str | None, bytes | str | None]]:
+    def _records(self, rows: pa.Table) -> Iterator[_Record]:
         """Yield topic, key and value of each row."""
         count = rows.num_rows
         topics = rows["topic"].to_pylist() if "topic" in rows.column_names else [self._settings.topic] * count

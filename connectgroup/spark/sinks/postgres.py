@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field, SecretStr
 
 from ...dataplane.columns import Column, Columns
+from ...dataplane.dead_letters import FIELDS, DeadLetter, DeadLetterSink, values_of
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.postgres_store import PostgresStore, PostgresTransaction
-from ...dataplane.sink import Sink
 from ...errors import ConfigError
-from .tables import TableSettings, missing_columns, no_table, plain_values, quoted
+from .tables import TableSettings, check_dead_letters, missing_columns, no_table, plain_values, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ class PostgresSettings(TableSettings):
             raise ConfigError("sink.schema", self.schema_, _SCHEMA_NAMES)
 
 
-class PostgresSink(Sink):
+class PostgresSink(DeadLetterSink):
     """Writes rows to a table of the database that stores the offsets: inserts, upserts or deletes."""
 
     Settings = PostgresSettings
@@ -75,6 +75,7 @@ class PostgresSink(Sink):
             SinkError: the server cannot be reached, or the table lacks a column of the source.
         """
         self._settings = settings
+        self._dead_letters = ""
         self._columns = settings.written(columns)
         password = settings.password.get_secret_value() if settings.password else None
         self._store = PostgresStore(settings.url, schema=settings.schema_, password=password)
@@ -91,13 +92,24 @@ class PostgresSink(Sink):
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)
 
-    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+    def open_dead_letters(self, name: str) -> None:
+        check_dead_letters(name)
+        with self._store.transaction(f"table {self._settings.schema_}.{name}") as transaction:
+            if transaction.execute("SELECT to_regclass(?)", quoted(name)) == [(None,)]:
+                transaction.execute(f"CREATE TABLE {quoted(name)} ({', '.join(f'{field} TEXT' for field in FIELDS)})")
+        self._dead_letters = f"INSERT INTO {quoted(name)} ({', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)"
+
+    def commit_all(
+        self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
+    ) -> bool:
         # Encode before the transaction: a claim waits for it.
         names = [column.name for column in self._columns]
         deleted = self._settings.delete_field
         text = as_csv(rows.select([*names, deleted] if deleted else names)) if rows.num_rows else b""
 
         def write(transaction: PostgresTransaction) -> None:
+            if dead_letters:
+                transaction.execute_many(self._dead_letters, [values_of(letter) for letter in dead_letters])
             if not text:
                 return
             if self._settings.insert_mode == "insert":

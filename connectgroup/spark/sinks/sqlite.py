@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from ...dataplane.columns import Columns, sqlite_type
+from ...dataplane.dead_letters import FIELDS, DeadLetter, DeadLetterSink, values_of
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import require_absolute
-from ...dataplane.sink import Sink
-from .tables import TableSettings, missing_columns, no_table, plain_values, quoted
+from .tables import TableSettings, check_dead_letters, missing_columns, no_table, plain_values, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class SqliteSettings(TableSettings):
         require_absolute("sink.path", self.path, "a database file, as an absolute path")
 
 
-class SqliteSink(Sink):
+class SqliteSink(DeadLetterSink):
     """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes."""
 
     Settings = SqliteSettings
@@ -55,6 +55,7 @@ class SqliteSink(Sink):
             SinkError: the file cannot be opened, or the table lacks a column of the source.
         """
         self._settings = settings
+        self._dead_letters = ""
         self._columns = settings.written(columns)
         self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s)
         try:
@@ -70,7 +71,15 @@ class SqliteSink(Sink):
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)
 
-    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+    def open_dead_letters(self, name: str) -> None:
+        check_dead_letters(name)
+        columns = ", ".join(f"{field} TEXT" for field in FIELDS)
+        self._store.execute(f"CREATE TABLE IF NOT EXISTS {quoted(name)} ({columns})")
+        self._dead_letters = f"INSERT INTO {quoted(name)} ({', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)"
+
+    def commit_all(
+        self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
+    ) -> bool:
         # Convert before the transaction: while it is open, every other task that writes to this file waits.
         values = list(_rows(rows, self._columns))
         deleted = rows[self._settings.delete_field].to_pylist() if self._settings.delete_field else []
@@ -80,6 +89,8 @@ class SqliteSink(Sink):
                 transaction.execute_many(self._insert_statement(), values)
             else:
                 self._change(transaction, values, deleted)
+            if dead_letters:
+                transaction.execute_many(self._dead_letters, map(values_of, dead_letters))
 
         return self._store.commit(owner, ranges, write)
 

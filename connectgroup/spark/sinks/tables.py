@@ -79,6 +79,16 @@ class TableSettings(PluginSettings):
         return tuple(column for column in columns if column.name != self.delete_field)
 
 
+def check_dead_letters(name: str) -> None:
+    """Check the name of the table of dead letters.
+
+    Raises:
+        ConfigError: the name cannot be that of a table.
+    """
+    if not _TABLE.fullmatch(name):
+        raise ConfigError("errors.deadletterqueue.name", name, TABLE_NAMES)
+
+
 def missing_columns(where: str, settings: TableSettings, found: Sequence[str], columns: Columns) -> list[Column]:
     """Return the columns to add to an existing table.
 

@@ -34,7 +34,7 @@ class FilesDataSource(DataSource):
 
     def schema(self) -> str:
         source, _ = FileSource.from_json(self.options["plan"])
-        return to_ddl(source.columns)
+        return to_ddl(source.read_columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return FilesReader(*FileSource.from_json(self.options["plan"]))
@@ -67,9 +67,12 @@ class FilesReader(DataSourceStreamReader):
         return [LineRange(r.slice, r.start, r.end) for r in ranges_between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from .lines import read_range
+        from .lines import read_range, read_tolerantly
 
         assert isinstance(partition, LineRange)
         wanted = Range(slice=partition.slice, start=partition.start, end=partition.end)
         source = self._source
-        yield read_range(source.root, wanted, source.columns, source.form, source.null)
+        if source.is_tolerant:
+            yield from read_tolerantly(source.root, wanted, source.columns, source.form, source.null)
+        else:
+            yield read_range(source.root, wanted, source.columns, source.form, source.null)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
+from ...dataplane.dead_letters import ERROR_COLUMN
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.source import Source
 from ...errors import NO_VALUE, ConfigError
@@ -66,6 +67,7 @@ class FileSource(Source):
         task, tasks: the task's number and the number of tasks; they determine the files of this task.
         most_bytes: upper bound on the bytes of one batch.
         null: a word that means null in CSV, in addition to the empty field.
+        is_tolerant: whether a bad line is a row with an error.
     """
 
     Settings = FileSettings
@@ -77,6 +79,7 @@ class FileSource(Source):
     tasks: int
     most_bytes: int
     null: str = ""
+    is_tolerant: bool = False
 
     @classmethod
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
@@ -104,9 +107,16 @@ class FileSource(Source):
 
         session.dataSource.register(FilesDataSource)
         plain = asdict(self) | {"root": str(self.root), "positions": dict(positions)}
-        return (
-            session.readStream.format(DATA_SOURCE).schema(to_ddl(self.columns)).option("plan", json.dumps(plain)).load()
-        )
+        ddl = to_ddl(self.read_columns)
+        return session.readStream.format(DATA_SOURCE).schema(ddl).option("plan", json.dumps(plain)).load()
+
+    def tolerant(self) -> FileSource:
+        return replace(self, is_tolerant=True)
+
+    @property
+    def read_columns(self) -> Columns:
+        """The columns of the stream: those of the rows and, if bad lines are tolerated, their error."""
+        return (*self.columns, Column(ERROR_COLUMN, "STRING")) if self.is_tolerant else self.columns
 
     @classmethod
     def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:

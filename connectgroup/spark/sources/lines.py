@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from ...dataplane.columns import Column, Columns, check_names, to_arrow
+from ...dataplane.dead_letters import ERROR_COLUMN, error_text
 from ...dataplane.errors import BadLine
 from ...dataplane.ownership import Range
 from ...errors import ConfigError
@@ -75,6 +76,46 @@ def read_range(root: Path, wanted: Range, columns: Columns, form: Format, null: 
     before = read_bytes(root, Range(slice=wanted.slice, start=0, end=offset)) if offset else b""
     where = f"{root / wanted.slice}, line {before.count(10) + 1} (byte {offset})"
     raise BadLine(f"{where}: {why}")
+
+
+def read_tolerantly(
+    root: Path, wanted: Range, columns: Columns, form: Format, null: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one range with the column ``connectgroup_error``, in the order of the file.
+
+    A line that is invalid is a row of nulls with its error (``dead_letters.error_text``).
+
+    Raises:
+        BadLine: the header of a CSV file is invalid; then every row would be.
+        SourceError: the file cannot be read.
+    """
+    path, data, at = root / wanted.slice, read_bytes(root, wanted), 0
+    if wanted.start == 0:
+        at = len(_BYTE_ORDER_MARK) if data.startswith(_BYTE_ORDER_MARK) else 0
+        if form == "csv":
+            at = _check_header(path, data, at, columns)
+    before = read_bytes(root, Range(slice=wanted.slice, start=0, end=wanted.start)) if wanted.start else b""
+    lines_before = before.count(b"\n")
+    while at < len(data):
+        try:
+            yield _with_error(_parse(data[at:], columns, form, null), None)
+            return
+        except _FAULTS:
+            offset, why = _first_fault(data[at:], columns, form, null)
+        if offset:
+            yield _with_error(_parse(data[at : at + offset], columns, form, null), None)
+        at += offset
+        line = data[at : data.index(b"\n", at) + 1]
+        place = f"{path}, line {lines_before + data[:at].count(10) + 1} (byte {wanted.start + at})"
+        text = line.decode(errors="backslashreplace").rstrip("\r\n")
+        nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(columns))
+        yield _with_error(nulls, error_text(place=place, reason=why, record=text))
+        at += len(line)
+
+
+def _with_error(rows: pa.RecordBatch, error: str | None) -> pa.RecordBatch:
+    errors = pa.array([error] * rows.num_rows, pa.string())
+    return rows.append_column(pa.field(ERROR_COLUMN, pa.string()), errors)
 
 
 def columns_from_header(root: Path) -> Columns | None:

@@ -1,0 +1,67 @@
+"""Dead letters: records that cannot be processed, put aside with the error's context (``errors.tolerance=all``).
+
+A source that can tell a bad record from the others (``Source.tolerant``) returns it as a row in which the column
+``connectgroup_error`` is a JSON object with the fields of ``FIELDS``, and every other column is null. A sink that keeps
+dead letters (``DeadLetterSink``) writes them in the transaction of the batch's rows and offsets, so that each record is
+in the output or among the dead letters exactly once (X8).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .ownership import Owner, Range
+from .sink import Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ERROR_COLUMN: Final = "connectgroup_error"
+"""The column in which a tolerant source describes a bad record; null for all other rows."""
+
+FIELDS: Final = ("connector", "task", "stage", "place", "reason", "record")
+"""The fields of a dead letter: ``stage`` is source or transform, ``place`` is file and line, or topic, partition and
+offset, ``record`` is the record as text."""
+
+DeadLetter = Mapping[str, str]
+
+
+class DeadLetterSink(Sink):
+    """A sink that keeps dead letters in a second table or topic."""
+
+    @abstractmethod
+    def open_dead_letters(self, name: str) -> None:
+        """Prepare the table or topic of the dead letters. Called once, before the claim.
+
+        Raises:
+            ConfigError: the name cannot be used.
+            SinkError: it cannot be created.
+        """
+
+    @abstractmethod
+    def commit_all(
+        self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
+    ) -> bool:
+        """Write rows and dead letters as ``commit`` writes rows."""
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        return self.commit_all(owner, ranges, rows, ())
+
+
+def error_text(*, place: str, reason: str, record: str) -> str:
+    """Return the value of ``ERROR_COLUMN`` for a record that a source cannot read."""
+    return json.dumps({"stage": "source", "place": place, "reason": reason, "record": record}, ensure_ascii=False)
+
+
+def dead_letter(owner: Owner, error: Mapping[str, str]) -> DeadLetter:
+    """Return a dead letter of a task."""
+    return {"connector": owner.connector, "task": str(owner.task), **error}
+
+
+def values_of(letter: DeadLetter) -> tuple[str | None, ...]:
+    """Return the fields of a dead letter in the order of ``FIELDS``. A null character, which databases refuse, is
+    escaped."""
+    return tuple(None if (value := letter.get(name)) is None else value.replace("\0", "\\0") for name in FIELDS)

@@ -1,0 +1,139 @@
+"""``errors.tolerance=all``: a record that cannot be processed is a dead letter, in the transaction of its batch."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.dataplane.columns import from_ddl, to_arrow
+from connectgroup.dataplane.dead_letters import FIELDS, DeadLetterSink
+from connectgroup.dataplane.errors import BadLine, Fenced
+from connectgroup.dataplane.ownership import Range
+from connectgroup.errors import ConfigError
+from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
+from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
+from connectgroup.spark.sources.lines import read_range, read_tolerantly
+from connectgroup.testing.contracts.sink import every, owner, span
+
+from .conftest import Bench
+
+COLUMNS = from_ddl("a INT, b STRING")
+LETTER = {"connector": "c", "task": "0", "stage": "source", "place": "f, line 2", "reason": "r", "record": "x\0"}
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "bad"),
+    [
+        ("csv", "a,b\n1,x\none,y\n2\n3,z\n", [(3, "one,y"), (4, "2")]),
+        ("csv", 'a,b\n1,"x\n2,y\n', [(2, '1,"x')]),
+        ("jsonl", '{"a": 1}\n{"a": "x"}\nnull\n{"a": 2}\n', [(2, '{"a": "x"}'), (3, "null")]),
+        ("csv", "a,b\n1,x\n", []),
+    ],
+)
+def test_bad_lines_are_rows_with_their_error(
+    tmp_path: Path, form: Literal["csv", "jsonl"], text: str, bad: list[tuple[int, str]]
+) -> None:
+    (tmp_path / "f").write_text(text)
+    whole = Range(slice="f", start=0, end=len(text))
+    rows = [row for batch in read_tolerantly(tmp_path, whole, COLUMNS, form) for row in batch.to_pylist()]
+    errors = [json.loads(row["connectgroup_error"]) for row in rows if row["connectgroup_error"] is not None]
+    assert [error["record"] for error in errors] == [record for _, record in bad]
+    for error, (line, _) in zip(errors, bad, strict=True):
+        assert error["place"].startswith(f"{tmp_path / 'f'}, line {line} (byte ")
+        assert "allowed: " in error["reason"]
+    lines = text.splitlines()[form == "csv" :]
+    assert len(rows) == len(lines)
+    if bad:
+        with pytest.raises(BadLine):
+            read_range(tmp_path, whole, COLUMNS, form)
+
+
+def test_line_numbers_count_from_the_start_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a,b\n1,x\n2,y\nbad\n")
+    (batch,) = read_tolerantly(tmp_path, Range(slice="f", start=12, end=16), COLUMNS, "csv")
+    assert ", line 4 (byte 12)" in batch.to_pylist()[0]["connectgroup_error"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_dead_letters_are_committed_with_the_batch_or_not_at_all(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("database") if kind == "postgres" else str(tmp_path / "out.db")
+
+    def opened() -> DeadLetterSink:
+        if kind == "postgres":
+            sink: DeadLetterSink = PostgresSink.create(
+                PostgresSettings.model_validate({"url": url, "table": "t"}), COLUMNS
+            )
+        else:
+            sink = SqliteSink.create(SqliteSettings(path=url, table="t"), COLUMNS)
+        sink.open_dead_letters("dead")
+        return sink
+
+    def letters() -> list[tuple[object, ...]]:
+        query = f"SELECT {', '.join(FIELDS)} FROM dead"
+        if kind == "postgres":
+            import psycopg
+
+            with psycopg.connect(url) as connection:
+                return list(connection.execute(query).fetchall())
+        with sqlite3.connect(url) as connection:
+            return connection.execute(query).fetchall()
+
+    nothing = to_arrow(COLUMNS).empty_table()
+    zombie, successor = opened(), opened()
+    zombie.claim(owner(1), every)
+    assert zombie.commit_all(owner(1), span(0, 4), nothing, [LETTER]) is True
+    assert zombie.commit_all(owner(1), span(0, 4), nothing, [LETTER]) is False
+    successor.claim(owner(2), every)
+    with pytest.raises(Fenced):
+        zombie.commit_all(owner(1), span(4, 8), nothing, [LETTER])
+    assert letters() == [("c", "0", "source", "f, line 2", "r", "x\\0")]
+    zombie.close()
+    successor.close()
+
+
+def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench) -> None:
+    (table.input / "one.csv").write_text("a,b\n1,10\nx,20\n2,no number\n3,30\n")
+    run = table.start(
+        1,
+        errors_tolerance="all",
+        errors_deadletterqueue_name="dead",
+        transforms="c",
+        transforms_c_type="Cast",
+        transforms_c_spec="b:int32",
+    )
+    run.wait(lambda: sum(run.rows) == 2)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT a, b FROM t ORDER BY a").fetchall() == [(1, 10), (3, 30)]
+        found = connection.execute("SELECT stage, place, reason, record FROM dead ORDER BY stage").fetchall()
+    source, transform = found
+    assert source[0] == "source"
+    assert source[1].startswith(f"{table.input / 'one.csv'}, line 3 (byte ")
+    assert source[3] == "x,20"
+    assert transform[0] == "transform"
+    assert "no number" in transform[2]
+    assert json.loads(transform[3]) == {"a": 2, "b": "no number"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"errors.tolerance": "all"}, r"errors\.deadletterqueue\.name: missing; allowed: a table or topic"),
+        ({"errors.deadletterqueue.name": "dead"}, r"errors\.deadletterqueue\.name: got 'dead'"),
+        ({"errors.tolerance": "some"}, r"errors\.tolerance: got 'some'; allowed: none, all"),
+        (
+            {"errors.tolerance": "all", "errors.deadletterqueue.name": "dead"},
+            r"errors\.tolerance: got 'all'; allowed: none, or one of the sinks kafka, postgres, sqlite",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused_when_the_connector_is_put(settings: dict[str, str], message: str) -> None:
+    base = {"source": "files", "source.path": "/in", "source.format": "csv", "sink": "parquet", "sink.path": "/out"}
+    with pytest.raises(ConfigError, match=message):
+        PipelineConnector("c", base | settings)

@@ -1,0 +1,98 @@
+"""``connectgroup up`` with connectors of every family and a worker that is killed: each row arrives once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import uuid
+from pathlib import Path
+
+import pytest
+
+from connectgroup.spark.sinks.manifest import read_committed
+from tests.integration.processes import Program, family, marked, wait
+
+from .test_kafka import committed, make_topic
+
+ROWS = 15_000
+PATIENCE_S = 240.0
+"""How long the test waits for what must come, on a loaded machine too."""
+
+
+class Flow:
+    """Generated rows into PostgreSQL and Kafka, from PostgreSQL into files, and from Kafka into SQLite."""
+
+    def __init__(self, root: Path, database: str, kafka: str) -> None:
+        self.root, self.database, self.kafka, self.topic = root, database, kafka, f"t{uuid.uuid4().hex}"
+        make_topic(kafka, self.topic, 2)
+        generated = {"source": "datagen", "source.rows": str(ROWS), "source.rows.per.second": "1000"}
+        servers = {"source.bootstrap.servers": kafka, "source.topics": self.topic, "source.schema": "id BIGINT"}
+        table = {"source.url": database, "source.table": "filled", "source.incrementing.column": "id"}
+        self.connectors = {
+            "fill": generated | {"sink": "postgres", "sink.url": database, "sink.table": "filled"},
+            "send": generated | {"sink": "kafka", "sink.bootstrap.servers": kafka, "sink.topic": self.topic},
+            "dump": {"source": "postgres", **table, "sink": "jsonl", "sink.path": str(root / "files")},
+            "load": {
+                "source": "kafka",
+                **servers,
+                "sink": "sqlite",
+                "sink.path": str(root / "o.db"),
+                "sink.table": "t",
+            },
+        }
+
+    def files(self) -> list[str]:
+        """The options of the command that create the connectors."""
+        options = []
+        for name, config in self.connectors.items():
+            path = self.root / f"{name}.json"
+            path.write_text(json.dumps({"name": name, "config": {"connector.class": "pipeline", **config}}))
+            options += ["--connector", str(path)]
+        return options
+
+    def arrived(self) -> dict[str, list[int]]:
+        """The numbers of the rows in each sink."""
+        import psycopg
+
+        found: dict[str, list[int]] = {name: [] for name in self.connectors}
+        with contextlib.suppress(psycopg.errors.UndefinedTable), psycopg.connect(self.database) as connection:
+            found["fill"] = [number for (number,) in connection.execute("SELECT id FROM filled")]
+        found["send"] = [json.loads(value)["id"] for _, value in committed(self.kafka, self.topic)]
+        if (self.root / "files" / "_manifest.sqlite").exists():
+            lines = (line for file in read_committed(self.root / "files") for line in file.read_text().splitlines())
+            found["dump"] = [json.loads(line)["id"] for line in lines]
+        with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(self.root / "o.db") as connection:
+            found["load"] = [number for (number,) in connection.execute("SELECT id FROM t")]
+        return found
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(900)
+def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path, database: str, kafka: str) -> None:
+    flow = Flow(tmp_path, database, kafka)
+    options = ["--workers", "1", "--port", "0", "--data", str(tmp_path / "data"), "--rebalance-delay-ms", "0"]
+    with marked(), Program("up", *options, *flow.files(), cwd=tmp_path) as up:
+
+        def counts() -> dict[str, int]:
+            assert up.code is None, up.story()
+            return {name: len(numbers) for name, numbers in flow.arrived().items()}
+
+        def wait_for(rows: int) -> None:
+            wait(
+                f"{rows} rows", lambda: min(counts().values()) >= rows, lambda: f"{counts()}\n{up.story()}", PATIENCE_S
+            )
+
+        wait_for(1)
+        workers = [pid for pid, command in family(up.pid).items() if " worker " in command and "java" not in command]
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        assert workers
+        assert min(counts().values()) < ROWS, "the worker was killed too late to prove anything"
+        wait_for(ROWS)
+        up.signal(signal.SIGINT)
+        up.ended()
+    for name, numbers in flow.arrived().items():
+        assert sorted(numbers) == [*range(ROWS)], name
