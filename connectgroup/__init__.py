@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .connector import Connector as Connector, Task as Task, TaskContext as TaskContext
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
+    from .embedding import EmbeddedGroup as EmbeddedGroup, worker_group as worker_group
     from .errors import (
         ConfigError as ConfigError,
         ConnectGroupError as ConnectGroupError,
@@ -96,6 +97,7 @@ _HOME = {
     "connector": ("Connector", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
+    "embedding": ("EmbeddedGroup", "worker_group"),
     "errors": ("ConfigError", "ConnectGroupError", "GroupError", "PluginError", "WorkerAlreadyRun"),
     "group.connect.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ..assign.api import ConnectAssignor
@@ -106,6 +106,45 @@ class Worker:
         self._ran = False
         self._ends_at: float | None = None
         self._loop: asyncio.AbstractEventLoop
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls,
+        settings: MemberSettings,
+        connect: Callable[[], Client],
+        *,
+        assignors: Sequence[ConnectAssignor] = (),
+        listeners: Sequence[WorkerRebalanceListener] = (),
+        runner: Runner | None = None,
+    ) -> AsyncIterator[Worker]:
+        """Run a worker while the ``async with`` block runs; the end of the block stops it.
+
+        Args:
+            connect: creates a client of the coordinator; called twice. The clients are closed at the end.
+
+        Raises:
+            GroupError: the coordinator rejected this worker; raised at the end of the block.
+        """
+        heartbeats, control = connect(), connect()
+        worker = cls(
+            settings,
+            heartbeats=heartbeats,
+            control=control,
+            assignors=assignors,
+            listeners=listeners,
+            runner=runner,
+        )
+        life = asyncio.create_task(worker.run(), name=f"worker {worker.member_id}")
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            try:
+                await life
+            finally:
+                await heartbeats.close()
+                await control.close()
 
     @property
     def member_id(self) -> str:

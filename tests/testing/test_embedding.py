@@ -1,0 +1,93 @@
+"""Embedding helpers: a whole group, and one member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from connectgroup import LocalClient, MemberSettings, Worker, WorkerRebalanceListener, worker_group
+from connectgroup.protocol.units import Units
+from connectgroup.testing import VirtualLoop
+
+IDLE = {"connector.class": "idle", "tasks.max": "4"}
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a program in virtual time."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(asyncio.wait_for(work, 300))
+    finally:
+        loop.close()
+
+
+class Recorder(WorkerRebalanceListener):
+    """Records the units that its worker owns."""
+
+    def __init__(self) -> None:
+        self.units: set[str] = set()
+
+    def on_assigned(self, units: Units, epoch: int) -> None:
+        self.units |= set(map(str, units))
+
+    def on_revoked(self, units: Units, epoch: int) -> None:
+        self.units -= set(map(str, units))
+
+
+def test_whole_group_runs_while_the_block_runs() -> None:
+    recorders = {name: Recorder() for name in ("ann", "bob")}
+
+    async def program() -> None:
+        listeners = {name: [recorder] for name, recorder in recorders.items()}
+        async with worker_group(
+            "mine", workers=["ann", "bob"], connectors={"letters": IDLE}, listeners=lambda name: listeners[name]
+        ) as group:
+            await asyncio.sleep(5)
+            described = await group.wait_stable()
+            assert {member.member_id for member in described.members} == {"ann", "bob"}
+            assert len(recorders["ann"].units) + len(recorders["bob"].units) == 5
+            await group.stop_worker("ann")
+            await group.wait_stable()
+            await asyncio.sleep(1)
+            assert recorders["ann"].units == set()
+            assert len(recorders["bob"].units) == 5
+
+    run(program())
+    assert recorders["bob"].units == set()
+
+
+def test_several_groups_run_in_one_process_and_stop_when_the_block_fails() -> None:
+    recorder = Recorder()
+
+    async def program() -> None:
+        async with (
+            worker_group("one", connectors={"letters": IDLE}, listeners=lambda name: [recorder]) as one,
+            worker_group("two", connectors={"numbers": IDLE}) as two,
+        ):
+            await asyncio.sleep(2)
+            assert [c.connector for c in (await one.wait_stable()).connectors] == ["letters"]
+            assert [c.connector for c in (await two.wait_stable()).connectors] == ["numbers"]
+            assert recorder.units
+            raise KeyError("the program")
+
+    with pytest.raises(KeyError, match="the program"):
+        run(program())
+    assert recorder.units == set()
+
+
+def test_one_member_runs_while_the_block_runs() -> None:
+    async def program() -> None:
+        async with worker_group("mine", workers=0, connectors={"letters": IDLE}) as group:
+            recorder = Recorder()
+            settings = MemberSettings(group_id="mine", member_id="ann")
+            async with Worker.running(settings, lambda: LocalClient(group.coordinator), listeners=[recorder]) as worker:
+                await asyncio.sleep(2)
+                assert worker.member_id == "ann"
+                assert recorder.units == {"letters"}
+            assert recorder.units == set()
+            assert not (await group.admin.describe("mine")).members
+
+    run(program())
