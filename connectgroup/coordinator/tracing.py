@@ -21,10 +21,8 @@ class RebalanceTraces:
 
     def on_durable(self, records: Sequence[Any]) -> None:
         """Begin, update and end the spans of the rebalances that these records describe."""
-        if not is_tracing():
-            return
         for record in records:
-            if isinstance(record, RebalanceRecord):
+            if isinstance(record, RebalanceRecord) and is_tracing():
                 self._spans.update(record.group_id, _state(record))
 
     def with_traceparent(self, request: Request, response: Response) -> Response:
