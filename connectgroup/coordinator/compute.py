@@ -76,7 +76,9 @@ class Effects:
     async def _compute(self, key: Key, effect: Compute) -> None:
         group_type = self._registry.get(effect.group_type)
         assert group_type is not None, "the group is served"
-        call = asyncio.ensure_future(off_loop(f"assignor {effect.assignor}", partial(group_type.run_assignor, effect)))
+        call = asyncio.ensure_future(
+            off_loop(f"server-side assignor {effect.assignor}", partial(group_type.run_assignor, effect))
+        )
         self._running[key] = call
         call.add_done_callback(partial(self._returned, key))
         await asyncio.wait({call}, timeout=self.limit_s)
@@ -137,8 +139,13 @@ async def off_loop(name: str, function: Callable[[], Any]) -> Any:
         with contextlib.suppress(RuntimeError):  # the loop has closed: no caller waits
             loop.call_soon_threadsafe(complete, value, failure)
 
+    # An event loop in virtual time starts the thread itself, so that time does not pass it by.
+    start: Callable[[str, Callable[[], None]], None] | None = getattr(loop, "start_thread", None)
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        if start is not None:
+            start(name, run)
+        else:
+            threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError as error:
         raise RuntimeError(f"{name} was not called: {error}") from error
     return await result

@@ -6,7 +6,7 @@ from ..config.coordinator import CoordinatorConfig
 from ..log.registry import log_from_url
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
-from .own_assignors import LIMIT_S, server_assignors
+from .own_assignors import server_assignors
 from .runtime import Coordinator
 
 
@@ -22,7 +22,7 @@ class CoordinatorServer:
         """
         self.config = config
         log = log_from_url(config.log_url)
-        self.coordinator = Coordinator(log, config.group_settings(server_assignors([config.assignor], limit_s=LIMIT_S)))
+        self.coordinator = Coordinator(log, config.group_settings(server_assignors([config.assignor])))
         limits = Limits(
             max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,6 @@ from connectgroup.protocol.messages.common import ConfigEntry, entries, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.units import NO_UNITS, Units
 from tests.group.builders import Scene, settings
-from tests.no_threads import NoThreads
 
 from .tables import units
 
@@ -89,12 +87,11 @@ def scene_with(assign: ServerAssignorCall, members: dict[str, Units] = MEMBERS) 
     return Scene.at_rest(more, epoch=10, connectors={"foo": 2}, members=members)
 
 
-@pytest.mark.parametrize("limit_s", [None, 30.0], ids=["called", "in a thread"])
 @pytest.mark.parametrize("bad", BAD)
-def test_failing_server_assignor_is_one_line_and_the_group_continues(bad: str, limit_s: float | None) -> None:
+def test_failing_server_assignor_is_one_line_and_the_group_continues(bad: str) -> None:
     """F19, F21."""
     assignor = Turning()
-    scene = scene_with(as_server_assignor(assignor, limit_s=limit_s))
+    scene = scene_with(as_server_assignor(assignor))
     assignor.bad, line = BAD[bad]
     assert scene.join("m3").error_code == 0, "the change is taken"
     said = describe(scene.group).assignor_error
@@ -107,47 +104,6 @@ def test_failing_server_assignor_is_one_line_and_the_group_continues(bad: str, l
     assert scene.group.epoch == scene.group.target_epoch
     assert len(scene.group.target("m3").units) >= 1
     assert describe(scene.group).assignor_error == "", "what was wrong is so no longer"
-
-
-def test_hanging_server_assignor_is_abandoned_and_not_called_again_until_it_returns() -> None:
-    """F20: it holds the coordinator up once, not at every change."""
-    gate, asked = threading.Event(), []
-    assignor = Turning()
-
-    def hangs(group: ConnectGroup) -> ConnectAssignment:
-        asked.append(1)
-        gate.wait(60)
-        return BalancedAssignor().assign(group)
-
-    assign = as_server_assignor(assignor, limit_s=0.1)
-    scene = scene_with(assign)
-    assignor.bad = hangs
-    scene.join("m3")
-    assert "assignor 'turning' did not answer within 0.1 s" in describe(scene.group).assignor_error
-    scene.join("m4")
-    assert "assignor 'turning' still has not answered an earlier question" in describe(scene.group).assignor_error
-    assert len(asked) == 1
-    gate.set()
-    for thread in threading.enumerate():
-        if thread.name == "assignor turning":
-            thread.join(60)
-    scene.leave("m4")
-    assert scene.group.epoch == scene.group.target_epoch
-
-
-def test_server_assignor_without_a_thread_is_called_the_next_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """F36: nothing is under way then that could keep it from being asked."""
-    scene = scene_with(as_server_assignor(Turning(), limit_s=60))
-    none = NoThreads(monkeypatch, "assignor ")
-    scene.join("m3")
-    assert "'turning' was not asked: can't start new thread" in describe(scene.group).assignor_error
-    assert {name: scene.group.target(name).units for name in MEMBERS} == MEMBERS, "the old target stays"
-    none.over()
-    scene.leave("m2")
-    assert scene.group.epoch == scene.group.target_epoch
-    assert describe(scene.group).assignor_error == ""
 
 
 def test_unschedulable_unit_is_reported_and_the_rest_assigned() -> None:

@@ -6,10 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError
+from connectgroup.group.connect.computation import under_way
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import replay
 from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
@@ -138,6 +140,10 @@ async def ask(coordinator: Coordinator, request: HeartbeatRequest) -> HeartbeatR
     """A heartbeat's answer."""
     answer = await asyncio.wait_for(send(coordinator, request), 60)
     assert isinstance(answer, HeartbeatResponse)
+    if await computed(coordinator, request.group_id) and request.member_epoch == 0 and not answer.error_code:
+        # As a worker does: the next request follows at once, and is parked until the computation is done.
+        answer = await asyncio.wait_for(send(coordinator, replace(request, sequence=-1)), 60)
+        assert isinstance(answer, HeartbeatResponse)
     return answer
 
 
@@ -145,7 +151,24 @@ async def change(coordinator: Coordinator, request: UpdateConnectorsRequest) -> 
     """An update's answer."""
     answer = await asyncio.wait_for(send(coordinator, request), 60)
     assert isinstance(answer, UpdateConnectorsResponse)
+    await computed(coordinator, request.group_id)
     return answer
+
+
+async def computed(coordinator: Coordinator, group_id: str = GROUP) -> bool:
+    """Let a server-side computation that is in progress finish; return whether there was one.
+
+    Its assignor runs on the event loop (``conftest``), so the result needs no time, unless the log is slow.
+    """
+    found = False
+    for _ in range(50):
+        group = served(coordinator, group_id)
+        computation = None if group is None else under_way(group)
+        if computation is None or computation.member_id or not computation.prepared:
+            break
+        found = True
+        await asyncio.sleep(0)
+    return found
 
 
 async def look(coordinator: Coordinator, group_id: str = GROUP) -> DescribedGroup:

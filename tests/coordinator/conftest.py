@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import pytest
+
+from connectgroup.coordinator import compute
 from tests.worker.virtual_time import VirtualLoop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
     return {"virtual": VirtualLoop}
+
+
+async def on_loop(name: str, function: Callable[[], Any]) -> Any:
+    """In place of ``compute.off_loop``: the call itself."""
+    return function()
+
+
+@pytest.fixture(autouse=True)
+def assignors_run_on_the_loop(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Assignors that need no time do not need a thread either; tests marked ``threads`` use threads."""
+    if request.node.get_closest_marker("threads") is None:
+        monkeypatch.setattr(compute, "off_loop", on_loop)

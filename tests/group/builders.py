@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment, StaleGroupEpoch
-from connectgroup.group.connect.handle import GroupRequest, step
+from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.connect.timers import belongs_to
@@ -53,6 +53,7 @@ from connectgroup.protocol.records.connect import (
 from connectgroup.protocol.units import JOIN_EPOCH, NO_UNITS, Unit, Units
 
 from . import invariants
+from .effects import step_and_compute
 
 GROUP = "workers"
 FIXED = "fixed"
@@ -237,7 +238,7 @@ class Scene:
         """
         before = {member_id: self.group.current(member_id) for member_id in self.group.members}
         story = invariants.picture(self.group)
-        outcome = step(self.group, what, self.now_ms, self.settings)
+        outcome = step_and_compute(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
         self.last = outcome
         if isinstance(what, HeartbeatRequest) and what.member_epoch == JOIN_EPOCH and outcome.records:

@@ -41,12 +41,14 @@ def test_random_run_leaves_every_unit_on_one_worker(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(200, 212))
 def test_group_settles_within_a_few_heartbeats_of_each_member(seed: int) -> None:
-    """P2, L1: "at most 2 heartbeats per revoking member + 1 per receiver", plus what slow stops take (6 turns)."""
+    """P2, L1: "at most 2 heartbeats per revoking member + 1 per receiver", plus what slow stops take (6 turns), and one
+    more after each of a few server-side computations, whose result no response in progress contains.
+    """
     storm = RandomRun(seed)
     storm.play(60)
     storm.calm()
     storm.arrive()
-    assert storm.calm() <= 6 + 6
+    assert storm.calm() <= 6 + 6 + 4
 
 
 def test_settled_group_writes_no_record() -> None:

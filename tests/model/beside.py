@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from connectgroup.group.connect import group_type
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey
 from connectgroup.protocol.messages.api import Response
 from tests.simulation import cluster
 from tests.simulation.invariants.base import Batch, Invariant
@@ -43,9 +42,7 @@ class DecidedAsTheModelDecides(Invariant):
         self.replay = Replay(type(self).rules)
         type(self).newest = self
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         self._tell()
 
     def on_loaded(self, peer: CoordinatorNode) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from connectgroup.errors import ComputeAssignment
+from connectgroup.group.kernel.effects import Compute, Effect
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import PrepareResponse
@@ -201,3 +202,14 @@ def records_differ(what: object, before: Picture, after: Picture, records: tuple
     for who, kinds in going.items():
         if Kind.MEMBER in kinds:
             yield from unequal(f"tombstones of {who}", kinds, [Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER])
+
+
+def effects_differ(model: Model, effects: Iterable[Effect]) -> Iterator[Difference]:
+    """The computations that a step requests: at most one, whose input is the group after the step."""
+    requested = [effect for effect in effects if isinstance(effect, Compute)]
+    yield from unequal("computations requested", len(requested), int(model.requested and model.asked is not None))
+    for effect in requested:
+        assert model.asked is not None
+        yield from unequal("assignor", effect.assignor, model.asked.assignor)
+        yield from unequal("epoch of the input", effect.epoch, model.epoch)
+        yield from unequal("question", question_of(effect.input), model.question(effect.assignor))

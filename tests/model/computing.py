@@ -50,7 +50,7 @@ class Computing(Paper):
             self.delays.pop("", None)  # nobody is left to be asked again
         elif same_target:
             self.target_epoch = self.epoch
-        elif self.asked is not None and self.asked.who:
+        elif self.asked is not None and (self.asked.who or self.asked.prepared):
             self.reconsider()  # its answer may still be valid, and the next computation is for all that came since
         else:
             self.asked = None
@@ -73,6 +73,8 @@ class Computing(Paper):
         spent = self.asked.failures >= self.limits.failures_before_fallback
         # Able with one of the assignors that may be used, and not with another: the product's choice says with which.
         depends = who in able and not all(who in each for each in by_assignor)
+        if not who and self.asked.prepared:
+            return  # a server-side assignor computes
         if (who not in able or (depends and self.choice.computer != who)) if who else able and not spent:
             self.ask(self.asked)
         elif who and not self.asked.assignor and self.asked.epoch < self.epoch:
@@ -90,24 +92,36 @@ class Computing(Paper):
         self.asked.who, self.asked.epoch, self.asked.assignor, self.asked.replaced = who, self.epoch, "", asked
 
     def ask(self, asked: Asked) -> None:
-        """Somebody is asked for the target, or the coordinator computes it at once."""
+        """A member is asked for the target, or a server-side assignor is requested."""
         self.asked = asked
         asked.who, asked.prepared, asked.epoch, asked.assignor = "", False, self.epoch, ""
         may, own = self.may_compute(), self.own_assignors()
-        if not self.choice.answers:
-            nobody = {""} if COORDINATOR in may and not own & self.limits.server_assignors else set()
-            asked.who = self.chosen("asked to compute", self.choice.computer, may - {COORDINATOR} | nobody)
-            asked.replaced = asked.replaced - {asked.who} if asked.who else set()
+        name, can = self.choice.server_assignor, bool(own & self.limits.server_assignors)
+        if COORDINATOR in may and can and self.choice.computer == "" and name is not None:
+            asked.prepared, asked.replaced = True, set()
+            asked.assignor = self.chosen("server-side assignor", name, own & self.limits.server_assignors)
+            self.requested = True
             return
-        asked.replaced = set()
-        assignor, question, proposal = self.choice.answers.pop(0)
-        self.chosen("computed", COORDINATOR, may)
-        self.chosen("server-side assignor", assignor, own)
-        if question != (should := self.question(assignor)):
-            raise NotAllowed(f"the coordinator asked its assignor {question}, should have asked {should}")
-        if proposal is not None and self.legal(proposal) and self.readable(proposal, assignor):
+        cannot = {""} if COORDINATOR in may and own - self.limits.server_assignors else set()
+        asked.who = self.chosen("asked to compute", self.choice.computer, may - {COORDINATOR} | cannot)
+        asked.replaced = asked.replaced - {asked.who} if asked.who else set()
+
+    def computed(self, epoch: int, assignor: str, proposal: Proposal | None) -> None:
+        """The result of a server-side assignor: judged by the group epoch of its input, as an Install is (PD-06).
+
+        ``proposal`` is ``None`` if the assignor failed.
+        """
+        asked = self.asked
+        if asked is None or asked.who or not asked.prepared or not asked.epoch <= epoch <= self.epoch:
+            return  # stale
+        if proposal is not None and self.legal(proposal, epoch) and self.readable(proposal, assignor):
             self.assignor = assignor
-            self.take(proposal, COORDINATOR)
+            self.take(proposal, COORDINATOR, epoch)
+            self.begin()
+        elif epoch < self.epoch and not (proposal is not None and self.contradictory(proposal)):
+            self.ask(asked)
+        else:
+            asked.prepared, asked.assignor, asked.epoch = False, "", self.epoch
 
     def chosen(self, what: str, choice: str | None, may: set[str]) -> str:
         """The product's choice, which must be one of the allowed; nobody's choice is the first of them."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from connectgroup.errors import PluginError
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
@@ -32,6 +33,7 @@ from connectgroup.protocol.records.connect import (
     held,
 )
 from connectgroup.protocol.units import NO_UNITS, Unit, Units
+from tests.group.effects import computed
 from tests.group.invariants import compacted
 
 from .replay import Replay
@@ -71,6 +73,7 @@ class Driver:
     questions: dict[str, PrepareResponse] = field(default_factory=dict)
     said: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)
     former: list[TimerKey] = field(default_factory=list)
+    requested: list[Compute] = field(default_factory=list)
     installed: InstallRequest | None = None
     now_ms: int = 1_000_000
 
@@ -136,11 +139,12 @@ class Driver:
             self.group.apply(record)
             self.log.append(record)
 
-    def send(self, what: GroupRequest | TimerKey) -> object:
+    def send(self, what: GroupInput) -> object:
         """One input to both."""
         self.group.members_to_wake.clear()
         outcome = self.replay.step(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
+        self.requested += [effect for effect in outcome.effects if isinstance(effect, Compute)]
         if isinstance(what, HeartbeatRequest):
             self.said.setdefault(what.member_id, []).append(what)
         return outcome.response
@@ -155,8 +159,17 @@ class Driver:
         for kind, *numbers in acts:
             kinds[kind % len(kinds)](*numbers)
             self.now_ms += 500
+            if sum(numbers) % 4:
+                self.deliver(twice=sum(numbers) % 7 == 3)
             if self.replay.findings:
                 return
+
+    def deliver(self, *, twice: bool = False) -> None:
+        """The results of the server-side assignors arrive, some of them late; ``twice``: and once more."""
+        requested, self.requested = self.requested, []
+        for effect in requested:
+            for _ in range(1 + twice):
+                self.send(computed(effect, self.settings))
 
     # ---- what an honest worker does
 

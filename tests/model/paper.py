@@ -42,6 +42,7 @@ class Paper:
         self.limits = limits
         self.now_ms = 0
         self.choice = Choice()
+        self.requested = False  # in this step, a server-side assignor
         self.made_ms = 0
         self.epoch = 0
         self.target_epoch = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import Group
-from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
+from connectgroup.protocol.messages.assignment import PrepareResponse
 from connectgroup.protocol.messages.common import config_of, units_of
 from connectgroup.protocol.units import Unit
 
@@ -31,17 +31,16 @@ def picture(model: Model) -> Picture:
         "assignor": model.assignor,
         "deferred": model.deferred,
         "rebalancing": model.rebalancing,
-        # Whether the coordinator has come for its own question says nothing.
         "asked": asked
         and (
             asked.who,
             asked.epoch,
-            bool(asked.who) and asked.prepared,
+            asked.prepared,
             asked.failures,
             frozenset(asked.failed),
             frozenset(asked.replaced),
         ),
-        "asked for assignor": asked.assignor if asked is not None and asked.who else "",
+        "asked for assignor": asked.assignor if asked is not None else "",
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
         "target": {who: share for who, share in model.target.items() if share != Share()},
         "delays": {who: dict(vars(delay)) for who, delay in model.delays.items()},
@@ -102,8 +101,8 @@ def model_of(group: Group, limits: Limits) -> Model:
     for unit, status in group.statuses.items():
         model.statuses[unit] = status.member_id, status.owner_epoch, int(status.state), status.message
     asked = group.computation
-    # A member computes on when the group epoch advances; an attempt of the coordinator's own counts for its epoch.
-    counts = asked is not None and (asked.member_id or asked.epoch == group.epoch)
+    # A computation continues when the group epoch advances; a failed server-side attempt counts for its epoch.
+    counts = asked is not None and (asked.member_id or asked.prepared or asked.epoch == group.epoch)
     if asked is not None and group.members and counts and group.target_epoch < asked.epoch <= group.epoch:
         model.asked = Asked(
             who=asked.member_id,
@@ -157,10 +156,8 @@ def question_of(response: PrepareResponse) -> Question:
     )
 
 
-def proposal_of(answer: tuple[InstalledMember, ...] | ServerAssignment) -> Proposal:
-    """What an assignor of the coordinator's own answered, as the model knows it."""
-    if isinstance(answer, tuple):
-        return Proposal(members=answer)
+def proposal_of(answer: ServerAssignment) -> Proposal:
+    """The result of a server-side assignor, as the model knows it."""
     return Proposal(members=answer.members, left_out=units_of(answer.delayed), delay_ms=answer.delay_ms)
 
 

@@ -9,24 +9,24 @@ one that was decided once, and the model goes on from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from connectgroup.group.connect import handle, timers as timing
-from connectgroup.group.connect.handle import GroupRequest
-from connectgroup.group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
+from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import Timer, TimerKey, TimerKind
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Response
-from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
+from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import Record
 
-from .compare import answers_differ, members_to_wake, records_differ, timers_differ, woken_differ
+from .compare import answers_differ, effects_differ, members_to_wake, records_differ, timers_differ, woken_differ
 from .model import Model
 from .pictures import (
     Difference,
@@ -37,14 +37,11 @@ from .pictures import (
     picture_of,
     pictures_differ,
     proposal_of,
-    question_of,
 )
-from .words import Answer, Choice, NotAllowed, Proposal, Question, Timer as TimerName
+from .words import Answer, Choice, NotAllowed, Timer as TimerName
 
 LONGEST_LINE = 1_000
 """Of a finding: a group of a hundred tasks fills pages."""
-
-Overheard = list[tuple[str, Question, Proposal | None]]
 
 
 @dataclass(slots=True)
@@ -55,7 +52,6 @@ class Followed:
         shown: how the model looked after the last input.
         armed: the timers that were set for it, by name; each with the key it will expire with.
         hear: whom an empty heartbeat would have brought something then.
-        settings: the product's, whose assignors are overheard; ``heard`` is what was heard of them just now.
     """
 
     group: Group
@@ -63,8 +59,6 @@ class Followed:
     shown: Picture
     armed: dict[TimerName, TimerKey]
     hear: set[str]
-    settings: GroupSettings
-    heard: Overheard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +98,7 @@ class Replay:
     def step(
         self,
         group: Group,
-        what: GroupRequest | TimerKey,
+        what: GroupInput,
         now_ms: int,
         settings: GroupSettings,
         *,
@@ -114,16 +108,16 @@ class Replay:
         """One input, to both."""
         self.inputs += 1
         followed = self._followed.get(id(group)) or self.follow(group, settings)
-        before, model, heard = followed.shown, followed.model, followed.heard
-        heard.clear()
-        outcome = self._rules(group, what, now_ms, followed.settings, client_host=client_host, client_id=client_id)
+        before, model = followed.shown, followed.model
+        model.requested = False
+        outcome = self._rules(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
         response, asked = outcome.response, group.computation
         model.now_ms = now_ms
         model.choice = Choice(
             computer=asked.member_id if asked is not None else "",
             assignor=response.assignor_name if isinstance(response, PrepareResponse) else group.target_assignor,
             made_ms=group.created_ms,
-            answers=heard,
+            server_assignor=asked.assignor if asked is not None and asked.prepared and not asked.member_id else None,
         )
         found: list[Difference] = []
         try:
@@ -139,8 +133,7 @@ class Replay:
             found += pictures_differ(product, followed.shown)
             found += timers_differ(model, followed.armed, what, outcome.timers, before, expected)
             found += records_differ(what, before, followed.shown, outcome.records)
-            if heard:
-                found.append(("assignor asked without need", heard, None))
+            found += effects_differ(model, outcome.effects)
             if outcome.parks and (told := members_to_wake(what, response)):
                 found.append(("parked", told, "nothing to say"))
             if outcome.records:
@@ -154,9 +147,10 @@ class Replay:
             self.follow(group, settings)
         return outcome
 
-    def on_load(self, group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, ...]:
+    def on_load(self, group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
         """A group was read from the log."""
-        timers = timing.on_load(group, now_ms, settings)
+        outcome = handle.on_load(group, now_ms, settings)
+        timers = outcome.timers
         shown = picture_of(group)
         known = not group.created_ms or _is_among(shown, self._durable or self._decided)
         followed = self.follow(group, settings)
@@ -167,7 +161,7 @@ class Replay:
             found.append(("loaded", shown, "no group that was ever decided, and is on the disk"))
         if found:
             self._find("read from the log", now_ms, found, {})
-        return timers
+        return outcome
 
     def on_durable(self, group: Group) -> None:
         """A batch is safe on the disk, and has made this of the group: what was decided once, whole (D2, D3)."""
@@ -188,16 +182,13 @@ class Replay:
 
     def follow(self, group: Group, settings: GroupSettings) -> Followed:
         """From now on, or anew, from where the product stands."""
-        model, heard = model_of(group, limits_of(settings)), Overheard()
-        listening = {name: partial(_listen, name, call, heard) for name, call in settings.server_assignors.items()}
+        model = model_of(group, limits_of(settings))
         followed = self._followed[id(group)] = Followed(
             group=group,
             model=model,
             shown=picture(model),
             armed={(str(key.kind), key.member_id): key for key in _armed(group, model)},
             hear=model.hear(),
-            settings=replace(settings, server_assignors=listening),
-            heard=heard,
         )
         self._decided.append(followed.shown)
         return followed
@@ -206,7 +197,7 @@ class Replay:
         self.findings.append(Finding(what=what, now_ms=now_ms, differences=tuple(found), before=before))
 
 
-def decide(model: Model, what: GroupRequest | TimerKey) -> Answer | None:
+def decide(model: Model, what: GroupInput) -> Answer | None:
     """The input, as the model has it."""
     inputs: dict[Any, Callable[[Any], Answer | None]] = {
         HeartbeatRequest: model.heartbeat,
@@ -214,6 +205,9 @@ def decide(model: Model, what: GroupRequest | TimerKey) -> Answer | None:
         InstallRequest: model.install,
         UpdateConnectorsRequest: model.update_connectors,
         DeleteRequest: lambda _: model.delete(),
+        Computed: lambda said: model.computed(
+            said.epoch, said.assignor, None if said.error else proposal_of(said.result)
+        ),
         TimerKind.SESSION: lambda key: model.expire_session(key.member_id),
         TimerKind.REBALANCE: lambda key: model.expire_rebalance(key.member_id),
         TimerKind.COMPUTE: lambda _: model.expire_computation(),
@@ -240,14 +234,3 @@ def _is_stale(what: object, armed: Mapping[TimerName, TimerKey]) -> bool:
 def _is_among(shown: Picture, pictures: Sequence[Picture]) -> bool:
     """Mostly one of the last; two that are not the same have different epochs as a rule, so this is quick."""
     return any(shown == each for each in reversed(pictures))
-
-
-def _listen(
-    name: str, assign: ServerAssignorCall, heard: Overheard, asked: PrepareResponse
-) -> tuple[InstalledMember, ...] | ServerAssignment:
-    """An assignor of the coordinator's own, overheard."""
-    question = question_of(asked)
-    heard.append((name, question, None))
-    answer = assign(asked)
-    heard[-1] = name, question, proposal_of(answer)
-    return answer

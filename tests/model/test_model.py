@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.group import builders, workers
+from tests.group import effects, workers
 from tests.mutation.fault import Fault
 from tests.mutation.faults import FAULTS, named
 from tests.simulation.run import play
@@ -68,7 +68,7 @@ def test_long_sequences_reach_states_that_short_ones_do_not(first: int) -> None:
 def test_random_run_with_slow_workers_is_decided_as_by_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same storms that tests.group plays, honest workers only."""
     replay = Replay()
-    monkeypatch.setattr(builders, "step", replay.step)
+    monkeypatch.setattr(effects, "step", replay.step)
     storm = workers.RandomRun(seed)
     storm.scene.check_replay = False
     storm.play(80)

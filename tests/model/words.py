@@ -78,13 +78,13 @@ class Choice:
         computer: the member it asked to compute, if it asked one. ``None``: nobody's choice, the first that may.
         assignor: the one it asks members to run, or whose target it took; ``None`` as above.
         made_ms: the incarnation of a group that is new.
-        answers: what its own assignor was asked and answered, in order; ``None`` where that raised. Used up.
+        server_assignor: the server-side assignor that it requested; ``None`` if it requested none.
     """
 
     computer: str | None = None
     assignor: str | None = None
     made_ms: int = 0
-    answers: list[tuple[str, Question, Proposal | None]] = field(default_factory=list)
+    server_assignor: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

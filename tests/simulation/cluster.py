@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from connectgroup.coordinator.compute import LIMIT_S
 from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.shard import Shard
@@ -169,6 +170,12 @@ class CoordinatorNode(Node):
         self.log = SimulatedLog(cluster.disk, partial(cluster.kill_coordinator, self))
         self.coordinator: WatchedCoordinator | None = None
         self.main = cluster.loop.create_task(self._start(), context=self.context)
+
+    def pace(self, name: str) -> tuple[float, float] | None:
+        """A server-side assignor is quick, slow, or exceeds its time limit."""
+        if self.random.random() < 0.02:
+            return self.random.uniform(0.5, 2.0) * LIMIT_S, 0.0
+        return 0.0, self.random.choice([0.0, 0.0, self.random.uniform(0, 0.3), self.random.uniform(0, 3)])
 
     async def _start(self) -> None:
         coordinator = WatchedCoordinator(self.log, self.cluster.settings, wall_clock_ms=self.cluster.wall_clock_ms)

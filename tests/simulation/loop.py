@@ -25,6 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
+from connectgroup.coordinator import compute as server_side
 from connectgroup.worker import callbacks, compute, heartbeat, offload, runner
 
 P = ParamSpec("P")
@@ -298,7 +299,7 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def simulated() -> Iterator[None]:
     """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
-    modules: list[Any] = [callbacks, compute, heartbeat, offload, runner]
+    modules: list[Any] = [callbacks, compute, heartbeat, offload, runner, server_side]
     kept = [module.off_loop for module in modules], time.sleep, threading.Thread.start
     directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]
     pooled = offload.CallPool.run

@@ -12,19 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...errors import (
-    ConnectGroupError,
-)
-from ...protocol.messages.common import units_of
-from ...protocol.records.connect import ComputationRecord
+from ...protocol.records.connect import GROUP_TYPE, ComputationRecord
 from ...protocol.units import printable
+from ..kernel.effects import Compute, Effect, Warn
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
 from .overlay import Overlay
 from .selection import assignable_members, members_able_to_compute_now, select_assignor
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
-from .target import COORDINATOR, delay_out_of_range, group_state, install_target, violation_of
+from .target import COORDINATOR, group_state, install_target
 from .timers import compute
 
 MAX_ASKED_MEMBERS = 3
@@ -56,8 +53,8 @@ def ensure_computation(overlay: Overlay, settings: GroupSettings, *, waited: boo
     assignor = select_assignor(members)
     able = members_able_to_compute_now(overlay, members, assignor) if assignor else []
     if running is not None:
-        tries_here = running.member_id == "" and (not able or running.failures >= settings.failures_before_fallback)
-        if tries_here:
+        failed_here = not able or running.failures >= settings.failures_before_fallback
+        if running.member_id == "" and (running.prepared or failed_here):
             return ()
         if running.member_id in able:
             return _replace_chosen_member(overlay, able, running)
@@ -69,13 +66,15 @@ def ensure_computation(overlay: Overlay, settings: GroupSettings, *, waited: boo
 def under_way(group: Overlay | Group) -> ComputationRecord | None:
     """The computation of the next target assignment that is in progress, or ``None``.
 
-    A member's computation continues when the group epoch advances. A failed attempt of the coordinator's own assignor
-    counts for its group epoch only: the next change may be what lets it succeed.
+    A computation continues when the group epoch advances. A failed attempt of a server-side assignor counts for its
+    group epoch only: the next change may be what lets it succeed. ``member_id`` is empty if the coordinator computes;
+    ``prepared`` is then true until the attempt has failed.
     """
     computation = group.computation
     if computation is None or not group.target_epoch < computation.epoch <= group.epoch:
         return None
-    return computation if computation.member_id or computation.epoch == group.epoch else None
+    in_progress = computation.member_id or computation.prepared
+    return computation if in_progress or computation.epoch == group.epoch else None
 
 
 def _remaining_interval_ms(overlay: Overlay, settings: GroupSettings) -> int:
@@ -150,39 +149,72 @@ def accepts_prepare(overlay: Overlay, computation: ComputationRecord, member_id:
 def _compute_on_coordinator(
     overlay: Overlay, settings: GroupSettings, computation: ComputationRecord
 ) -> tuple[Timer, ...]:
-    """Run the server-side assignor: the one that the members request, or ``group.remote.assignor``."""
-    computation = replace(
-        computation, epoch=overlay.epoch, member_id="", prepared=False, assignor="", replaced_members=()
-    )
+    """Request a server-side assignor: the one that the members request, or ``group.remote.assignor``.
+
+    The record makes ``handle.step`` return the effect. It survives a coordinator failover (``handle.on_load``).
+    """
     members = list(overlay.members())
-    asked = {member.server_assignor for member in members if member.server_assignor}
-    name = asked.pop() if len(asked) == 1 else settings.server_assignor
-    answer = ServerAssignment()
+    requested = {member.server_assignor for member in members if member.server_assignor}
+    name = requested.pop() if len(requested) == 1 else settings.server_assignor
     if name not in settings.server_assignors:
-        failure: str | None = f"group.remote.assignor: got {name!r}; allowed: {sorted(settings.server_assignors)}"
-    else:
-        question = group_state(overlay, name, settings)
-        try:
-            said = settings.server_assignors[name](question)
-            answer = said if isinstance(said, ServerAssignment) else ServerAssignment(members=said)
-            left_out = units_of(answer.delayed)
-            violation = delay_out_of_range(answer, settings) or violation_of(
-                overlay, name, answer.members, left_out=left_out
-            )
-            failure = f"server-side assignor {name}: {violation}" if violation else None
-        except (Exception, SystemExit) as error:
-            # Third-party code: if it raises, or its result cannot even be validated, the group must continue.
-            reason = str(error) if isinstance(error, ConnectGroupError) else repr(error)
-            failure = f"server-side assignor {name}: {reason}"
-    if failure:
-        # The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
-        overlay.write(replace(computation, error=printable(failure, most=500)))
-        return (compute(overlay.group.group_id, overlay, settings.session_timeout_ms),)
-    # The recorded error of an earlier result does not apply to this one.
-    remark = printable(answer.message, most=500) or computation.error
-    if remark or (overlay.computation is not None and overlay.computation.error):
-        overlay.write(replace(computation, error=remark))
-    return install_target(overlay, answer, name, COORDINATOR, settings)
+        allowed = sorted(settings.server_assignors)
+        return fail_on_coordinator(
+            overlay, settings, computation, f"group.remote.assignor: got {name!r}; allowed: {allowed}"
+        )
+    overlay.write(
+        replace(computation, epoch=overlay.epoch, member_id="", prepared=True, assignor=name, replaced_members=())
+    )
+    return (compute(overlay.group.group_id, overlay, settings.session_timeout_ms),)
+
+
+def fail_on_coordinator(
+    overlay: Overlay, settings: GroupSettings, computation: ComputationRecord, error: str
+) -> tuple[Timer, ...]:
+    """Record that the coordinator could not compute.
+
+    The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
+    """
+    overlay.write(
+        replace(
+            computation,
+            epoch=overlay.epoch,
+            member_id="",
+            prepared=False,
+            assignor="",
+            replaced_members=(),
+            error=printable(error, most=500),
+        )
+    )
+    return (compute(overlay.group.group_id, overlay, settings.session_timeout_ms),)
+
+
+def choose_again(overlay: Overlay, settings: GroupSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Choose who computes for the newest group epoch; failures so far still count."""
+    members = list(overlay.members())
+    assignor = select_assignor(members)
+    able = members_able_to_compute_now(overlay, members, assignor) if assignor else ()
+    return _choose_member(overlay, settings, able, computation)
+
+
+def effect_of(group: Group, now_ms: int, settings: GroupSettings) -> Effect | None:
+    """The effect that the computation of a group requests, or ``None``: a member computes, or nothing does.
+
+    Args:
+        group: the group after a step, or after it was loaded.
+    """
+    computation = under_way(group)
+    if computation is None or computation.member_id or not group.members:
+        return None
+    if not computation.prepared:
+        message = f"no assignment for epoch {group.epoch}: {computation.error}"
+        return Warn(group_id=group.group_id, epoch=group.epoch, message=message)
+    return Compute(
+        group_id=group.group_id,
+        group_type=GROUP_TYPE,
+        epoch=group.epoch,
+        assignor=computation.assignor,
+        input=group_state(Overlay(group, now_ms), computation.assignor, settings),
+    )
 
 
 def fail_computation(overlay: Overlay, settings: GroupSettings, error: str) -> tuple[Timer, ...]:
@@ -198,11 +230,7 @@ def fail_computation(overlay: Overlay, settings: GroupSettings, error: str) -> t
         replaced_members=(),
         error=printable(error, most=500),
     )
-    members = list(overlay.members())
-    assignor = select_assignor(members)
-    return _choose_member(
-        overlay, settings, members_able_to_compute_now(overlay, members, assignor) if assignor else (), failed
-    )
+    return choose_again(overlay, settings, failed)
 
 
 def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
@@ -217,11 +245,7 @@ def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Out
         timers = fail_computation(overlay, settings, f"{computation.member_id} did not install an assignment in time")
     else:
         # A capable member may have joined since.
-        members = list(overlay.members())
-        assignor = select_assignor(members)
-        timers = _choose_member(
-            overlay, settings, members_able_to_compute_now(overlay, members, assignor) if assignor else (), computation
-        )
+        timers = choose_again(overlay, settings, computation)
     return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 
 

@@ -18,10 +18,10 @@ from ..kernel.outcome import Outcome
 from ..registry import Client, Input, RequestTraits
 from . import validate
 from .describe import describe
-from .handle import error_response, step
-from .settings import GroupSettings
+from .handle import error_response, on_load, step
+from .settings import GroupSettings, ServerAssignment
 from .state import Group
-from .timers import on_load, session
+from .timers import session
 
 
 class ConnectGroupType:
@@ -75,7 +75,7 @@ class ConnectGroupType:
         group.apply(record)
 
     def on_load(self, group: Group, now_ms: int) -> Outcome[None]:
-        return Outcome(response=None, timers=on_load(group, now_ms, self.settings))
+        return on_load(group, now_ms, self.settings)
 
     def describe(self, group: Group, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         """Describe a group.
@@ -95,5 +95,6 @@ class ConnectGroupType:
     def error_response(self, request: Any, error: GroupError) -> Response:
         return error_response(request, error)
 
-    def run_assignor(self, effect: Compute) -> Any:
-        return self.settings.server_assignors[effect.assignor](effect.input)
+    def run_assignor(self, effect: Compute) -> ServerAssignment:
+        result = self.settings.server_assignors[effect.assignor](effect.input)
+        return result if isinstance(result, ServerAssignment) else ServerAssignment(members=result)

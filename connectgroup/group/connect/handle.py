@@ -26,21 +26,21 @@ from ...protocol.messages.describe import (
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MAX_MOVES, ComputationRecord, RebalanceRecord, Record
 from ...protocol.units import STATIC_LEAVE_EPOCH
-from ..kernel.effects import Effect, Warn
+from ..kernel.effects import Computed, Effect
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
 from . import validate
-from .computation import compute_timed_out, next_round, request_computation, under_way
+from .computation import compute_timed_out, effect_of, next_round, request_computation
 from .connectors import update_connectors
 from .delete import delete
 from .describe import describe
 from .heartbeat import heartbeat
-from .install import install, prepare
+from .install import install, install_computed, prepare
 from .leave import delay_over, rebalance_timed_out, session_timed_out
 from .restart import restart_member
 from .settings import GroupSettings
 from .state import Group
-from .timers import belongs_to
+from .timers import belongs_to, on_load as timers_on_load
 
 GroupRequest = (
     HeartbeatRequest
@@ -51,6 +51,9 @@ GroupRequest = (
     | DeleteRequest
     | RestartRequest
 )
+
+GroupInput = GroupRequest | TimerKey | Computed
+"""An input of a step: a request, an expired timer, or the result of a server-side assignor."""
 
 
 def handle(
@@ -139,7 +142,7 @@ def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) ->
 
 def step(
     group: Group,
-    what: GroupRequest | TimerKey,
+    what: GroupInput,
     now_ms: int,
     settings: GroupSettings,
     *,
@@ -148,13 +151,15 @@ def step(
 ) -> Outcome[Response | None]:
     """Decide, apply, and follow up. The group has changed when this returns."""
     outcome: Outcome[Response | None]
-    if isinstance(what, TimerKey):
+    if isinstance(what, Computed):
+        outcome = install_computed(group, what, now_ms, settings)
+    elif isinstance(what, TimerKey):
         outcome = expire(group, what, now_ms, settings)
     else:
         outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
     records, timers = list(outcome.records), list(outcome.timers)
     _apply(group, outcome.records)
-    if isinstance(what, UpdateConnectorsRequest | InstallRequest) and outcome.records:
+    if isinstance(what, UpdateConnectorsRequest | InstallRequest | Computed) and outcome.records:
         follow_up = request_computation(group, now_ms, settings)
         _apply(group, follow_up.records)
         records += follow_up.records
@@ -175,18 +180,24 @@ def step(
         finish = finished(group, now_ms)
         _apply(group, finish)
         records += finish
-    return replace(outcome, records=tuple(records), timers=tuple(timers), effects=_effects(group, records))
+    return replace(
+        outcome, records=tuple(records), timers=tuple(timers), effects=_effects(group, records, now_ms, settings)
+    )
 
 
-def _effects(group: Group, records: Sequence[Record]) -> tuple[Effect, ...]:
-    """The effects of the records of a step, derived from the group after the step."""
+def _effects(group: Group, records: Sequence[Record], now_ms: int, settings: GroupSettings) -> tuple[Effect, ...]:
+    """The effect that the records of a step request. The input of an assignor is the group after the whole step."""
     if not any(isinstance(record, ComputationRecord) for record in records):
         return ()
-    computation = under_way(group)
-    if computation is None or computation.member_id or not group.members:
-        return ()
-    message = f"no assignment for epoch {group.epoch}: {computation.error}"
-    return (Warn(group_id=group.group_id, epoch=group.epoch, message=message),)
+    effect = effect_of(group, now_ms, settings)
+    return () if effect is None else (effect,)
+
+
+def on_load(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """The timers of a loaded group; and its server-side computation, which ended with the former coordinator."""
+    effect = effect_of(group, now_ms, settings)
+    effects = () if effect is None else (effect,)
+    return Outcome(response=None, timers=timers_on_load(group, now_ms, settings), effects=effects)
 
 
 def _apply(group: Group, records: tuple[Record, ...]) -> None:

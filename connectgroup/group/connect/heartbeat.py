@@ -167,7 +167,14 @@ def _step(
     unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
     # A heartbeat at epoch 0 is always a full one. Without a target epoch there is nothing to assign yet, so the
     # request is parked; otherwise the member would wait a whole heartbeat interval before it retries.
-    waits = request.member_epoch == JOIN_EPOCH and not owned and not after.assigned and not overlay.records
+    computing = under_way(overlay)
+    on_coordinator = computing is not None and computing.prepared and not computing.member_id
+    waits = (
+        request.member_epoch == JOIN_EPOCH
+        and not owned
+        and not after.assigned
+        and (on_coordinator or not overlay.records)
+    )
     member = overlay.member(member_id)
     restart = member is not None and member.restart_requested
     assignment = None

@@ -23,14 +23,30 @@ from ...protocol.messages.assignment import (
 from ...protocol.messages.common import units_of
 from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
+from ..kernel.effects import Computed
 from ..kernel.outcome import Outcome
 from . import validate
-from .computation import _choose_member, accepts_prepare, computation_timer, fail_computation, under_way
+from .computation import (
+    accepts_prepare,
+    choose_again,
+    computation_timer,
+    fail_computation,
+    fail_on_coordinator,
+    under_way,
+)
 from .overlay import Overlay
-from .selection import members_able_to_compute_now, select_assignor
-from .settings import GroupSettings
+from .selection import select_assignor
+from .settings import GroupSettings, ServerAssignment
 from .state import Group
-from .target import _contradicts_itself, checksum_of, delay_out_of_range, group_state, install_target, violation_of
+from .target import (
+    COORDINATOR,
+    _contradicts_itself,
+    checksum_of,
+    delay_out_of_range,
+    group_state,
+    install_target,
+    violation_of,
+)
 
 
 def _check_member(group: Group, member_id: str) -> None:
@@ -134,11 +150,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
             response = InstallResponse(error_code=InvalidAssignment.code, error_message=refused)
         else:
             # The group has changed and the member is not at fault: it is asked again, and no failure is counted.
-            members = list(overlay.members())
-            wanted = select_assignor(members)
-            timers = _choose_member(
-                overlay, settings, members_able_to_compute_now(overlay, members, wanted) if wanted else (), computation
-            )
+            timers = choose_again(overlay, settings, computation)
             response = InstallResponse(
                 error_code=StaleGroupEpoch.code, error_message=f"{refused}; the group is at {group.epoch}"
             )
@@ -147,6 +159,57 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
             overlay.write(replace(computation, error=printable(request.message, most=500)))
         timers = install_target(overlay, request, assignor, request.member_id, settings, epoch=request.group_epoch)
     return Outcome(response=response, records=tuple(overlay.records), timers=timers)
+
+
+def install_computed(group: Group, computed: Computed, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """Install the result of a server-side assignor, by the rule of ``install``.
+
+    A result is stale, and ignored, if no server-side computation is in progress, or if the result is for an earlier
+    epoch than the one requested. A coordinator that has loaded the group requests the computation again for the newest
+    epoch, so a later epoch is accepted.
+    """
+    computation = under_way(group)
+    if (
+        computation is None
+        or computation.member_id
+        or not computation.prepared
+        or not computation.epoch <= computed.epoch <= group.epoch
+    ):
+        return Outcome(response=None)
+    overlay = Overlay(group, now_ms)
+    result, failure, contradicts = _validated(overlay, computed, settings)
+    if failure and computed.epoch < group.epoch and not contradicts:
+        # The group has changed since, which may be the cause of the failure.
+        timers = choose_again(overlay, settings, replace(computation, error=printable(failure, most=500)))
+    elif failure:
+        timers = fail_on_coordinator(overlay, settings, computation, failure)
+    else:
+        # The error of an earlier server-side attempt does not apply to this result; those of members still do.
+        error = printable(result.message, most=500) or (computation.error if computation.failures else "")
+        if error != computation.error:
+            overlay.write(replace(computation, error=error))
+        timers = install_target(overlay, result, computed.assignor, COORDINATOR, settings, epoch=computed.epoch)
+    return Outcome(response=None, records=tuple(overlay.records), timers=timers)
+
+
+def _validated(
+    overlay: Overlay, computed: Computed, settings: GroupSettings
+) -> tuple[ServerAssignment, str | None, bool]:
+    """The result, why it is a failure, and whether no change of the group can be the cause."""
+    where = f"server-side assignor {computed.assignor}"
+    if computed.error:
+        return ServerAssignment(), f"{where}: {computed.error}", False
+    try:
+        result: ServerAssignment = computed.result
+        left_out = units_of(result.delayed)
+        if violation := delay_out_of_range(result, settings):
+            return result, f"{where}: {violation}", True
+        violation = violation_of(overlay, computed.assignor, result.members, left_out=left_out, epoch=computed.epoch)
+        contradicts = violation is not None and _contradicts_itself(result.members, left_out)
+        return result, f"{where}: {violation}" if violation else None, contradicts
+    except Exception as error:
+        # Third-party code: if its result cannot even be validated, the group must continue.
+        return ServerAssignment(), f"{where}: {error!r}", True
 
 
 def _prepared_epoch(group: Group, member_id: str) -> int | None:

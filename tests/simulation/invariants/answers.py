@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.connect.handle import GroupRequest, expire, handle
+from connectgroup.group.connect.handle import GroupInput, GroupRequest, expire, handle
 from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request, Response
@@ -51,10 +52,10 @@ class TwiceIsOnce(Invariant):
             key = (answer.peer.log.epoch, who)
             self._answered[key] = max(request.sequence, self._answered.get(key, -1))
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         if not self.watch.newest_decides():
+            return
+        if isinstance(what, Computed):
             return
         if isinstance(what, TimerKey):
             # That nobody was willing is counted at each try, and a timer fires once.
@@ -230,12 +231,10 @@ class RulesDoNotFail(Invariant):
 
     ids = "D8"
 
-    def on_rule_failed(self, what: GroupRequest | TimerKey, error: Exception) -> None:
+    def on_rule_failed(self, what: GroupInput, error: Exception) -> None:
         self.broken(f"{what}: {type(error).__name__}: {error}")
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         response: Any = outcome.response
         code = getattr(response, "error_code", 0)
         # A fenced member is removed, a failed assignor is noted, who is to compute has been taken in, and whose

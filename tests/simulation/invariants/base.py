@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.records.connect import CurrentRecord, DelayRecord, Record
@@ -158,12 +157,10 @@ class Invariant:
     def on_loaded(self, peer: CoordinatorNode) -> None:
         """A coordinator is about to serve."""
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         """The rules have decided one request or timer; the group is changed already."""
 
-    def on_rule_failed(self, what: GroupRequest | TimerKey, error: Exception) -> None:
+    def on_rule_failed(self, what: GroupInput, error: Exception) -> None:
         """The rules have raised something that is no refusal."""
 
     def on_answer(self, answer: Answer) -> None:

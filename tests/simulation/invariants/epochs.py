@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.connect.target import COORDINATOR
 from connectgroup.group.kernel.current import Current
@@ -141,8 +141,9 @@ class StableMeansStable(Invariant):
 
 
 class OnlyTheChosenInstalls(Invariant):
-    """S13: a target comes from the member that was asked, for the group epoch it was given by Prepare, or from the
-    coordinator itself for the newest. Target epochs only grow, and an Install is never judged by its member epoch.
+    """S13: a target comes from the member that was asked, for the group epoch it was given by Prepare, or from a
+    server-side assignor for the epoch of its input. Target epochs only grow, and an Install is never judged by its
+    member epoch.
     """
 
     ids = "S13"
@@ -163,7 +164,7 @@ class OnlyTheChosenInstalls(Invariant):
 
     def _see(self, record: TargetRecord) -> None:
         durable, asked = self.durable, self.durable.computation
-        trails = record.epoch < durable.epoch and record.computed_by != COORDINATOR and asked and asked.assignor
+        trails = record.epoch < durable.epoch and asked and asked.assignor
         if record.epoch != durable.epoch and not trails:
             self.broken(f"a target for {record.epoch}, the group is at {durable.epoch}, asked was {asked}")
         if record.epoch <= durable.target_epoch:
@@ -244,9 +245,7 @@ class RemovedInTime(Invariant):
             case MemberRecord() if record.member_id not in self.durable.members:
                 self._heard_s[record.member_id] = self.cluster.loop.now
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         """The lower bounds, at the moment of the decision."""
         if not isinstance(what, TimerKey) or not outcome.records or not self.watch.newest_decides():
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from connectgroup.coordinator.compute import LIMIT_S
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -222,21 +223,17 @@ class SomebodyComputes(Invariant):
         self._asked_s = 0.0
 
     def on_record(self, record: Record, batch: Batch) -> None:
-        if isinstance(record, ComputationRecord):
-            before = self.durable.computation
-            if before is None or (before.epoch, before.member_id, before.failures) != (
-                record.epoch,
-                record.member_id,
-                record.failures,
-            ):
-                self._asked_s = self.cluster.loop.now
+        before = self.durable.computation
+        if isinstance(record, ComputationRecord) and (before is None or _attempt(before) != _attempt(record)):
+            self._asked_s = self.cluster.loop.now
 
     def on_batch(self, batch: Batch) -> None:
         durable = self.durable
         if durable.epoch > durable.target_epoch and durable.members:
-            # A member computes on when the group epoch advances; the coordinator's own attempt is for one epoch.
+            # A computation continues when the group epoch advances; a failed server-side attempt is for one epoch.
             asked = durable.computation
-            if asked is None or asked.epoch <= (durable.target_epoch if asked.member_id else durable.epoch - 1):
+            in_progress = asked is not None and (asked.member_id or asked.prepared)
+            if asked is None or asked.epoch <= (durable.target_epoch if in_progress else durable.epoch - 1):
                 self.broken(f"the target is of {durable.target_epoch}, the group at {durable.epoch}, nobody is asked")
 
     def on_tick(self) -> None:
@@ -244,8 +241,18 @@ class SomebodyComputes(Invariant):
         if since_s is None or durable.epoch <= durable.target_epoch or not durable.members:
             return
         waited_s = self.cluster.loop.now - max(since_s, self._asked_s)
-        if waited_s > self.cluster.rebalance_s * (1 + self.cluster.setting.drift) + 1.5:
+        asked = durable.computation
+        on_coordinator = asked is not None and not asked.member_id
+        # A server-side assignor that has failed is called again after the session timeout.
+        limit_s = max(self.cluster.session_s, LIMIT_S) if on_coordinator else self.cluster.rebalance_s
+        if waited_s > limit_s * (1 + self.cluster.setting.drift) + 1.5:
             self.broken(f"{durable.computation} has been waited for {waited_s:.1f} s")
+
+
+def _attempt(record: ComputationRecord) -> tuple[object, ...]:
+    """What identifies an attempt; on the coordinator also whether it is in progress or has failed."""
+    in_progress = record.prepared and not record.member_id
+    return record.epoch, record.member_id, record.failures, in_progress
 
 
 class ServesAgainSoon(Invariant):

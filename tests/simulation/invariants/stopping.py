@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -36,9 +35,7 @@ class RevokedAtOnce(Invariant):
         super().__init__(watch)
         self._changed: list[Group] = []
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         response = outcome.response
         if isinstance(what, UpdateConnectorsRequest) and outcome.records:
             self._changed.append(group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
@@ -32,9 +32,7 @@ class TimersRunTheirTime(Invariant):
         self._set: WeakKeyDictionary[Group, dict[TimerKey, tuple[float, float]]] = WeakKeyDictionary()
         self._heard: dict[str, HeartbeatRequest] = {}
 
-    def on_step(
-        self, group: Group, what: GroupRequest | TimerKey, outcome: Outcome[Response | None], now_ms: int
-    ) -> None:
+    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         now_s, timers = self.cluster.loop.now, self._set.setdefault(group, {})
         parked = False
         if isinstance(what, TimerKey) and outcome.records and what.identity in timers:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.group.connect import group_type
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.current import Current
-from connectgroup.group.kernel.timers import TimerKey
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -205,7 +204,7 @@ class Watch:
         right = rules.step
 
         @functools.wraps(right)
-        def seen(group: Group, what: GroupRequest | TimerKey, now_ms: int, *rest: Any, **named: Any) -> Any:
+        def seen(group: Group, what: GroupInput, now_ms: int, *rest: Any, **named: Any) -> Any:
             try:
                 outcome = right(group, what, now_ms, *rest, **named)
             except Exception as error:
