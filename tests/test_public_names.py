@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import connectgroup
+import connectgroup.testing
 
 
 def test_what_an_embedder_needs_is_public() -> None:
@@ -19,3 +20,8 @@ def test_what_an_embedder_needs_is_public() -> None:
 @pytest.mark.parametrize("name", connectgroup.__all__)
 def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(connectgroup, name) is not None
+
+
+@pytest.mark.parametrize("name", connectgroup.testing.__all__)
+def test_every_public_name_for_tests_can_be_imported(name: str) -> None:
+    assert getattr(connectgroup.testing, name) is not None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .contracts.assignor import AssignorContract as AssignorContract
     from .contracts.log import LogContract as LogContract
+    from .contracts.sink import SinkContract as SinkContract
+    from .contracts.source import SourceContract as SourceContract
     from .contracts.transport import TransportContract as TransportContract
     from .history import History as History, Run as Run
     from .pytest_plugin import StartGroup as StartGroup, seeds as seeds
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _HOME = {
     "contracts.assignor": ("AssignorContract",),
     "contracts.log": ("LogContract",),
+    "contracts.sink": ("SinkContract",),
+    "contracts.source": ("SourceContract",),
     "contracts.transport": ("TransportContract",),
     "history": ("History", "Run"),
     "pytest_plugin": ("StartGroup", "seeds"),
