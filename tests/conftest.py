@@ -34,6 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The tests that share a broker, a group of processes or a Spark session run in one process, one after the other: it
     starts each of them once, and no two of them compete for the cores.
     """
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: got an address in the id; allowed: the same id in every process")
     if not getattr(config.option, "loadgroup", False):
         return
     ordered = []

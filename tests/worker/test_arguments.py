@@ -65,15 +65,15 @@ def worker(**arguments: Any) -> Worker:
         ({"assignors": "balanced"}, "assignors: got 'balanced'; allowed: a list of ConnectAssignor objects"),
         ({"assignors": [Listener()]}, "assignors: got 'an object of Listener'; allowed: ConnectAssignor objects"),
     ],
-    ids=str,
+    ids=lambda value: value[:40] if isinstance(value, str) else ",".join(value),
 )
-async def test_an_argument_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:
+async def test_argument_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         worker(**arguments)
     assert str(caught.value).startswith(message)
 
 
-async def test_a_request_before_the_start_of_the_coordinator_is_an_error() -> None:
+async def test_request_before_the_start_of_the_coordinator_is_an_error() -> None:
     coordinator = Coordinator(MemoryLog(), GroupSettings())
     with pytest.raises(ConfigError, match=r"allowed: await coordinator\.start\(\) first$"):
         await asyncio.wait_for(coordinator.handle(DescribeRequest(), client_host="here"), 10)
