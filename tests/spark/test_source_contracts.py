@@ -7,16 +7,20 @@ import sqlite3
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl
-from connectgroup.dataplane.errors import SourceError
+from connectgroup.dataplane.errors import BadLine, SourceError
 from connectgroup.dataplane.ownership import Range
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.datagen import DatagenSettings, DatagenSource
 from connectgroup.spark.sources.files import FileSource
+from connectgroup.spark.sources.lines import read_range
+from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
 from connectgroup.spark.sources.postgres_table import PostgresTableSettings, PostgresTableSource
 from connectgroup.spark.sources.table import SqliteTableSettings, SqliteTableSource
 from connectgroup.testing.contracts.source import SourceContract
@@ -39,6 +43,17 @@ class TestFileSource(OnSpark):
         for number in numbers:
             with (place / f"{number % 4}.jsonl").open("a") as file:
                 file.write(f'{{"a": {number}}}\n')
+
+
+class TestParquetSource(OnSpark):
+    def make_source(self, place: Path, *, task: int = 0, tasks: int = 1) -> Source:
+        settings = ParquetSourceSettings.model_validate({"path": str(place), "max.rows.per.batch": 3})
+        return ParquetSource.create(settings, task=task, tasks=tasks)
+
+    def write(self, place: Path, numbers: range) -> None:
+        for number in range(4):
+            rows = pa.table({"a": pa.array(numbers[number::4], pa.int32())})
+            pyarrow.parquet.write_table(rows, place / f"{numbers.start}-{number}.parquet", row_group_size=2)
 
 
 class TestDatagenSource(OnSpark):
@@ -203,3 +218,22 @@ def test_incrementing_column_must_be_an_integer(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused_when_the_connector_is_put(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PipelineConnector("c", settings | {"sink": "parquet", "sink.path": "/out"})
+
+
+def test_lines_of_text_are_rows_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes('one\n\n t,w"o \r\n\u00e9\n'.encode())
+    whole = Range(slice="f", start=0, end=(tmp_path / "f").stat().st_size)
+    rows = read_range(tmp_path, whole, from_ddl("value STRING"), "text").to_pylist()
+    assert [row["value"] for row in rows] == ["one", "", ' t,w"o ', "\u00e9"]
+    (tmp_path / "f").write_bytes(b"one\n\xff\n")
+    with pytest.raises(BadLine, match=r"f, line 2 \(byte 4\): not UTF-8; allowed: UTF-8 text"):
+        read_range(tmp_path, Range(slice="f", start=0, end=6), from_ddl("value STRING"), "text")
+
+
+def test_file_that_is_not_parquet_is_one_clear_line(tmp_path: Path) -> None:
+    settings = ParquetSourceSettings.model_validate({"path": str(tmp_path)})
+    with pytest.raises(SourceError, match=r"has no Parquet file; allowed: one file, or source\.schema"):
+        ParquetSource.create(settings, task=0, tasks=1)
+    (tmp_path / "a.parquet").write_text("no")
+    with pytest.raises(SourceError, match=r"a\.parquet: cannot be read; allowed: a complete Parquet file"):
+        ParquetSource.create(settings, task=0, tasks=1)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 DATA_SOURCE: Final = "connectgroup-files"
 """Name of the data source in Spark."""
 
-Format = Literal["csv", "jsonl"]
+Format = Literal["csv", "jsonl", "text"]
 
 
 class FileSettings(PluginSettings):
     """Settings of the source ``files``, each with the prefix ``source.``."""
 
     path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
-    format: Annotated[Format, Field(description="csv, jsonl")]
+    format: Annotated[Format, Field(description="csv, jsonl, text: each line is the column value")]
     schema_: Annotated[
         str | None,
         Field(alias="schema", description="columns as NAME TYPE, separated by commas (csv: may be left out)"),
@@ -51,6 +51,8 @@ class FileSettings(PluginSettings):
         """
         require_absolute("source.path", self.path, "a directory, as an absolute path")
         if self.schema_ is not None:
+            if self.format == "text":
+                raise ConfigError("source.schema", self.schema_, "nothing with source.format text")
             from_ddl(self.schema_)
         elif self.format == "jsonl":
             raise ConfigError("source.schema", NO_VALUE, "columns as NAME TYPE, separated by commas (jsonl needs them)")
@@ -62,7 +64,7 @@ class FileSource(Source):
 
     Attributes:
         root: the directory.
-        form: ``csv`` or ``jsonl``.
+        form: ``csv``, ``jsonl`` or ``text``.
         columns: names and types of the columns.
         task, tasks: the task's number and the number of tasks; they determine the files of this task.
         most_bytes: upper bound on the bytes of one batch.
@@ -133,6 +135,8 @@ def _columns(settings: FileSettings, root: Path) -> Columns:
     Raises:
         ConfigError: there is no schema and no CSV file with a header.
     """
+    if settings.format == "text":
+        return (Column("value", "STRING"),)
     if settings.schema_ is not None:
         return from_ddl(settings.schema_)
     from .lines import columns_from_header

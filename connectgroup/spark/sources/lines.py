@@ -25,7 +25,7 @@ from ...errors import ConfigError
 from ...protocol.units import printable
 from .listing import list_files, read_bytes
 
-Format = Literal["csv", "jsonl"]
+Format = Literal["csv", "jsonl", "text"]
 
 _FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -51,7 +51,7 @@ def read_range(root: Path, wanted: Range, columns: Columns, form: Format, null: 
         wanted: bytes ``[start, end)`` of whole lines. A CSV file's first line is its header, never a row.
         columns: names and types; a CSV header must be exactly these names in this order. A JSON line may omit
             columns (null) and have others (dropped).
-        form: ``csv`` or ``jsonl``.
+        form: ``csv``, ``jsonl`` or ``text`` (each line is the column ``value``).
         null: a word that means null in an unquoted CSV field, in addition to the empty field (for example ``NA``).
 
     Returns:
@@ -136,6 +136,9 @@ def columns_from_header(root: Path) -> Columns | None:
 
 def _parse(data: bytes, columns: Columns, form: Format, null: str) -> pa.RecordBatch:
     """Parse all lines of ``data``; an invalid line raises one of ``_FAULTS``."""
+    if form == "text":
+        values = [line.decode().removesuffix("\r") for line in data.split(b"\n")[:-1]]
+        return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=to_arrow(columns))
     return _parse_csv(data, columns, null) if form == "csv" else _parse_jsonl(data, columns)
 
 
@@ -223,6 +226,8 @@ def _first_fault(data: bytes, columns: Columns, form: Format, null: str) -> tupl
             high = middle
         else:
             low = middle
+    if form == "text":
+        return sum(map(len, lines[:low])), "not UTF-8; allowed: UTF-8 text"
     why = _explain_csv(lines[low], columns, null) if form == "csv" else _explain_jsonl(lines[low], columns)
     return sum(map(len, lines[:low])), why
 

@@ -1,0 +1,154 @@
+"""The source ``parquet``: the rows of Parquet files in a directory.
+
+A slice is a file; its position is the number of rows read. Files appear under their final name when they are complete
+(a writer renames them); hidden files and those that end in ``.tmp`` or ``.part`` are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arrow
+from ...dataplane.errors import SourceError
+from ...dataplane.ownership import Range
+from ...dataplane.settings import PluginSettings, require_absolute
+from .listing import is_slice_of, list_files
+from .sliced import SlicedSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "int8": "SMALLINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "large_string": "STRING",
+    "date32[day]": "DATE",
+}
+
+
+class ParquetSourceSettings(PluginSettings):
+    """Settings of the source ``parquet``, each with the prefix ``source.``."""
+
+    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    schema_: Annotated[
+        str | None,
+        Field(alias="schema", description="columns as NAME TYPE, separated by commas; by default those of a file"),
+    ] = None
+    max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the path and the schema.
+
+        Raises:
+            ConfigError: the path is relative, or the schema is not valid.
+        """
+        require_absolute("source.path", self.path, "a directory, as an absolute path")
+        if self.schema_ is not None:
+            from_ddl(self.schema_)
+
+
+class ParquetSource(SlicedSource):
+    """The rows of a directory of Parquet files, each read by one task."""
+
+    Settings = ParquetSourceSettings
+    settings: ParquetSourceSettings
+
+    def __init__(self, settings: ParquetSourceSettings, columns: Columns, *, task: int, tasks: int) -> None:
+        self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
+        self._root = Path(settings.path)
+        self._rows: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def create(cls, settings: ParquetSourceSettings, *, task: int, tasks: int) -> ParquetSource:
+        names = _files(Path(settings.path))
+        if settings.schema_ is not None:
+            columns = from_ddl(settings.schema_)
+        elif names:
+            columns = _columns(Path(settings.path, names[0]))
+        else:
+            raise SourceError(f"{settings.path}: has no Parquet file; allowed: one file, or source.schema")
+        return cls(settings, columns, task=task, tasks=tasks)
+
+    @property
+    def description(self) -> str:
+        return f"parquet files in {self._root}"
+
+    def owns(self, slice_name: str) -> bool:
+        return is_slice_of(slice_name, self.task, self.tasks)
+
+    def plan(self, start: Mapping[str, int]) -> dict[str, int]:
+        end, left = dict(start), self.settings.max_rows_per_batch
+        for name in _files(self._root):
+            if not self.owns(name) or left <= 0:
+                continue
+            position, rows = start.get(name, 0), self._count(name)
+            if rows < position:
+                raise SourceError(
+                    f"{self._root / name}: has {rows} rows, {position} were read already; allowed: new files"
+                )
+            if rows > position:
+                end[name] = min(rows, position + left)
+                left -= end[name] - position
+        return end
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        schema, first = to_arrow(self.columns), 0
+        file = _opened(self._root / wanted.slice)
+        for group in range(file.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            start, stop = max(wanted.start - first, 0), min(wanted.end - first, count)
+            if start < stop:
+                try:
+                    rows = file.read_row_group(group, columns=schema.names).select(schema.names).cast(schema)
+                except (pa.ArrowException, KeyError, OSError) as error:
+                    raise SourceError(
+                        f"{self._root / wanted.slice}: {' '.join(str(error).split())[:200]};"
+                        f" allowed: the columns {', '.join(schema.names)}"
+                    ) from error
+                yield from rows.slice(start, stop - start).combine_chunks().to_batches()
+            first += count
+
+    def _count(self, name: str) -> int:
+        size = (self._root / name).stat().st_size
+        if self._rows.get(name, (0, -1))[1] != size:
+            self._rows[name] = int(_opened(self._root / name).metadata.num_rows), size
+        return self._rows[name][0]
+
+
+def _files(root: Path) -> list[str]:
+    return [name for name in list_files(root) if name.endswith(".parquet")]
+
+
+def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{path}: cannot be read; allowed: a complete Parquet file") from error
+
+
+def _columns(path: Path) -> Columns:
+    columns = []
+    for field in _opened(path).schema_arrow:
+        kind = "TIMESTAMP" if str(field.type).startswith("timestamp") else _TYPES.get(str(field.type))
+        if kind is None:
+            raise SourceError(
+                f"{path}: column {field.name} is {field.type}; allowed: plain types, or source.schema without it"
+            )
+        columns.append(Column(field.name, kind))
+    return check_names(columns, field=f"columns of {path}")
