@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.errors import TransportError
+from connectgroup.errors import ConnectorAlreadyExists, ConnectorNotFound, TransportError, VersionConflict
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest
@@ -21,7 +21,14 @@ from .loop import Node
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-INVALID, TRY_AGAIN = 42, (14, 15, 16, -1)
+TRY_AGAIN = (14, 15, 16, -1)
+
+
+def is_version_conflict(change: ConnectorChange, code: int) -> bool:
+    """Whether a change was rejected because the connector has another version than the change expects."""
+    if code == ConnectorNotFound.code:
+        return change.expected_version > 0
+    return code in (ConnectorAlreadyExists.code, VersionConflict.code)
 
 
 class Desk(Node):
@@ -66,7 +73,7 @@ class Desk(Node):
         self.cluster.say("ordered", change.connector, code)
         if not code:
             self.written_epoch = max(response.group_epoch, self.written_epoch or 0)
-        elif code == INVALID and "expected version" in (response.error_message or ""):
+        elif is_version_conflict(change, code):
             return False
         if change.expected_version < 0:
             # Whatever the network still has of it has arrived by then.

@@ -28,6 +28,7 @@ from connectgroup.protocol.records.connect import (
 )
 from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, Units
 
+from ..desk import is_version_conflict
 from ..loop import NODE, NOWHERE
 from ..observe import see_record, see_response
 from .base import Answer, Batch, Change, Grant, Invariant
@@ -183,7 +184,9 @@ class Watch:
 
     def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
         see_response(self.cluster, peer, request, response, at_s, copy)
-        if isinstance(request, UpdateConnectorsRequest) and "expected version" in (response.error_message or ""):
+        if isinstance(request, UpdateConnectorsRequest) and is_version_conflict(
+            request.changes[0], response.error_code
+        ):
             self.cluster.sometimes.reach("a change made against another version was refused")
         code = getattr(response, "error_code", 0)
         if code == UNRELEASED_INSTANCE:
