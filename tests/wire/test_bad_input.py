@@ -363,7 +363,7 @@ def test_record_under_the_key_of_another_is_rejected() -> None:
 def test_unknown_tagged_field_in_a_record_is_skipped() -> None:
     stored = wire.encode_record(GroupRecord(group_id="g", epoch=3))
     assert stored is not None
-    newer = stored[:-1] + bytes.fromhex("01 00 02 abcd")
+    newer = stored[:-1] + bytes.fromhex("01 64 02 abcd")
     assert wire.decode_record(Key(Kind.GROUP, "g"), newer) == GroupRecord(group_id="g", epoch=3)
 
 
