@@ -29,40 +29,33 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import InvalidRequest, UnsupportedVersion, WireError
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ..protocol.messages.cluster import (
     ApiVersion,
-    ApiVersionsRequest,
     ApiVersionsResponse,
-    FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
 )
-from ..protocol.messages.common import RestartRequest, RestartResponse
-from ..protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
 from ..protocol.messages.describe import (
     DeletedGroup,
-    DeleteRequest,
     DeleteResponse,
     DescribedGroup,
-    DescribeRequest,
     DescribeResponse,
 )
-from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import printable
 from .codec import Codec, compile_codec
 from .definition import load
 from .primitives import Fault, skip_tags
+from .table import Entry, Party, key_of, served_by
 
-FIND_COORDINATOR: Final = 10
-API_VERSIONS: Final = 18
-HEARTBEAT: Final = 20480
-PREPARE: Final = 20481
-INSTALL: Final = 20482
-DESCRIBE: Final = 20483
-UPDATE_CONNECTORS: Final = 20484
-DELETE: Final = 20485
-RESTART_MEMBER: Final = 20486
+FIND_COORDINATOR: Final = key_of("FindCoordinator")
+API_VERSIONS: Final = key_of("ApiVersions")
+HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
+PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
+INSTALL: Final = key_of("ConnectGroupInstallAssignment")
+DESCRIBE: Final = key_of("ConnectGroupDescribe")
+UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
+DELETE: Final = key_of("ConnectGroupDelete")
+RESTART_MEMBER: Final = key_of("ConnectGroupRestartMember")
 
 
 MAX_CLIENT_ID: Final = 249
@@ -292,7 +285,8 @@ def served() -> tuple[ApiVersion, ...]:
     )
 
 
-def _api(key: int, name: str, request_class: type[Request], response_class: type[Response]) -> Api:
+def _api(entry: Entry) -> Api:
+    key, name, request_class, response_class = entry[:4]
     request, response = load(f"{name}Request", request_class), load(f"{name}Response", response_class)
     for message, kind in ((request, "request"), (response, "response")):
         if (message.kind, message.api_key) != (kind, key):
@@ -311,20 +305,7 @@ def _api(key: int, name: str, request_class: type[Request], response_class: type
     )
 
 
-APIS: Final[dict[int, Api]] = {
-    api.key: api
-    for api in (
-        _api(FIND_COORDINATOR, "FindCoordinator", FindCoordinatorRequest, FindCoordinatorResponse),
-        _api(API_VERSIONS, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse),
-        _api(HEARTBEAT, "ConnectGroupHeartbeat", HeartbeatRequest, HeartbeatResponse),
-        _api(PREPARE, "ConnectGroupPrepareAssignment", PrepareRequest, PrepareResponse),
-        _api(INSTALL, "ConnectGroupInstallAssignment", InstallRequest, InstallResponse),
-        _api(DESCRIBE, "ConnectGroupDescribe", DescribeRequest, DescribeResponse),
-        _api(UPDATE_CONNECTORS, "ConnectGroupUpdateConnectors", UpdateConnectorsRequest, UpdateConnectorsResponse),
-        _api(DELETE, "ConnectGroupDelete", DeleteRequest, DeleteResponse),
-        _api(RESTART_MEMBER, "ConnectGroupRestartMember", RestartRequest, RestartResponse),
-    )
-}
+APIS: Final[dict[int, Api]] = {entry.key: _api(entry) for entry in served_by(Party.COORDINATOR)}
 """Every supported API, by key."""
 
 # Precomputed tables, one look-up per request. A response to ApiVersions has a header without tagged fields in every

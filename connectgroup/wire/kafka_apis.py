@@ -21,6 +21,7 @@ from ..protocol.messages.cluster import (
 from . import apis, kafka_messages as kafka
 from .codec import Codec, compile_codec
 from .definition import load
+from .table import Entry, Party, served_by
 
 BrokerRequest = kafka.KafkaRequest | ApiVersionsRequest | FindCoordinatorRequest
 BrokerResponse = kafka.KafkaResponse | ApiVersionsResponse | FindCoordinatorResponse
@@ -82,11 +83,14 @@ def _codec(api: BrokerApi, codecs: dict[int, Codec], version: int) -> Codec:
     return codecs[version]
 
 
-def _api(name: str, request_class: type[Any], response_class: type[Any]) -> BrokerApi:
+def _api(entry: Entry) -> BrokerApi:
+    if Party.COORDINATOR in entry.servers:
+        return _shared(entry.key)
+    name, request_class, response_class = entry.name, entry.request_class, entry.response_class
     request = load(f"{name}Request", request_class, folder="kafka")
     response = load(f"{name}Response", response_class, folder="kafka")
     key = request.api_key
-    if key is None or (request.kind, response.kind, response.api_key) != ("request", "response", key):
+    if key != entry.key or (request.kind, response.kind, response.api_key) != ("request", "response", key):
         raise AssertionError(f"{name}: not a request and a response of one API")
     if request.versions != response.versions or any(version not in request.flexible for version in request.versions):
         raise AssertionError(f"{name}: versions differ, or are not flexible")
@@ -114,18 +118,5 @@ def _shared(key: int) -> BrokerApi:
     )
 
 
-BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {
-    api.request_class: api
-    for api in (
-        _shared(apis.API_VERSIONS),
-        _shared(apis.FIND_COORDINATOR),
-        _api("Metadata", kafka.MetadataRequest, kafka.MetadataResponse),
-        _api("JoinGroup", kafka.JoinGroupRequest, kafka.JoinGroupResponse),
-        _api("SyncGroup", kafka.SyncGroupRequest, kafka.SyncGroupResponse),
-        _api("Heartbeat", kafka.GroupHeartbeatRequest, kafka.GroupHeartbeatResponse),
-        _api("LeaveGroup", kafka.LeaveGroupRequest, kafka.LeaveGroupResponse),
-        _api("OffsetCommit", kafka.OffsetCommitRequest, kafka.OffsetCommitResponse),
-        _api("OffsetFetch", kafka.OffsetFetchRequest, kafka.OffsetFetchResponse),
-    )
-}
+BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {entry.request_class: _api(entry) for entry in served_by(Party.BROKER)}
 """Every API that the client supports, by the class of its request."""
