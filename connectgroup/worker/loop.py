@@ -36,13 +36,9 @@ from .heartbeat import Heartbeats
 from .perform import Performer
 from .publish import ControlRequests
 from .runner import Runner
-from .settings import FIRST_INTERVAL_MS, WorkerSettings as WorkerSettings
+from .settings import FIRST_INTERVAL_MS, STOP_SHARE, WorkerSettings as WorkerSettings
 
 logger = logging.getLogger(__name__)
-
-
-STOP_SHARE = 0.875
-"""Fraction of the rebalance timeout that stops and callbacks may take when a worker ends; the leave takes the rest."""
 
 
 class Worker:
@@ -99,10 +95,9 @@ class Worker:
             report=self.report,
             on_change=self._on_change,
         )
-        self._stopping = asyncio.Event()
+        self._stopping, self._emptied = asyncio.Event(), asyncio.Event()
         self._for_good = self._restarts = False
         self._drained: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
         self._ran = False
         self._ends_at: float | None = None
         self._loop: asyncio.AbstractEventLoop

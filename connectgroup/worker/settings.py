@@ -33,3 +33,6 @@ class WorkerSettings:
 
 FIRST_INTERVAL_MS = 3_000
 """The heartbeat interval of a worker until the coordinator has sent one."""
+
+STOP_SHARE = 0.875
+"""Fraction of the rebalance timeout that stops and callbacks may take when a worker ends; the leave takes the rest."""

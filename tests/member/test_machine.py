@@ -247,6 +247,23 @@ def test_response_revokes_or_assigns_but_never_both() -> None:
     assert [grant.unit for grant in assign.grants] == [Unit("c", 2)]
 
 
+def test_grants_of_new_units_are_kept_where_a_response_also_grants_owned_units() -> None:
+    """A coordinator may repeat grants; only units that are new to the member are started."""
+    machine = joined(0)
+    request = say(machine)
+    response = answer(6, units(0, 1))
+    assert response.assignment is not None
+    grants = tuple(
+        UnitGrant(connector="c", task=task, owner_epoch=4 + task, config=(ConfigEntry(name="n", value=str(task)),))
+        for task in (0, 1)
+    )
+    assignment = replace(response.assignment, grants=grants)
+    (assign,) = machine.on_response(request, replace(response, assignment=assignment))
+    assert isinstance(assign, Assign)
+    assert [(grant.unit, grant.owner_epoch, grant.config) for grant in assign.grants] == [(Unit("c", 1), 5, {"n": "1"})]
+    assert machine.owned[Unit("c", 1)] == 5
+
+
 # --------------------------------------------------------------------------------------------------
 # Delivering target assignments to assignors (PD-12)
 

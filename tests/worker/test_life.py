@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from connectgroup.errors import GroupError, InvalidRequest, StaleMemberEpoch, TransportError
 from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.member.assignment import ConvertedAssignment, convert
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.messages.heartbeat import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MemberAssignment,
+    TaskStatus,
+)
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units
+from connectgroup.worker import heartbeat
 from connectgroup.worker.loop import WorkerSettings
 
 from .builders import GROUP, World, error, settings
@@ -713,3 +721,23 @@ async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path
             "a on_assigned c, c-0",
             "a start c-0",
         ]
+
+
+async def test_large_assignment_is_converted_off_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The units start as ever; a conversion of 100,000 grants would block heartbeats for a second."""
+    threads: list[str] = []
+
+    def convert_and_note(assignment: MemberAssignment) -> ConvertedAssignment:
+        threads.append(threading.current_thread().name)
+        return convert(assignment)
+
+    monkeypatch.setattr(heartbeat, "convert", convert_and_note)
+    async with World(tmp_path) as world:
+        await world.add("c", heartbeat.MANY_GRANTS + 10)
+        a = world.start("a")
+        await world.until(lambda: len(a.units) == heartbeat.MANY_GRANTS + 11)
+        assert a.worker.lost == 0
+    assert "convert assignment" in threads
+    assert threading.main_thread().name not in threads
