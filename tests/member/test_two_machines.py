@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.group.connect.handle import GroupRequest, step
+from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.member.actions import Action, Assign, Fail, Lose, Revoke
@@ -21,6 +21,7 @@ from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfi
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.units import Unit
 from tests.group import invariants
+from tests.group.effects import step_and_compute
 from tests.worker.builders import settings
 
 GROUP = "workers"
@@ -51,7 +52,7 @@ class Theatre:
         self.loud = 0
 
     def act(self, what: GroupRequest | TimerKey) -> Any:
-        response = step(self.group, what, self.now_ms, self.settings).response
+        response = step_and_compute(self.group, what, self.now_ms, self.settings).response
         invariants.one_owner(self.group)
         for unit, (member_id, epoch) in self.group.holders.items():
             before = self.granted.get(unit, (0, ""))
