@@ -189,6 +189,7 @@ async def test_timers_are_those_that_a_new_coordinator_would_set(tmp_path: Path,
                 await task
             await asyncio.sleep(random.choice([0, 0.5, 4, 11]) * random.random())
             await look(coordinator)
+            await asyncio.sleep(0.01)  # a server-side computation and its append finish; timers follow the append
             group_served = served(coordinator)
             now_ms = coordinator.shard.groups.clock_ms()
             wanted = {timer.key for timer in on_load(group_served, now_ms, group_settings)}
