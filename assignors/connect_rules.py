@@ -115,11 +115,11 @@ class Rules:
         names = self.columns.connector_names
         if placement.max_per_worker or placement.max_per_rack:
             pile = self.pile(connector)
-        if most := placement.max_per_worker:
-            yield f"at most {most} tasks of {names[connector]} on a worker", "have fewer", pile < most
-        if most := placement.max_per_rack:
+        if limit := placement.max_per_worker:
+            yield f"at most {limit} tasks of {names[connector]} on a worker", "have fewer", pile < limit
+        if limit := placement.max_per_rack:
             in_rack = np.bincount(self.rack, weights=pile)[self.rack]
-            yield f"at most {most} tasks of {names[connector]} in a rack", "are in one with fewer", in_rack < most
+            yield f"at most {limit} tasks of {names[connector]} in a rack", "are in one with fewer", in_rack < limit
         for thing in placement.exclusive:
             yield f"needs {thing} of a host for itself", "are where it is free", ~self.taken(thing)
         for other in sorted(self._anti_affinity.get(connector, ())):

@@ -83,7 +83,7 @@ def _result(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignm
             soon = True
         else:
             reasons.setdefault(why, []).append(columns.unit(unit))
-    assignor_state = [f"{show(units, most=3)}: {why}" for why, units in reasons.items()]
+    assignor_state = [f"{show(units, limit=3)}: {why}" for why, units in reasons.items()]
     assignor_state = [
         *assignor_state[:MAX_ASSIGNOR_STATE],
         *(

@@ -100,8 +100,8 @@ class Connector(ABC):
         return {}
 
     @abstractmethod
-    def task_configs(self, most: int) -> Sequence[Config]:
-        """Return one configuration per task: at least one, at most ``most`` (``tasks.max``).
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        """Return one configuration per task: at least one, at most ``max_tasks`` (``tasks.max``).
 
         Called when the connector starts and every few seconds after that. A task whose configuration did not change
         keeps running; the other tasks are stopped and restarted under a later owner epoch.

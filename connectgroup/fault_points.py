@@ -16,9 +16,9 @@ POINTS: Final[Mapping[str, float]] = {
     "the coordinator is loading": 0.05,
     "the coordinator forgets a group": 0.01,
     "a parked heartbeat is answered at once": 0.1,
-    "a heartbeat says everything": 0.1,
+    "every heartbeat is a full one": 0.1,
     "a lease ends early": 0.002,
-    "a request is sent again though it was answered": 0.2,
+    "a request is repeated after its response": 0.2,
     "a task list is published again": 0.1,
 }
 """Every point, with the maximum probability at which a run should take it."""

@@ -153,4 +153,4 @@ def _make(found: EntryPoint, cls: type[T]) -> T:
 def _describe_entry_point(found: EntryPoint) -> str:
     kind = found.group.removeprefix("connectgroup.").removesuffix("s")
     origin = f"{found.dist.name} {found.dist.version}" if found.dist else "an unknown distribution"
-    return printable(f"{kind} {found.name!r} ({found.value} of {origin})", most=300)
+    return printable(f"{kind} {found.name!r} ({found.value} of {origin})", limit=300)

@@ -59,17 +59,17 @@ def first_violation(
     for unit in sorted(holders):
         names = [printable(member_id) for member_id in holders[unit]]
         if unit not in units:
-            violations.append(f"{printable(unit)}, given to {names[0]}, does not exist")
+            violations.append(f"{printable(unit)}, assigned to {names[0]}, does not exist")
         elif unit in delayed:
-            violations.append(f"{printable(unit)}, given to {names[0]}, is held back")
+            violations.append(f"{printable(unit)}, assigned to {names[0]}, is held back")
         elif len(names) > 1:
-            violations.append(f"{printable(unit)} is given twice, to {names[0]} and {names[1]}")
+            violations.append(f"{printable(unit)} is assigned twice: to {names[0]} and {names[1]}")
     if members:
-        violations.extend(f"{printable(unit)} is given to nobody" for unit in sorted(to_give - holders.keys()))
+        violations.extend(f"{printable(unit)} is not assigned" for unit in sorted(to_give - holders.keys()))
     if not violations:
         return None
     return violations[0] if len(violations) == 1 else f"{violations[0]} (and {len(violations) - 1} more)"
 
 
 def _not_subscribed(partition: TopicPartition, member_id: str) -> str:
-    return f"{printable(partition)} is given to {printable(member_id)}, which is not subscribed to it"
+    return f"{printable(partition)} is assigned to {printable(member_id)}, which is not subscribed to it"

@@ -132,11 +132,11 @@ def own_settings(config: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in config.items() if not key.startswith(PREFIX)}
 
 
-def _whole(least: int, most: int) -> Callable[[str, str], int]:
+def _whole(least: int, limit: int) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
         word = text.strip()
-        if not (word.isascii() and word.isdigit()) or len(word) > 12 or not least <= int(word) <= most:
-            raise ConfigError(key, printable(text), f"a whole number from {least} to {most}")
+        if not (word.isascii() and word.isdigit()) or len(word) > 12 or not least <= int(word) <= limit:
+            raise ConfigError(key, printable(text), f"a whole number from {least} to {limit}")
         return int(word)
 
     return read

@@ -145,7 +145,7 @@ def location_in(error: BaseException, plugin_module: str) -> str:
             found = f"{frame.f_code.co_filename}:{line}"
     if not found and isinstance(error, SyntaxError) and error.filename:
         found = f"{error.filename}:{error.lineno}"  # no line of the module has run
-    return printable(found, most=300)
+    return printable(found, limit=300)
 
 
 def describe(error: BaseException) -> str:
@@ -155,7 +155,7 @@ def describe(error: BaseException) -> str:
     except Exception:
         text = "(no description)"
     name = printable(type(error).__name__)
-    return f"{name}: {printable(text, most=200)}" if text else name
+    return f"{name}: {printable(text, limit=200)}" if text else name
 
 
 def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) -> str | None:
@@ -216,11 +216,11 @@ def _share_violation(assignor: Assignor[Any, Any, Any], member: Any) -> str | No
     kind: type[Any] = Unit if isinstance(member, ConnectMemberAssignment) else TopicPartition
     things = member.units if kind is Unit else member.partitions
     if not isinstance(things, (frozenset, set)):
-        return f"its share is {_type(things)}; allowed: a frozenset of {kind.__name__}"
+        return f"its assignment is {_type(things)}; allowed: a frozenset of {kind.__name__}"
     # Check the types before anything is compared: objects of other types may not be sortable.
     odd = sorted(printable(repr(thing)) for thing in things if not _is_unit(thing, kind))
     if odd:
-        return f"its share holds {odd[0]}; allowed: {kind.__name__}"
+        return f"its assignment holds {odd[0]}; allowed: {kind.__name__}"
     return _metadata_violation(assignor, member)
 
 
@@ -290,7 +290,7 @@ def _column_violation(group: ConnectGroup, columns: ConnectColumns, owner: Integ
         )
     if columns.member_ids and left_out.any():
         more = f" (and {int(left_out.sum()) - 1} more)" if left_out.sum() > 1 else ""
-        return f"{printable(columns.unit(int(left_out.argmax())))} is given to nobody{more}"
+        return f"{printable(columns.unit(int(left_out.argmax())))} is not assigned{more}"
     # The version needs no check: each member's metadata has the version that the member sent.
     return None
 
@@ -324,7 +324,7 @@ def _array_violation(
     import numpy as np
 
     if columns is not expected:
-        return "from_columns was given columns of another group; allowed: group.columns()"
+        return "from_columns: got columns of another group; allowed: group.columns()"
     shape, members = (size,), len(columns.member_ids)
     if not isinstance(owner, np.ndarray) or owner.dtype.kind != "i" or owner.shape != shape:
         got = f"{owner.dtype} of shape {owner.shape}" if isinstance(owner, np.ndarray) else _type(owner)

@@ -43,11 +43,11 @@ def _description(group: DescribedGroup) -> Iterable[str]:
     for member in group.members:
         yield f"worker {member.member_id} ({member.client_host}): {_state(member)}"
         yield f"  {_about(member)}"
-        yield f"  assigned {show(each_unit(member.assigned), most=20)}"
+        yield f"  assigned {show(each_unit(member.assigned), limit=20)}"
         if member.pending_revocation:
-            yield f"  pending revocation {show(each_unit(member.pending_revocation), most=20)}"
+            yield f"  pending revocation {show(each_unit(member.pending_revocation), limit=20)}"
     for delayed in group.delayed:
-        left_s, units = delayed.left_ms / 1000, show(each_unit(delayed.units), most=20)
+        left_s, units = delayed.left_ms / 1000, show(each_unit(delayed.units), limit=20)
         if delayed.member_id:
             yield f"delayed {left_s:.1f} s more for worker {delayed.instance_id or delayed.member_id}: {units}"
         else:

@@ -32,6 +32,6 @@ def check_connector(name: str, config: Mapping[str, str]) -> None:
         masked = without_secrets(str(error)[:MAX_TEXT].strip(), config)
         if isinstance(error, ConnectGroupError) and masked == str(error):
             raise
-        text = printable(masked.split("\n")[0], most=400)
+        text = printable(masked.split("\n")[0], limit=400)
         kind = "" if isinstance(error, ConfigError) else f" ({type(error).__name__})"
         raise PluginError(f"connector class {cls.__name__}: {text}{kind}") from error

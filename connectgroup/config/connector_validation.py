@@ -146,7 +146,7 @@ def validate(config: Mapping[str, str]) -> Validation:
     errors: dict[str, list[str]] = {}
 
     def add(setting: str, message: object) -> None:
-        text = printable(without_secrets(str(message)[:10_000], config).split("\n")[0], most=500)
+        text = printable(without_secrets(str(message)[:10_000], config).split("\n")[0], limit=500)
         errors.setdefault(setting, []).append(text)
 
     def result(defined: tuple[Definition, ...]) -> Validation:

@@ -40,8 +40,8 @@ class IdleConnector(Connector):
     def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
         return {"": IdleSettings}
 
-    def task_configs(self, most: int) -> Sequence[Config]:
-        return [{"task": str(number)} for number in range(most)]
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        return [{"task": str(number)} for number in range(max_tasks)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return IdleTask(self, context)

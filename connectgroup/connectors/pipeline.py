@@ -51,11 +51,11 @@ class PipelineConnector(Connector):
             models[SINK] = load_sink_class(config.get("sink", "")).Settings
         return models
 
-    def task_configs(self, most: int) -> Sequence[Config]:
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
         source = load_source_class(self.config["source"])
         layout = source.task_layout(parse_settings(source.Settings, _below(self.config, SOURCE), prefix=SOURCE))
-        common = {**self.config, "tasks": str(most), **({LAYOUT: layout} if layout else {})}
-        return [{**common, "task": str(task)} for task in range(most)]
+        common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
+        return [{**common, "task": str(task)} for task in range(max_tasks)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         from ..spark.query import SparkTask

@@ -1,7 +1,7 @@
 """The reference of all sources, sinks, transforms and predicates: names, purpose, settings.
 
 ``python -m connectgroup.connectors.reference`` prints it. The text comes from the classes: the first paragraph of each
-docstring, and the settings models with their descriptions. CONNECTORS.md of the repository is this text.
+docstring, and the settings models with their descriptions. docs/connectors.md of the repository is this text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD: Final = """\
 `"transforms": "a", "transforms.a.type": "MaskField", "transforms.a.fields": "name"`. A transform with a predicate
 applies to some rows only: `"transforms.a.predicate": "p", "predicates": "p", "predicates.p.type": "TopicNameMatches"`;
 `"transforms.a.negate": "true"` selects the others. Names and settings are Kafka Connect's. This page is generated:
-`python -m connectgroup.connectors.reference > CONNECTORS.md`.
+`python -m connectgroup.connectors.reference > docs/connectors.md`.
 """
 
 

@@ -32,7 +32,7 @@ async def notify_listener(
             await result
     except Exception as error:
         names = ", ".join(map(str, sorted(partitions)[:3]))
-        text = printable(f"listener {type(listener).__name__}: {event} of {names} raised {describe(error)}", most=400)
+        text = printable(f"listener {type(listener).__name__}: {event} of {names} raised {describe(error)}", limit=400)
         failed = PluginError(text, location=location_of(error, listener))
         logger.error("%s", failed.with_location())
         return failed

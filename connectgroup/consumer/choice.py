@@ -102,7 +102,7 @@ def assignor_named(assignors: Sequence[PartitionAssignor], name: str) -> Partiti
         if assignor.name == name:
             return assignor
     offered = ", ".join(assignor.name for assignor in assignors)
-    raise WireError(f"JoinGroup answer: protocol_name: got {printable(name)!r}; allowed: {offered}")
+    raise WireError(f"JoinGroup response: protocol_name: got {printable(name)!r}; allowed: {offered}")
 
 
 def choose_leader(joined: Sequence[tuple[str, int]]) -> str:

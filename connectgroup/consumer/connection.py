@@ -75,7 +75,7 @@ class BrokerConnection:
                     self._drop()  # a late response could not be matched to its request
                     raise
         except TimeoutError:
-            raise TransportError(f"{self.address}: no answer to {name} within {timeout_s:g} s") from None
+            raise TransportError(f"{self.address}: no response to {name} within {timeout_s:g} s") from None
         except (OSError, EOFError, WireError, UnicodeError, OverflowError) as error:
             raise TransportError(f"{self.address}: {name}: {_error_text(error)}") from error
 
@@ -126,16 +126,16 @@ class BrokerConnection:
         await writer.drain()
         (length,) = _LENGTH.unpack(await reader.readexactly(4))
         if not 4 <= length <= MAX_ANSWER_BYTES:
-            raise WireError(f"an answer of {length} bytes; allowed: 4 to {MAX_ANSWER_BYTES}")
+            raise WireError(f"a response of {length} bytes; allowed: 4 to {MAX_ANSWER_BYTES}")
         correlation_id, response = decode_kafka_response(
             await reader.readexactly(length), to=type(request), version=version
         )
         if correlation_id != self._correlation_id:
-            raise WireError(f"an answer to request {correlation_id}, not to {self._correlation_id}")
+            raise WireError(f"a response to request {correlation_id}, not to {self._correlation_id}")
         return response
 
 
 def _error_text(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "the broker closed the connection"
-    return reason(error) if isinstance(error, OSError) else printable(error, most=300)
+    return reason(error) if isinstance(error, OSError) else printable(error, limit=300)

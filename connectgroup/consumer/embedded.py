@@ -57,7 +57,7 @@ _SAID: Final = (
 
 _UNREADABLE: Final = {
     UnicodeDecodeError: "got bytes that are not UTF-8; allowed: UTF-8",
-    struct.error: "the bytes end too early",
+    struct.error: "the bytes end before the value does",
 }
 
 _SMALLEST_STRING: Final = 2

@@ -93,4 +93,4 @@ def error_name(code: int) -> str:
     except ValueError:
         return f"error {code}"
     advice = _ADVICE.get(known)
-    return f"{known.name} ({code}): {printable(advice, most=300)}" if advice else f"{known.name} ({code})"
+    return f"{known.name} ({code}): {printable(advice, limit=300)}" if advice else f"{known.name} ({code})"

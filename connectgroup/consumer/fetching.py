@@ -99,7 +99,7 @@ class Fetcher:
                 if error.args[0].code() in REFUSALS:
                     raise
                 # The group may know of a new partition before librdkafka does; this query makes librdkafka refresh.
-                logger.warning("%s: %s; trying again", partition, printable(error.args[0].str(), most=200))
+                logger.warning("%s: %s; trying again", partition, printable(error.args[0].str(), limit=200))
                 return None
             return int(low if self._reset == "earliest" else high)
 
@@ -117,8 +117,8 @@ class Fetcher:
             listed = [_theirs(partition) for partition in sorted(partitions)]
             await self._call("dropping partitions", lambda: self._consumer.incremental_unassign(listed))
 
-    async def fetch(self, most: int, timeout_s: float) -> list[Record]:
-        """Return up to ``most`` records, none if none arrive within ``timeout_s``; in order within a partition.
+    async def fetch(self, limit: int, timeout_s: float) -> list[Record]:
+        """Return up to ``limit`` records, none if none arrive within ``timeout_s``; in order within a partition.
 
         Raises:
             FetchError: the brokers reject reads of a partition.
@@ -129,7 +129,9 @@ class Fetcher:
             if first is None:
                 return []
             # consume() blocks until it has as many as requested; with timeout 0 it returns what has arrived already.
-            return [record for message in (first, *self._consumer.consume(most - 1, 0)) for record in _records(message)]
+            return [
+                record for message in (first, *self._consumer.consume(limit - 1, 0)) for record in _records(message)
+            ]
 
         return await self._call("reading", read)
 
@@ -142,7 +144,7 @@ class Fetcher:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         except KafkaException as error:
-            raise FetchError(f"{what}: {printable(error.args[0].str(), most=200)}") from error
+            raise FetchError(f"{what}: {printable(error.args[0].str(), limit=200)}") from error
 
 
 def make_consumer(settings: ConsumerSettings) -> Consumer:
@@ -179,8 +181,8 @@ def _records(message: Message) -> list[Record]:
     if error is not None:
         where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
         if error.code() in REFUSALS or error.fatal():
-            raise FetchError(f"{where}: {printable(error.str(), most=200)}")
-        logger.warning("%s: %s", where, printable(error.str(), most=200))
+            raise FetchError(f"{where}: {printable(error.str(), limit=200)}")
+        logger.warning("%s: %s", where, printable(error.str(), limit=200))
         return []
     kind, timestamp_ms = message.timestamp()
     epoch = message.leader_epoch()

@@ -274,7 +274,7 @@ class GroupConsumer:
                 if (error := self._group_work.exception()) is not None:
                     logger.warning("group %s: %s", self._settings.group, error)
             if membership.lease_is_over():
-                membership.lose("no answer from the coordinator for session_timeout_ms", forget_id=False)
+                membership.lose("no response from the coordinator for session_timeout_ms", forget_id=False)
             if membership.in_group:
                 await self._revoke(self._owned)
             else:
@@ -334,7 +334,7 @@ class GroupConsumer:
         membership = self._membership
         while True:
             if membership.lease_is_over():
-                membership.lose("no answer from the coordinator for session_timeout_ms", forget_id=False)
+                membership.lose("no response from the coordinator for session_timeout_ms", forget_id=False)
             if membership.round is not None and membership.round.done():
                 task, membership.round = membership.round, None
                 await self._end_round(task)

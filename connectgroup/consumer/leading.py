@@ -88,7 +88,7 @@ async def lead(
         async with asyncio.timeout(timeout_s):
             result = await off_loop(f"assignor {assignor.name}", _run_assignor, assignor, group)
     except TimeoutError:
-        failure = PluginError(f"assignor {assignor.name!r}: no answer within {timeout_s:g} s")
+        failure = PluginError(f"assignor {assignor.name!r}: no response within {timeout_s:g} s")
     except PluginError as error:
         logger.error("%s", error.with_location())
         failure = error
@@ -124,6 +124,6 @@ def _run_assignor(assignor: PartitionAssignor, group: PartitionGroup) -> Partiti
     result = run_assignor(assignor, group)
     if result.error:
         raise PluginError(
-            f"assignor {assignor.name!r}: error {result.error}: {printable(result.message or 'no message', most=200)}"
+            f"assignor {assignor.name!r}: error {result.error}: {printable(result.message or 'no message', limit=200)}"
         )
     return validate_result(assignor, group, result)

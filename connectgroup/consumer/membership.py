@@ -321,7 +321,9 @@ class Membership:
         try:
             await self._client.send_to_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
         except ConnectGroupError as error:
-            logger.warning("group %s: not told that %s leaves: %s", self.settings.group, member_id, error)
+            logger.warning(
+                "group %s: could not notify the coordinator that %s leaves: %s", self.settings.group, member_id, error
+            )
 
 
 def _name(topic: TopicSpec) -> str:

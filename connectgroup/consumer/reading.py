@@ -88,9 +88,9 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------ records
 
-    def hand_out(self, most: int) -> list[Record]:
-        """Return up to ``most`` fetched records; they count as read."""
-        records = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
+    def hand_out(self, limit: int) -> list[Record]:
+        """Return up to ``limit`` fetched records; they count as read."""
+        records = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
         for record in records:
             self.positions[record.topic_partition] = Position(record.offset + 1, record.leader_epoch)
         self._last = records

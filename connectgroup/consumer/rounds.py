@@ -169,7 +169,7 @@ def validate_result(
     """
     who = f"assignor {printable(assignor.name)!r}"
     if result.error:
-        raise PluginError(f"{who}: error {result.error}: {printable(result.message, most=200)}")
+        raise PluginError(f"{who}: error {result.error}: {printable(result.message, limit=200)}")
     if RebalanceProtocol.COOPERATIVE not in protocols_of(assignor):
         return withhold(group.members, result)
     if early := assigned_too_early(group.members, result):

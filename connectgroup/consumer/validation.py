@@ -35,7 +35,7 @@ class EarlyAssignment:
     owners: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.partition} is given to {printable(self.to)} while owned by {_names(self.owners)}"
+        return f"{self.partition} is assigned to {printable(self.to)} while owned by {_names(self.owners)}"
 
 
 def assigned_too_early(
@@ -78,11 +78,11 @@ def require_no_overlap(members: Iterable[PartitionMember]) -> None:
         raise ValueError(format_overlaps(overlaps))
 
 
-def format_overlaps(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, most: int = 8) -> str:
-    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``most``; empty if nothing overlaps."""
+def format_overlaps(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, limit: int = 8) -> str:
+    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``limit``; empty if nothing overlaps."""
     lines = [f"{partition} is owned by {_names(owners)}" for partition, owners in overlaps.items()]
-    more = f"; and {len(lines) - most} more" if len(lines) > most else ""
-    return "; ".join(lines[:most]) + more
+    more = f"; and {len(lines) - limit} more" if len(lines) > limit else ""
+    return "; ".join(lines[:limit]) + more
 
 
 def _names(members: tuple[str, ...]) -> str:

@@ -95,7 +95,7 @@ class Effects:
             self._deliver(_computed(effect, result=call.result()))
 
     def _fail(self, effect: Compute, error: str) -> None:
-        self._deliver(_computed(effect, error=printable(error, most=500)))
+        self._deliver(_computed(effect, error=printable(error, limit=500)))
 
     def _returned(self, key: Key, call: asyncio.Future[Any]) -> None:
         self._running.pop(key, None)

@@ -82,8 +82,8 @@ class Decisions:
 
     def _is_full(self) -> bool:
         loaded = self._groups.loaded
-        most = self._max_groups
-        return len(loaded) >= most and sum(group.state.exists for group in loaded.values()) >= most
+        limit = self._max_groups
+        return len(loaded) >= limit and sum(group.state.exists for group in loaded.values()) >= limit
 
     # ---- the decision
 

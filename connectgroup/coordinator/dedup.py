@@ -75,7 +75,7 @@ class Dedup:
             return None
         if is_replaced(request.process_id, last.process_id):
             return replaced_process(request)
-        return StaleMemberEpoch(f"heartbeat {request.sequence} came after a later one; it changes nothing")
+        return StaleMemberEpoch(f"heartbeat {request.sequence} arrived after a later one; it is ignored")
 
     def _last_request(self, request: RequestTraits) -> LastRequest:
         now_s = asyncio.get_running_loop().time()

@@ -105,7 +105,7 @@ class Coordinator:
     async def _submit(self, request: Request, client: Client) -> Any:
         group_type = self._registry.owner(request)
         if group_type is None:
-            raise InvalidRequest(f"{type(request).__name__}: the server answers this itself")
+            raise InvalidRequest(f"{type(request).__name__}: the server handles this request itself")
         error_response = partial(group_type.error_response, request)
         return await self.shard.intake.submit(request, group_type.traits(request), error_response, client)
 

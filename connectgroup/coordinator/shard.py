@@ -135,7 +135,7 @@ class Shard:
         """Another process owns the log. The state in memory may be stale, so reads are rejected as well (D5)."""
         if self.intake.not_serving is None:
             logger.error("no longer the coordinator: %s", error)
-            self._stop_serving(NotCoordinator(f"another coordinator has taken over: {error}"))
+            self._stop_serving(NotCoordinator(f"another coordinator has opened the log: {error}"))
 
     # ---- a turn
 

@@ -170,7 +170,7 @@ def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:
     if "locked" in said or "busy" in said:
         return f"locked by another connection for more than {busy_timeout_s:g} s; allowed: shorter write transactions"
     if "full" in said:
-        return "the database or its disk is full; allowed: free space, the task goes on from where it stood"
+        return "the database or its disk is full; allowed: free space; the task continues from its last offset"
     if "unable to open" in said:
         return "cannot be opened; allowed: a file in a directory that exists and can be written"
     if "not a database" in said:

@@ -64,7 +64,7 @@ class MemoryLog(Log):
                     found.setdefault(key.group_id, []).append(decode_record(key, value))
                 except WireError as error:
                     place = f"memory log: batch {offset}, group {printable(key.group_id)}"
-                    broken.setdefault(key.group_id, LogError(f"{place}: {printable(error, most=200)}"))
+                    broken.setdefault(key.group_id, LogError(f"{place}: {printable(error, limit=200)}"))
         return {group: broken.get(group) or tuple(records) for group, records in found.items()}
 
     async def compact(self) -> int:

@@ -192,7 +192,7 @@ class Member:
             if self._leaves_temporarily:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
             return replace(leave, member_epoch=LEAVE_EPOCH, cause=self._leave_cause, returns=self._returns)
-        introduces = self._full or self.epoch == JOIN_EPOCH or fault_point("a heartbeat says everything")
+        introduces = self._full or self.epoch == JOIN_EPOCH or fault_point("every heartbeat is a full one")
         statuses = self._next_statuses()
         more_statuses = len(statuses) < len(self._statuses)
         if introduces:
@@ -403,7 +403,7 @@ class Member:
         if now_ms < ends_ms and not fault_point("a lease ends early"):
             return []
         assert self._confirmed_ms is not None
-        return [self._lose(f"no answer from the coordinator for {now_ms - self._confirmed_ms} ms")]
+        return [self._lose(f"no response from the coordinator for {now_ms - self._confirmed_ms} ms")]
 
     def _lose(self, why: str) -> Lose:
         if self.phase is not Phase.LEAVING:

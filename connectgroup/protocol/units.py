@@ -50,21 +50,21 @@ Units = frozenset[Unit]
 NO_UNITS: Final[Units] = frozenset()
 
 
-def show(units: Iterable[Unit], *, most: int = 8) -> str:
-    """Format units for display: ``a, a-0, a-1``, sorted, truncated after ``most`` with the number omitted."""
+def show(units: Iterable[Unit], *, limit: int = 8) -> str:
+    """Format units for display: ``a, a-0, a-1``, sorted, truncated after ``limit`` with the number omitted."""
     named = list(units)
-    text = ", ".join(str(unit) for unit in nsmallest(most, named))
-    return f"{text} and {len(named) - most} more" if len(named) > most else text or "nothing"
+    text = ", ".join(str(unit) for unit in nsmallest(limit, named))
+    return f"{text} and {len(named) - limit} more" if len(named) > limit else text or "nothing"
 
 
-def printable(value: object, *, most: int = 80) -> str:
-    """Format untrusted text for one line of output: control characters escaped, at most ``most`` characters.
+def printable(value: object, *, limit: int = 80) -> str:
+    """Format untrusted text for one line of output: control characters escaped, at most ``limit`` characters.
 
     The text is truncated before it is escaped: the cost does not grow with the size of the peer's input.
     """
-    head = (value[: most + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: most + 1]
+    head = (value[: limit + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: limit + 1]
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in str(head))
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def name_violation(name: str) -> str | None:

@@ -68,7 +68,7 @@ def create_app(
 
 def _on_error(_: Request, error: ConnectGroupError) -> Response:
     status = status_of(error)
-    message = str(error) if status != 500 or not isinstance(error, TransportError) else printable(error, most=400)
+    message = str(error) if status != 500 or not isinstance(error, TransportError) else printable(error, limit=400)
     return error_response(status, message)
 
 

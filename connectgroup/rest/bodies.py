@@ -90,7 +90,7 @@ def parse_json(body: bytes) -> Any:
     except UnicodeError as error:
         raise RestError(400, "body: got text that is not valid Unicode; allowed: JSON in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise RestError(400, f"body: is not valid JSON: {printable(error, most=200)}") from error
+        raise RestError(400, f"body: is not valid JSON: {printable(error, limit=200)}") from error
     return value
 
 

@@ -29,7 +29,7 @@ def root_cause(error: BaseException) -> BaseException:
     causes = [match["message"].strip() for match in _CAUSED_BY.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     summary = causes[-1] if causes else lines[0] if lines else type(error).__name__
-    return SparkError(f"Spark query failed: {printable(summary, most=300)}")
+    return SparkError(f"Spark query failed: {printable(summary, limit=300)}")
 
 
 class SparkError(DataPlaneError):

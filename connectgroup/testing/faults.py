@@ -48,7 +48,7 @@ class Faults:
             self._append_s = draw.choice([0.0, draw.uniform(0, MAX_APPEND_S)])
             self._stop_s = draw.choice([0.0, draw.uniform(0, MAX_STOP_S)])
             self._points = {
-                point: draw.choice([0.0, draw.uniform(0, most)]) for point, most in fault_points.POINTS.items()
+                point: draw.choice([0.0, draw.uniform(0, limit)]) for point, limit in fault_points.POINTS.items()
             }
         self._drawn = (
             f"latency up to {self.weather.max_latency_s * 1000:.0f} ms, {self.weather.loss:.1%} of the messages lost, "

@@ -118,9 +118,9 @@ class History:
         lines = [f"  {earlier}\n  {later}" for earlier, later in found[:5]]
         assert not found, "\n".join([f"{len(found)} times one unit ran on two workers:", *lines])
 
-    def story(self, most: int = 30) -> str:
+    def story(self, limit: int = 30) -> str:
         """The last events, for a failure report."""
-        return "\n".join(self.events[-most:])
+        return "\n".join(self.events[-limit:])
 
 
 def counts(owners: Mapping[str, str]) -> dict[str, int]:

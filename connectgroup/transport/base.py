@@ -115,8 +115,8 @@ class Conversation(Generic[Ticket]):
             logger.error("handler failed on %s", _show(request), exc_info=error)
             turn.response = refusal(key, UnknownServerError.code, f"the server failed: {type(error).__name__}")
         elif not isinstance(response := task.result(), expected):
-            logger.error("handler answered %s with %s", _show(request), type(response).__name__)
-            turn.response = refusal(key, UnknownServerError.code, "the server failed: an answer of the wrong type")
+            logger.error("handler responded to %s with %s", _show(request), type(response).__name__)
+            turn.response = refusal(key, UnknownServerError.code, "the server failed: a response of the wrong type")
         else:
             turn.response = response
         turn.done = True

@@ -44,8 +44,8 @@ class LocalClient(Client):
                 return await future
         except TimeoutError:
             if future is next((other for other in self._outstanding if other is future or not other.done()), None):
-                self._hang_up(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
-            raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
+                self._hang_up(f"abandoned: no response to an earlier {type(request).__name__} in {timeout_s} s")
+            raise TransportError(f"{self.address}: no response to {type(request).__name__} in {timeout_s} s") from None
 
     async def close(self) -> None:
         self._closed = True

@@ -84,8 +84,8 @@ class TcpClient(Client):
                 raise NotSent(f"{self.address}: {problem}") from None
             if link.is_oldest(response):
                 # Responses arrive in order: no other response can arrive before this one.
-                link.abandon(f"given up: no answer to an earlier {type(request).__name__} in {timeout_s} s")
-            raise TransportError(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
+                link.abandon(f"abandoned: no response to an earlier {type(request).__name__} in {timeout_s} s")
+            raise TransportError(f"{self.address}: no response to {type(request).__name__} in {timeout_s} s") from None
 
     async def close(self) -> None:
         self._closed = True
@@ -134,7 +134,7 @@ class TcpClient(Client):
 
 
 def _no_answer(timeout_s: float) -> str:
-    return f"no answer within {timeout_s:g} s; is a connectgroup coordinator listening there?"
+    return f"no response within {timeout_s:g} s; is a connectgroup coordinator listening there?"
 
 
 class _Call:
@@ -234,18 +234,18 @@ class _Link(asyncio.Protocol):
                 self._take(message)
                 self._heard = True
         except WireError as error:
-            problem = f"does not speak our protocol: {printable(error, most=200)}"
+            problem = f"does not speak our protocol: {printable(error, limit=200)}"
             if not self._heard:
                 start = printable(data[:40].decode("ascii", "replace"))
-                problem = f"answered, but not as a connectgroup coordinator: the answer begins with {start!r}"
+                problem = f"answered, but not as a connectgroup coordinator: the response begins with {start!r}"
             self.abandon(problem)
 
     def _take(self, message: bytes) -> None:
         if not self._outstanding:
-            raise WireError("an answer without a request")
+            raise WireError("a response without a request")
         call = self._outstanding[0]
         if len(message) < 4 or _CORRELATION_ID.unpack_from(message)[0] != call.correlation_id:
-            raise WireError(f"an answer that is not to request {call.correlation_id}, the oldest one")
+            raise WireError(f"a response that is not to request {call.correlation_id}, the oldest one")
         if not call.response.done():  # otherwise its caller was cancelled: drop the response undecoded
             _, response = decode_response(message, api_key=call.api_key, version=call.version)
             call.response.set_result(response)

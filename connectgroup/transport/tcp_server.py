@@ -181,9 +181,9 @@ class TcpServer:
         if len(self._connections) >= limits.max_connections:
             return f"the coordinator is at its limit of {limits.max_connections} connections (max_connections)"
         if self._by_host[host] >= limits.max_connections_per_address:
-            most = limits.max_connections_per_address
+            limit = limits.max_connections_per_address
             return (
-                f"the coordinator is at its limit of {most} connections from one address (max_connections_per_address)"
+                f"the coordinator is at its limit of {limit} connections from one address (max_connections_per_address)"
             )
         self._connections.add(connection)
         self._by_host[host] += 1
@@ -221,7 +221,7 @@ class TcpServer:
             return
         self._complaints[host] = (now, 0)
         more = f" ({left_out} more since the last line)" if left_out else ""
-        logger.warning("%s: %s%s", printable(host), printable(what, most=200), more)
+        logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
 
     def _sweep(self) -> None:
         """Close overdue connections; one timer serves all connections, so that a request needs no timer."""
@@ -370,8 +370,8 @@ class _Connection(asyncio.Protocol):
         try:
             data = encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
         except WireError as error:
-            logger.error("%s: an answer cannot be sent: %s", self.client_host, printable(error, most=300))
-            failed = refusal(api_key, UnknownServerError.code, "the server failed: an answer that cannot be sent")
+            logger.error("%s: a response cannot be sent: %s", self.client_host, printable(error, limit=300))
+            failed = refusal(api_key, UnknownServerError.code, "the server failed: a response that cannot be sent")
             data = encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
         self._out.append(frame(data))
 
@@ -404,7 +404,7 @@ class _Connection(asyncio.Protocol):
             return f"closed: {self._refused}" if late else ""
         if self._choked_at is not None:
             late = now - self._choked_at > limits.unsent_deadline_s
-            return f"closed: left its answers unread for {limits.unsent_deadline_s:g} s" if late else ""
+            return f"closed: did not read its responses for {limits.unsent_deadline_s:g} s" if late else ""
         if self._paused or len(self.conversation):
             return ""
         if self._waits_for_frame and now - self._frame_began_at > limits.frame_deadline_s:

@@ -263,7 +263,7 @@ def refusal(api_key: int, code: int, message: str) -> Response:
 
     Describe, Delete and FindCoordinator have no top-level error: it is reported for one group without a name.
     """
-    message = printable(message, most=1000).encode("utf-8", "replace").decode()
+    message = printable(message, limit=1000).encode("utf-8", "replace").decode()
     if api_key == API_VERSIONS:
         return ApiVersionsResponse(error_code=code, api_keys=served())
     if api_key == FIND_COORDINATOR:
@@ -350,7 +350,7 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, UnicodeDecodeError):
         return "got bytes that are not UTF-8; allowed: UTF-8"
-    return "the bytes end too early"
+    return "the bytes end before the value does"
 
 
 def _not_served(api_key: int, version: int) -> str:

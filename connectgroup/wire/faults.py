@@ -41,7 +41,7 @@ def explain_decoding(error: BaseException, lines: Lines) -> str:
         return f"{place}{at}: {error}"
     if isinstance(error, UnicodeDecodeError):
         return f"{place}{at}: got bytes that are not UTF-8; allowed: UTF-8"
-    return f"{place}{at}: the bytes end too early"
+    return f"{place}{at}: the bytes end before the value does"
 
 
 def explain_encoding(error: BaseException, lines: Lines) -> str:

@@ -80,7 +80,7 @@ class Listeners:
 def _end_of_given_up(what: str, call: asyncio.Task[None]) -> None:
     """Log the failure of an abandoned call: no caller waits for it any more."""
     if not call.cancelled() and (error := call.exception()) is not None:
-        logger.error("%s had been given up, and raised %s", what, describe(error))
+        logger.error("%s had been abandoned, and raised %s", what, describe(error))
 
 
 async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, epoch: int) -> None:

@@ -102,7 +102,7 @@ class Computations:
             logger.info("assignment not installed: %s", error)
         except Exception:
             # No code awaits this task: without this message the error would be lost while the group waits for Install.
-            logger.exception("assignment not installed; the group asks another member after the rebalance timeout")
+            logger.exception("assignment not installed; the group selects another member after the rebalance timeout")
 
     async def _assign(self, prepared: PrepareResponse, install: InstallRequest) -> InstallRequest:
         name = prepared.assignor_name
@@ -114,14 +114,14 @@ class Computations:
             assignor, earlier = self._assignors[name], self._calls.get(name)
             if earlier is not None and not earlier.done():
                 # Never run two calls at a time; waiting for a second call that hangs would not help.
-                raise PluginError(f"{describe_assignor(assignor)}: has not answered an earlier question yet")
+                raise PluginError(f"{describe_assignor(assignor)}: has not returned from an earlier call")
             asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
             self._calls[name] = call = asyncio.ensure_future(asked)
             # After the timeout no code awaits this call: retrieve its error.
             call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await asyncio.wait({call}, timeout=timeout_s)
             if not call.done():
-                raise PluginError(f"{describe_assignor(assignor)}: did not answer within {timeout_s:g} s")
+                raise PluginError(f"{describe_assignor(assignor)}: did not return within {timeout_s:g} s")
             assignment = call.result()
         except PluginError as error:
             return _failed(install, str(error), location=error.location)
@@ -142,7 +142,7 @@ class Computations:
             members=members_for_install(assignment),
             delayed=grouped(assignment.delayed),
             delay_ms=assignment.delay_ms,
-            message=printable(assignment.message, most=500),
+            message=printable(assignment.message, limit=500),
         )
 
     async def watch(self) -> None:
@@ -163,7 +163,7 @@ class Computations:
 
 
 def _failed(install: InstallRequest, message: str, error: int = 1, *, location: str = "") -> InstallRequest:
-    message = printable(message, most=500)
+    message = printable(message, limit=500)
     mark_failed("PluginError")
     logger.error("%s", PluginError(message, location=location).with_location())
     return replace(install, error=error, message=message)

@@ -61,7 +61,7 @@ class Heartbeats:
             except TryAgain as error:
                 failures += 1
                 if should_log(failures):
-                    logger.warning("heartbeat not answered (attempt %d): %s", failures, error)
+                    logger.warning("heartbeat failed (attempt %d): %s", failures, error)
                 await self._sleep(backoff_s(failures, times.retry_initial_s, times.retry_max_s))
 
     async def _send_one(self) -> None:
@@ -100,7 +100,9 @@ class Heartbeats:
             await self._on_refused(from_code(response.error_code, response.error_message), actions)
             return
         if response.coordinator_epoch < self._member.coordinator_epoch:
-            raise TryAgain(f"answered by a coordinator of epoch {response.coordinator_epoch}, which has been replaced")
+            raise TryAgain(
+                f"response from a coordinator of epoch {response.coordinator_epoch}, which has been replaced"
+            )
         if actions or response.member_epoch != request.member_epoch or self._member.has_unsent_changes:
             return
         if request.max_wait_ms or not self._member.settings.max_wait_ms:

@@ -293,7 +293,7 @@ class Worker:
         temporarily = not self._for_good and self._performer.fatal is None
         self.member.close(temporarily=temporarily, returns=temporarily and self._restarts)
         request = self.member.next_request(self._heartbeats.now_ms())
-        assert request is not None, "a leave can always be said"
+        assert request is not None, "a leave is always allowed"
         with contextlib.suppress(TransportError):
             await self._control.call(request, timeout_s=min(self._times.call_timeout_s, self._end_s(0.95)))
 

@@ -120,7 +120,7 @@ async def _with_thread(name: str, call: Callable[[], Awaitable[T]]) -> T:
         except NoThread:
             failures += 1
             if should_log(failures):
-                logger.warning("%s: waits for a thread, the system has none to give (attempt %d)", name, failures)
+                logger.warning("%s: waits for a thread; the system has none available (attempt %d)", name, failures)
         await asyncio.sleep(backoff_s(failures, RETRY_INITIAL_S, RETRY_MAX_S))
 
 

@@ -194,7 +194,7 @@ class Performer:
             if not doing.done():
                 await asyncio.wait({doing}, timeout=self._left_s(0.5))
             if not doing.done():
-                logger.error("given up: a listener, an assignor or a task hangs")
+                logger.error("abandoned: a listener, an assignor or a task hangs")
                 return
             doing.result()
         finally:
@@ -224,7 +224,7 @@ class Performer:
     async def _assign(self, action: Assign) -> None:
         grants: tuple[Grant, ...] = action.grants
         units = frozenset(grant.unit for grant in grants)
-        logger.info("epoch %d: given %s", action.epoch, show(units))
+        logger.info("epoch %d: assigned %s", action.epoch, show(units))
         await self._listeners.tell("on_assigned", units, action.epoch)
         if self._losing.is_set() or self.runner is None:
             return

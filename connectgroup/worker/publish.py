@@ -48,14 +48,14 @@ class ControlRequests:
                 raise TryAgain(str(error)) from error
             if getattr(response, "coordinator_epoch", -1) < self._member.coordinator_epoch:
                 # The state of a replaced coordinator is stale: it may reject a request that is now valid (PD-10).
-                raise TryAgain("answered by a coordinator that has been replaced")
+                raise TryAgain("response from a coordinator that has been replaced")
             code = getattr(response, "error_code", 0)
             if code:
                 refused = from_code(code, getattr(response, "error_message", None))
                 if refused.retriable:
                     raise TryAgain(str(refused)) from refused
                 raise refused
-            if fault_point("a request is sent again though it was answered"):
+            if fault_point("a request is repeated after its response"):
                 raise TryAgain("once more")
             return response
 

@@ -297,13 +297,13 @@ class TaskRunner:
         connector = await off_loop(
             f"make {grant.unit}", cls, grant.unit.connector, own_settings(grant.connector_config)
         )
-        most = max_tasks(run.grant.connector_config)
+        limit = max_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
         while not run.stopping:
-            wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, most)
+            wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
             configs = [dict(config) for config in wanted]
             if configs != known or fault_point("a task list is published again"):
-                _check_tasks(connector, configs, most)
+                _check_tasks(connector, configs, limit)
                 await self._publish(connector.name, run.grant.owner_epoch, configs)
                 known = configs
                 self._say(run, UnitState.RUNNING, None)
@@ -407,10 +407,10 @@ class TaskRunner:
         )
 
 
-def _check_tasks(connector: Connector, configs: list[dict[str, str]], most: int) -> None:
+def _check_tasks(connector: Connector, configs: list[dict[str, str]], limit: int) -> None:
     who = f"connector {connector.name}"
-    if not 1 <= len(configs) <= most:
-        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {most} (tasks.max)")
+    if not 1 <= len(configs) <= limit:
+        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {limit} (tasks.max)")
     for number, config in enumerate(configs):
         for name, value in config.items():
             if not isinstance(name, str) or not isinstance(value, str):
@@ -433,5 +433,5 @@ def one_line(error: BaseException | None, *configs: Config) -> str:
     """
     if error is None:
         return ""
-    text = printable(without_secrets(str(error)[:MAX_TEXT].strip(), *configs).split("\n")[0], most=400)
+    text = printable(without_secrets(str(error)[:MAX_TEXT].strip(), *configs).split("\n")[0], limit=400)
     return text if isinstance(error, ConfigError) or not text else f"{text} ({type(error).__name__})"

@@ -32,7 +32,7 @@ def default_parent() -> Path:
         ConfigError: the existing entry is something else, or the directory cannot be created.
     """
     path = Path(tempfile.gettempdir()) / f"connectgroup-{os.geteuid()}"
-    allowed = "a directory, not a symbolic link, that this user owns and nobody else can write; or another --scratch"
+    allowed = "a directory, not a symbolic link, that this user owns and no other user can write; or another --scratch"
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)

@@ -100,13 +100,17 @@ BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
     ("other members", lambda _: ConnectAssignment(members=["m1"]), "members holds a str; allowed: ConnectMember"),  # type: ignore[list-item]
     ("stranger", lambda _: shares(("m1", "a a-0 b b-0"), ("x\x1b", "")), r"x\x1b is not a member"),
     ("listed twice", lambda _: shares(("m1", "a a-0"), ("m1", "b b-0")), "m1 is listed twice"),
-    ("unit twice", lambda _: shares(("m2", "a b b-0"), ("m1", "a a-0")), "a is given twice, to m1 and m2"),
-    ("unknown unit", lambda _: shares(("m1", "a a-0 a-7"), ("m2", "b b-0")), "a-7, given to m1, does not exist"),
-    ("left out", lambda _: shares(("m1", "a"), ("m2", "b b-0")), "a-0 is given to nobody"),
-    ("all left out", lambda _: shares(), "a is given to nobody (and 3 more)"),
-    ("mixed", lambda _: odd("a-0", 5, None), "m1: its share holds 'a-0'; allowed: Unit"),
-    ("plain tuple", lambda _: odd(("a", 0)), "m1: its share holds ('a', 0); allowed: Unit"),
-    ("odd unit", lambda _: odd(Unit("a", "0")), "m1: its share holds Unit(connector='a', task='0'); allowed: Unit"),  # type: ignore[arg-type]
+    ("unit twice", lambda _: shares(("m2", "a b b-0"), ("m1", "a a-0")), "a is assigned twice: to m1 and m2"),
+    ("unknown unit", lambda _: shares(("m1", "a a-0 a-7"), ("m2", "b b-0")), "a-7, assigned to m1, does not exist"),
+    ("left out", lambda _: shares(("m1", "a"), ("m2", "b b-0")), "a-0 is not assigned"),
+    ("all left out", lambda _: shares(), "a is not assigned (and 3 more)"),
+    ("mixed", lambda _: odd("a-0", 5, None), "m1: its assignment holds 'a-0'; allowed: Unit"),
+    ("plain tuple", lambda _: odd(("a", 0)), "m1: its assignment holds ('a', 0); allowed: Unit"),
+    (
+        "odd unit",
+        lambda _: odd(Unit("a", "0")),  # type: ignore[arg-type]
+        "m1: its assignment holds Unit(connector='a', task='0'); allowed: Unit",
+    ),
     ("version", lambda _: shares(("m1", ""), version=1), "m1: version: got 1; allowed: 0 .. 0"),
     ("metadata", lambda _: shares(("m1", ""), metadata="text"), "m1: metadata: got a str; allowed: bytes"),
     ("too much", lambda _: shares(("m1", ""), metadata=bytes(10**7)), "m1: metadata: got 10000000 bytes; allowed: at"),
@@ -114,11 +118,11 @@ BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
     ("column of text", by_column(np.full(4, "m1")), "owner: got <U2 of shape (4,); allowed: signed integers"),
     ("column a list", by_column([0, 0, 0, 0]), "owner: got a list; allowed: signed integers of shape (4,)"),
     ("column beyond", by_column(np.array([0, 0, 2, 1])), "owner of b: got 2; allowed: -1 .. 1"),
-    ("column left out", by_column(np.array([0, -1, -1, 1])), "a-0 is given to nobody (and 1 more)"),
+    ("column left out", by_column(np.array([0, -1, -1, 1])), "a-0 is not assigned (and 1 more)"),
     (
         "other columns",
         lambda _: ConnectAssignment.from_columns(group({"a": 1}, {}).columns(), np.zeros(2, int)),
-        "from_columns was given columns of another group",
+        "from_columns: got columns of another group",
     ),
     ("error", lambda _: ConnectAssignment(error="no"), "error: got 'no'; allowed: -128 .. 127"),  # type: ignore[arg-type]
     ("error range", lambda _: ConnectAssignment(error=70_000), "error: got 70000; allowed: -128 .. 127"),
@@ -163,7 +167,7 @@ def test_plug_in_cannot_change_the_input_it_is_checked_against() -> None:
         connectors.clear()
         return ConnectAssignment()
 
-    with pytest.raises(PluginError, match=r"a is given to nobody \(and 1 more\)"):
+    with pytest.raises(PluginError, match=r"a is not assigned \(and 1 more\)"):
         run_assignor(Scripted(emptied), ConnectGroup(members=members, connectors=connectors))
 
 
@@ -201,7 +205,7 @@ def test_delayed_units_may_not_be_assigned() -> None:
         answer = run_assignor(Scripted(right), QUESTION)
         assert (answer.delayed, answer.delay_ms) == (units("b-0"), 5)
     for too_much in (objects(everything), column(0, 0, 1, 1)):
-        with pytest.raises(PluginError, match="b-0, given to m2, is held back"):
+        with pytest.raises(PluginError, match="b-0, assigned to m2, is held back"):
             run_assignor(Scripted(too_much), QUESTION)
 
 
@@ -215,7 +219,7 @@ def test_units_delayed_for_a_lost_worker_may_be_assigned_or_omitted() -> None:
         assert run_assignor(Scripted(partial(_echo, answer)), waiting) is answer
     for owner in ([0, 0, 1, -1], [0, 0, 1, 1]):
         run_assignor(Scripted(by_column(np.array(owner))), waiting)
-    with pytest.raises(PluginError, match="a-0 is given to nobody"):
+    with pytest.raises(PluginError, match="a-0 is not assigned"):
         run_assignor(Scripted(by_column(np.array([0, -1, 1, -1]))), waiting)
 
 
@@ -237,12 +241,12 @@ def test_invalid_delay_is_a_violation(said: dict[str, Any], violation: str) -> N
 
 def test_empty_group_has_no_unassigned_units() -> None:
     assert first_violation([], members=(), units=units("a a-0")) is None
-    assert first_violation([], members=("m1",), units=units("a a-0")) == "a is given to nobody (and 1 more)"
+    assert first_violation([], members=("m1",), units=units("a a-0")) == "a is not assigned (and 1 more)"
 
 
 def test_duplicate_unit_of_one_member_is_a_violation() -> None:
     given = [("m1", [Unit("a"), Unit("a")])]
-    assert first_violation(given, members=("m1",), units=units("a")) == "a is given twice, to m1 and m1"
+    assert first_violation(given, members=("m1",), units=units("a")) == "a is assigned twice: to m1 and m1"
 
 
 def test_partitions_are_assigned_to_subscribers_only() -> None:
@@ -269,9 +273,9 @@ def test_partitions_are_assigned_to_subscribers_only() -> None:
 
     assert run_assignor(Fixed(m1={0, 1}), question).members[0].partitions == frozenset(question.partitions)
     for wrong, line in (
-        (Fixed(m1={0}, m2={1}), "t-1 is given to m2, which is not subscribed to it"),
-        (Fixed(m1={0}), "t-1 is given to nobody"),
-        (Fixed(m1={0, 1, 2}), "t-2, given to m1, does not exist"),
+        (Fixed(m1={0}, m2={1}), "t-1 is assigned to m2, which is not subscribed to it"),
+        (Fixed(m1={0}), "t-1 is not assigned"),
+        (Fixed(m1={0, 1, 2}), "t-2, assigned to m1, does not exist"),
     ):
         with pytest.raises(PluginError, match=line):
             run_assignor(wrong, question)

@@ -69,8 +69,8 @@ BAD: dict[str, tuple[Callable[[ConnectGroup], Any], str]] = {
     "wrong type": (lambda _: 17, "assign returned a int; allowed: ConnectAssignment"),
     "mutates": (mutates, "assign raised ValueError: assignment destination is read-only"),
     "unknown member": (gives("nobody", units("foo foo-0 foo-1")), "nobody is not a member"),
-    "duplicate": (twice, "foo is given twice, to m1 and m2"),
-    "leaves out": (lambda _: ConnectAssignment(), "foo is given to nobody"),
+    "duplicate": (twice, "foo is assigned twice: to m1 and m2"),
+    "leaves out": (lambda _: ConnectAssignment(), "foo is not assigned"),
     "odd message": (lambda _: ConnectAssignment(message=b"x"), "message: got a bytes; allowed: a string"),  # type: ignore[arg-type]
     "odd note": (
         lambda group: ConnectAssignment.from_columns(group.columns(), np.zeros(3, int), assignor_state="x"),  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def test_masked_value_is_not_accepted_as_a_value(tmp_path: Path) -> None:
 class Leaky(Connector):
     """Fails with its configuration in the message, in each of the places where it is asked for something."""
 
-    def task_configs(self, most: int) -> Sequence[Config]:
+    def task_configs(self, limit: int) -> Sequence[Config]:
         raise ValueError(f"cannot connect with {dict(self.config)!r}")
 
     def task(self, config: Config, context: TaskContext) -> Task:
@@ -137,7 +137,7 @@ class Unmade(Connector):
     def __init__(self, name: str, config: Config) -> None:
         raise ValueError(f"{name}: {dict(config)!r}")
 
-    def task_configs(self, most: int) -> Sequence[Config]:
+    def task_configs(self, limit: int) -> Sequence[Config]:
         return ()
 
     def task(self, config: Config, context: TaskContext) -> Task:

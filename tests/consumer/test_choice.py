@@ -125,7 +125,7 @@ def test_assignor_whose_metadata_fails_is_named() -> None:
 def test_assignor_is_the_one_chosen_by_the_coordinator() -> None:
     chosen = CooperativeStickyAssignor()
     assert assignor_named([RangeAssignor(), chosen], "cooperative-sticky") is chosen
-    with pytest.raises(WireError, match="JoinGroup answer: protocol_name: got 'sticky'; allowed: range"):
+    with pytest.raises(WireError, match="JoinGroup response: protocol_name: got 'sticky'; allowed: range"):
         assignor_named([RangeAssignor()], "sticky")
 
 

@@ -131,7 +131,7 @@ def test_pr_06_truncated_bytes_are_rejected(version: int) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("", "Subscription: version at byte 0: the bytes end too early"),
+        ("", "Subscription: version at byte 0: the bytes end before the value does"),
         ("ffff 00000000 ffffffff", "Subscription: version at byte 2: got -1; allowed: 0 or more"),
         ("0000 ffffffff", r"topics at byte 6: got null; allowed: 0 to 0: 0 bytes remain, 2 or more each"),
         ("0000 7fffffff 0001 62", "topics at byte 6: got 2147483647 elements; allowed: 0 to 1"),
@@ -141,7 +141,7 @@ def test_pr_06_truncated_bytes_are_rejected(version: int) -> None:
         ("0000 00000000 00000002 00", "user_data at byte 10: got length 2; allowed: 0 to the 1 bytes"),
         ("0001 00000000 ffffffff 00000001 0000 ffffffff", "owned at byte 20: got null"),
         ("0001 00000000 ffffffff 00000001 0000 00000001", "owned at byte 20: got 1 elements; allowed: 0 to 0"),
-        ("0002 00000000 ffffffff 00000000 0000", "generation at byte 14: the bytes end too early"),
+        ("0002 00000000 ffffffff 00000000 0000", "generation at byte 14: the bytes end before the value does"),
         ("0003 00000000 ffffffff 00000000 00000000 0002 61", "rack at byte 18: got length 2; allowed: 0 to the 1"),
     ],
 )
@@ -151,7 +151,7 @@ def test_error_names_field_byte_and_allowed_values(data: str, says: str) -> None
 
 
 def test_member_without_an_assignment_keeps_its_partitions() -> None:
-    with pytest.raises(WireError, match="Assignment: version at byte 0: the bytes end too early"):
+    with pytest.raises(WireError, match="Assignment: version at byte 0: the bytes end before the value does"):
         decode_assignment(b"")
 
 

@@ -145,9 +145,9 @@ async def server(answer: bytes) -> AsyncIterator[int]:
     ("answer", "said"),
     [
         (b"", "the broker closed the connection"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "an answer of 352518912 bytes; allowed: 4 to 67108864"),  # a TLS alert
+        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; allowed: 4 to 67108864"),  # a TLS alert
         (b"\x00\x00\x00\x04\x00\x00\x00\x63", "ApiVersionsResponse v3: "),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer of 1213486160 bytes; allowed: 4 to 67108864"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response of 1213486160 bytes; allowed: 4 to 67108864"),
     ],
     ids=["nothing", "TLS", "too short", "HTTP"],
 )
@@ -174,7 +174,7 @@ async def test_unresponsive_server_times_out() -> None:
     running = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = running.sockets[0].getsockname()[1]
     connection = BrokerConnection("127.0.0.1", port, "c")
-    with pytest.raises(TransportError, match=rf"^127.0.0.1:{port}: no answer to MetadataRequest within 0.2 s$"):
+    with pytest.raises(TransportError, match=rf"^127.0.0.1:{port}: no response to MetadataRequest within 0.2 s$"):
         await connection.call(MetadataRequest(topics=()), timeout_s=0.2)
     held.set()
     running.close()

@@ -131,7 +131,7 @@ def test_assignor_that_breaks_the_cooperative_rule_is_rejected() -> None:
     with pytest.raises(PluginError) as refused:
         validate_result(hasty, OWNED, run_assignor(hasty, OWNED))
     assert str(refused.value) == (
-        "assignor 'hasty' lists COOPERATIVE, but t-0 is given to m2 while owned by m1 (and 1 more); "
+        "assignor 'hasty' lists COOPERATIVE, but t-0 is assigned to m2 while owned by m1 (and 1 more); "
         "allowed: to leave it out of this round"
     )
 

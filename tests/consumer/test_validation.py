@@ -44,7 +44,7 @@ def test_overlapping_owners_are_logged_and_raised_on_request() -> None:
     overlaps = validate_subscription(members)
     assert overlaps == {T0: ("c1", "c4"), T1: ("c1", "c2")}  # c3's claim is stale
     assert format_overlaps(overlaps) == "t-0 is owned by c1 and c4; t-1 is owned by c1 and c2"
-    assert format_overlaps(overlaps, most=1) == "t-0 is owned by c1 and c4; and 1 more"
+    assert format_overlaps(overlaps, limit=1) == "t-0 is owned by c1 and c4; and 1 more"
     assert format_overlaps({}) == ""
     assert format_overlaps({T0: ("a", "b", "c", "d\n", "e")}) == "t-0 is owned by a, b, c and 2 more"
     with pytest.raises(ValueError, match="t-0 is owned by c1 and c4; t-1"):
@@ -64,7 +64,7 @@ def test_partition_assigned_while_another_member_owns_it_is_found() -> None:
         EarlyAssignment(partition=T0, to="c3", owners=("c1",)),
         EarlyAssignment(partition=T1, to="c1", owners=("c2",)),
     )
-    assert str(early[0]) == "t-0 is given to c3 while owned by c1"
+    assert str(early[0]) == "t-0 is assigned to c3 while owned by c1"
 
 
 def test_partition_with_two_owners_is_too_early_for_either() -> None:

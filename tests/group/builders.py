@@ -104,11 +104,11 @@ class FixedAssignor:
 def round_robin(question: PrepareResponse) -> tuple[InstalledMember, ...]:
     """A sticky round robin: members keep what they have up to an even share, the rest goes to whoever has least."""
     units = sorted(question.all_units())
-    most = -(-len(units) // len(question.members))
+    limit = -(-len(units) // len(question.members))
     shares: dict[str, set[Unit]] = {}
     left = set(units)
     for member, share in zip(question.members, question.shares(), strict=True):
-        shares[member.member_id] = set(sorted(share & left)[:most])
+        shares[member.member_id] = set(sorted(share & left)[:limit])
         left -= shares[member.member_id]
     for unit in sorted(left):
         poorest = min(shares, key=lambda member_id: (len(shares[member_id]), member_id))

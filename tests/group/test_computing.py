@@ -117,16 +117,20 @@ def test_no_member_is_chosen_while_the_target_is_current(pair: Scene) -> None:
     [
         pytest.param([("A", foo(-1, 0)), ("B", foo(1)), ("X", UNASSIGNED)], "X is not a member", id="unknown member"),
         pytest.param([("A", foo(-1, 0)), ("A", foo(1))], "A is listed twice", id="a member twice"),
-        pytest.param([("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2, given to A, does not exist", id="a task too many"),
+        pytest.param(
+            [("A", foo(-1, 0, 2)), ("B", foo(1))], "foo-2, assigned to A, does not exist", id="a task too many"
+        ),
         pytest.param(
             [("A", foo(-1, 0)), ("B", tasks(foo=[1], baz=[-1]))],
-            "baz, given to B, does not exist",
+            "baz, assigned to B, does not exist",
             id="an unknown connector",
         ),
-        pytest.param([("A", foo(-1, 0, 1)), ("B", foo(1))], "foo-1 is given twice, to A and B", id="a task twice"),
-        pytest.param([("A", foo(-1, 0)), ("B", foo(-1, 1))], "foo is given twice, to A and B", id="a connector twice"),
-        pytest.param([("A", foo(-1, 0))], "foo-1 is given to nobody", id="a task left out"),
-        pytest.param([], "foo is given to nobody (and 2 more)", id="nothing at all"),
+        pytest.param([("A", foo(-1, 0, 1)), ("B", foo(1))], "foo-1 is assigned twice: to A and B", id="a task twice"),
+        pytest.param(
+            [("A", foo(-1, 0)), ("B", foo(-1, 1))], "foo is assigned twice: to A and B", id="a connector twice"
+        ),
+        pytest.param([("A", foo(-1, 0))], "foo-1 is not assigned", id="a task left out"),
+        pytest.param([], "foo is not assigned (and 2 more)", id="nothing at all"),
     ],
 )
 def test_cn_07_invalid_target_is_rejected_as_a_whole(

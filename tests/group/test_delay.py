@@ -70,7 +70,7 @@ def test_ic_06_delayed_units_are_assigned_once_the_delay_ends(rest: Scene) -> No
     rest.now_ms += DELAY_MS
     rest.expire(TimerKind.DELAY, "m2")
     assert rest.group.latest_rebalance is not None
-    assert rest.group.latest_rebalance.causes == (f"m2 did not come back within {DELAY_MS} ms",)
+    assert rest.group.latest_rebalance.causes == (f"m2 did not return within {DELAY_MS} ms",)
     assert waiting(rest) == frozenset()
     held = held_at(rest, 12)
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
@@ -284,7 +284,7 @@ class TestAnAssignorsOwnDelay:
         assert any(isinstance(record, GroupRecord) for record in asked.records)
         last = asked.group.latest_rebalance
         assert last is not None
-        assert last.causes == ("the delay that the assignor asked for is over",)
+        assert last.causes == ("the delay requested by the assignor has elapsed",)
 
 
 def test_assignment_without_a_delay_ends_the_delay_of_the_one_before() -> None:

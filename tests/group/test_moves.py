@@ -44,17 +44,17 @@ def nine() -> Scene:
 
 
 def test_join_moves_a_limited_number_of_units_per_round(nine: Scene) -> None:
-    most = 0
+    limit = 0
     nine.join("m2")
     while True:
         before = (nine.group.epoch, dict(nine.group.currents))
         for member_id in sorted(nine.group.members):
             current = nine.current(member_id)
             nine.heartbeat(member_id, current.epoch, frozenset(current.assigned))
-            most = max(most, standing_still(nine))
+            limit = max(limit, standing_still(nine))
         if before == (nine.group.epoch, dict(nine.group.currents)):
             break
-    assert most == 2
+    assert limit == 2
     assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
     causes = [cause for rebalance in nine.group.rebalances.values() for cause in rebalance.causes]
     assert causes == ["it was long ago", "m2 joined", "2 left to move in this round"]

@@ -91,7 +91,7 @@ def test_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
     scene.expire(TimerKind.DELAY, "m2")
     last = scene.group.latest_rebalance
     assert last is not None
-    assert last.causes == (f"m2 did not come back within {DELAY_MS} ms",)
+    assert last.causes == (f"m2 did not return within {DELAY_MS} ms",)
     assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 

@@ -101,7 +101,7 @@ def test_workers_keep_their_tasks_through_a_coordinator_restart(tmp_path: Path) 
             first.signal(signal.SIGKILL)
             assert first.ended() == -signal.SIGKILL
             for worker in (a, b):
-                worker.line_with("heartbeat not answered")
+                worker.line_with("heartbeat failed")
             with group.coordinator() as second:
                 wait("the group as it was", lambda: group.described() == shown, story)
                 assert group.explained() == explained, "the history of rebalances is kept"

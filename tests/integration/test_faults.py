@@ -54,7 +54,7 @@ def test_zombie_worker_is_fenced_when_it_resumes(cluster: LocalGroup, scene: Sce
         assert f"ours is {epoch}; allowed: only the latest owner writes" in refused[0]
     lost = [line for line in cluster.log_of(zombie) if " lost " in line]
     assert lost, cluster.log_of(zombie)
-    assert "no answer from the coordinator for" in lost[-1]
+    assert "no response from the coordinator for" in lost[-1]
     cluster.wait(f"{zombie} at work again", lambda: cluster.tasks_of(zombie, *pipes))
     scene.flow_on()
     for unit, epoch in held.items():

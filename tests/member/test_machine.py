@@ -455,7 +455,7 @@ def test_lease_is_counted_from_the_sending_of_the_last_answered_heartbeat() -> N
     assert machine.lease_ends_ms() == 10_000
     assert machine.check_lease(9_999) == []
     (lose,) = machine.check_lease(10_000)
-    assert lose == Lose(units=units(0), epoch=5, why="no answer from the coordinator for 8000 ms")
+    assert lose == Lose(units=units(0), epoch=5, why="no response from the coordinator for 8000 ms")
 
 
 def test_lease_leaves_the_configured_margin() -> None:

@@ -421,8 +421,8 @@ def grow(storm: FaultSchedule, connector: str, parts: int) -> bool:
     known = storm.cluster.durable.connectors.get(connector)
     if known is None or not known.tasks:
         return False
-    most = next((int(entry.value) for entry in known.config if entry.name == "tasks.max"), 1)
-    storm.cluster.parts[connector] = min(parts, most)
+    limit = next((int(entry.value) for entry in known.config if entry.name == "tasks.max"), 1)
+    storm.cluster.parts[connector] = min(parts, limit)
     return True
 
 

@@ -31,8 +31,8 @@ class SimulatedConnector(Connector):
 
     node: ClassVar[WorkerNode]
 
-    def task_configs(self, most: int) -> Sequence[Config]:
-        return _configs(min(most, self.node.cluster.parts_of(self.name)))
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return _configs(min(limit, self.node.cluster.parts_of(self.name)))
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return SimulatedTask(self.node, config, context)

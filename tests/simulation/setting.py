@@ -144,8 +144,8 @@ class Plan:
 
 def draw(random: Random, session_s: float) -> Setting:
     """What a seed is like: a swarm, for a run in which everything happens all the time never gets anywhere."""
-    moods = {mood: most * random.random() for mood, most in MOODS.items() if random.random() < 0.5}
-    moods |= {point: most * random.random() for point, most in fault_point.POINTS.items() if random.random() < 0.3}
+    moods = {mood: limit * random.random() for mood, limit in MOODS.items() if random.random() < 0.5}
+    moods |= {point: limit * random.random() for point, limit in fault_point.POINTS.items() if random.random() < 0.3}
     weather = Weather()
     if random.random() < 0.8:
         weather = Weather(

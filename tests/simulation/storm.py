@@ -248,10 +248,10 @@ class FaultSchedule:
             # Stops take up to 0.35 s in a seed without moods, callbacks 0.2 s; a source is asked every five seconds.
             longest_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
             # Where only so many units may move at a time, each round is an epoch, and each has that long.
-            most = cluster.setting.max_moves
-            most_epochs = 2 + (len(cluster.durable.runnable) // most if most else 0)
+            limit = cluster.setting.max_moves
+            most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
             while cluster.durable.epoch == epoch or self._unsettled():
-                rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if most else 1
+                rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if limit else 1
                 if cluster.loop.now - began_s > longest_s * rounds:
                     why = self._unsettled() or "nothing happened"
                     cluster.watch.the(ComesToRest).broken(f"{what} is not over after {longest_s * rounds:.1f} s: {why}")

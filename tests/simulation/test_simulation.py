@@ -103,7 +103,7 @@ def test_every_invariant_is_checked_by_a_class_or_named_where_it_is_checked() ->
     for kind in invariants.ALL:
         assert f"``{kind.__name__}``" in rows[kind.ids], f"{kind.__name__} under {kind.ids}"
     numbers = {"S": 19, "D": 10, "X": 8, "L": 8}
-    assert {f"{letter}{number}" for letter, most in numbers.items() for number in range(1, most + 1)} == rows.keys()
+    assert {f"{letter}{number}" for letter, limit in numbers.items() for number in range(1, limit + 1)} == rows.keys()
 
 
 def test_ten_workers_and_a_hundred_tasks_settle_without_faults() -> None:

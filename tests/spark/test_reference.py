@@ -1,4 +1,4 @@
-"""CONNECTORS.md says what the settings models say."""
+"""docs/connectors.md says what the settings models say."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from connectgroup.plugins import (
 
 
 def test_reference_page_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "CONNECTORS.md"
-    assert page.read_text() == reference(), "python -m connectgroup.connectors.reference > CONNECTORS.md"
+    page = Path(__file__).parents[2] / "docs" / "connectors.md"
+    assert page.read_text() == reference(), "python -m connectgroup.connectors.reference > docs/connectors.md"
 
 
 def test_every_setting_has_a_description() -> None:

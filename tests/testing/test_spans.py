@@ -112,8 +112,8 @@ def test_every_span_has_a_parent_or_is_a_documented_root(worker_group: StartGrou
 class Secretive(Connector):
     """A connector with secrets in its configuration and in its errors."""
 
-    def task_configs(self, most: int) -> Sequence[Config]:
-        return [{"password": SECRET} for _ in range(most)]
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{"password": SECRET} for _ in range(limit)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         raise RuntimeError(f"cannot log in with {SECRET}")

@@ -35,8 +35,8 @@ class First(ConnectAssignor):
 class Echo(Connector):
     """As many tasks as it may have, which do nothing."""
 
-    def task_configs(self, most: int) -> Sequence[Config]:
-        return [{"number": str(number)} for number in range(most)]
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{"number": str(number)} for number in range(limit)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return EchoTask()

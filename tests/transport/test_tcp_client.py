@@ -121,7 +121,7 @@ async def test_server_that_reads_a_line_first_is_recognized() -> None:
         finally:
             await asyncio.to_thread(server.shutdown)
             thread.join()
-    assert "answered, but not as a connectgroup coordinator: the answer begins with '" in message
+    assert "answered, but not as a connectgroup coordinator: the response begins with '" in message
 
 
 @pytest.mark.asyncio
@@ -141,8 +141,8 @@ async def test_server_that_closes_at_once() -> None:
 @pytest.mark.parametrize(
     ("timeouts", "says"),
     [
-        ({"connect_timeout_s": 0.05}, "no answer within 0.05 s"),
-        ({"timeout_s": 0.05}, "no answer within 0.05 s"),
+        ({"connect_timeout_s": 0.05}, "no response within 0.05 s"),
+        ({"timeout_s": 0.05}, "no response within 0.05 s"),
     ],
 )
 async def test_server_that_accepts_and_never_responds(timeouts: dict[str, float], says: str) -> None:
@@ -176,8 +176,8 @@ async def test_kafka_broker_without_our_apis(apis: tuple[ApiVersion, ...], error
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (frame(struct.pack(">i", 12345) + bytes(40)), "an answer that is not to request 11"),
-        (frame(b"\0\0\0"), "an answer that is not to request 11"),
+        (frame(struct.pack(">i", 12345) + bytes(40)), "a response that is not to request 11"),
+        (frame(b"\0\0\0"), "a response that is not to request 11"),
         (frame(struct.pack(">i", 11) + b"\xff" * 9), "does not speak our protocol"),
         (struct.pack(">i", 2**30), "frame of 1073741824 bytes exceeds max"),
         (b"\0\0\0\0", "frame of 0 bytes"),
@@ -212,7 +212,7 @@ async def test_unexpected_response_closes_the_connection() -> None:
         await reader.read()
 
     async with listening(eager) as port, closing(TcpClient("127.0.0.1", port)) as client:
-        with pytest.raises(TransportError, match=r"an answer without a request|is not to request|speak our protocol"):
+        with pytest.raises(TransportError, match=r"a response without a request|is not to request|speak our protocol"):
             await said(client, "a")
 
 
@@ -291,8 +291,8 @@ async def test_calls_wait_while_the_server_does_not_read() -> None:
         )
         # A request that was not sent may be retried whatever it is; one that was sent may have been processed.
         assert {type(outcome) for outcome in outcomes} == {NotSent, TransportError}
-        # "no answer within": the time was over before the connection was established.
-        not_sent = ("could not be sent", "no answer within")
+        # "no response within": the time was over before the connection was established.
+        not_sent = ("could not be sent", "no response within")
         assert all(any(text in str(error) for text in not_sent) == (type(error) is NotSent) for error in outcomes)
 
 

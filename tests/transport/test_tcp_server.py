@@ -386,7 +386,7 @@ async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
 
         flooding = asyncio.ensure_future(flood())
         await asyncio.wait({flooding})  # it floods until it is thrown out
-        assert "left its answers unread for 0.3 s" in caplog.text
+        assert "did not read its responses for 0.3 s" in caplog.text
         good = await Peer.to(tcp)
         assert await good.is_alive()
         good.close()

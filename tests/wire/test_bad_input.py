@@ -100,7 +100,7 @@ def test_count_beyond_the_end_is_rejected() -> None:
         ("ffffffff7f", "at most 4294967295"),
         ("ffffffffff01", "more than 5 bytes"),
         ("ffffffffffffffffffff01", "more than 5 bytes"),
-        ("ff", "end too early"),
+        ("ff", "end before the value does"),
     ],
 )
 def test_invalid_varint_is_rejected(varint: str, match: str) -> None:
@@ -153,9 +153,9 @@ def test_count_is_checked_against_the_minimum_size_of_its_elements() -> None:
         ("01 63 05 00000000", "tag 99 of 5 bytes; allowed: at most the 4 that remain"),
         ("01 63 ffffffff0f 00", "tag 99 of 4294967295 bytes"),
         ("01 00 05 0000000100", "tag 0 of 5 bytes whose value takes 4"),
-        ("01 00 03 000000", "end too early"),
+        ("01 00 03 000000", "end before the value does"),
         ("01 00 03 00000000", "tag 0 of 3 bytes whose value takes 4"),
-        ("01 04 00", "end too early"),
+        ("01 04 00", "end before the value does"),
         ("01 04 00 01", "tag 4 of 0 bytes whose value takes 1"),
         ("41", "65 tagged fields; allowed: at most 64"),
         ("904e", "10000 tagged fields; allowed: at most 64"),

@@ -233,11 +233,11 @@ def test_count_above_its_limit_is_rejected_before_any_allocation() -> None:
     started = time.process_time()
     try:
         assert "coordinator_keys: got 4000000 elements; allowed: at most 1000" in refusal_of(data)
-        _, most = tracemalloc.get_traced_memory()
+        _, limit = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert time.process_time() - started < 1.0
-    assert most < 1 << 20
+    assert limit < 1 << 20
 
 
 @pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)

@@ -43,11 +43,11 @@ GROUP = "workers"
 
 def share_out(members: Sequence[tuple[str, Units]], units: Sequence[Unit]) -> dict[str, Units]:
     """Everybody keeps what is theirs up to an even share; the rest goes to whoever has least."""
-    most = -(-len(units) // len(members))
+    limit = -(-len(units) // len(members))
     left = set(units)
     shares: dict[str, set[Unit]] = {}
     for member_id, owned in sorted(members):
-        shares[member_id] = set(sorted(owned & left)[:most])
+        shares[member_id] = set(sorted(owned & left)[:limit])
         left -= shares[member_id]
     for unit in sorted(left):
         shares[min(shares, key=lambda member_id: (len(shares[member_id]), member_id))].add(unit)
@@ -400,9 +400,9 @@ class Scripted(Connector):
         super().__init__(name, config)
         self.stage.note(f"? construct {name}")
 
-    def task_configs(self, most: int) -> Sequence[Config]:
+    def task_configs(self, limit: int) -> Sequence[Config]:
         self.stage.note(f"? task_configs {self.name}")
-        return [{"task": str(number), "text": self.config.get("text", "")} for number in range(most)]
+        return [{"task": str(number), "text": self.config.get("text", "")} for number in range(limit)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return ScriptedTask(self.stage, context)

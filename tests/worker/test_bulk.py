@@ -30,17 +30,17 @@ class CountingLoop(asyncio.SelectorEventLoop):
     """Counts the callbacks scheduled between two turns, and wakeups by other threads that have not run yet.
 
     Attributes:
-        most: callbacks scheduled in one turn, at most.
+        limit: callbacks scheduled in one turn, at most.
         most_pending: wakeups by other threads that waited at the same time, at most.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.most = self.most_pending = self.this_turn = self.pending = 0
+        self.limit = self.most_pending = self.this_turn = self.pending = 0
 
     def count(self) -> None:
         """Run in each turn from now on."""
-        self.most = max(self.most, self.this_turn)
+        self.limit = max(self.limit, self.this_turn)
         self.this_turn = 0
         super().call_soon(self.count)
 
@@ -81,8 +81,8 @@ class Many(Connector):
     contexts: dict[Unit, TaskContext]
     blocks: Callable[[str, Unit], None]
 
-    def task_configs(self, most: int) -> Sequence[Config]:
-        return [{}] * most
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{}] * limit
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return ManyTask(type(self), context)
@@ -152,7 +152,7 @@ def test_bulk_start_and_stop_are_sliced(tmp_path: Path) -> None:
         assert not stage.contexts
 
     loop = on_counting_loop(run)
-    assert loop.most <= PER_TURN
+    assert loop.limit <= PER_TURN
     assert loop.most_pending <= 20
 
 
@@ -163,7 +163,7 @@ def test_failures_of_many_tasks_wake_the_loop_once(tmp_path: Path) -> None:
 
     async def run(loop: CountingLoop) -> None:
         await stage.start(UNITS)
-        loop.most = loop.most_pending = 0
+        loop.limit = loop.most_pending = 0
 
         def fail_all() -> None:
             for context in list(stage.contexts.values()):
@@ -176,7 +176,7 @@ def test_failures_of_many_tasks_wake_the_loop_once(tmp_path: Path) -> None:
         await stage.runner.stop(frozenset(UNITS))
 
     loop = on_counting_loop(run)
-    assert loop.most <= PER_TURN
+    assert loop.limit <= PER_TURN
     assert loop.most_pending <= 20
 
 

@@ -42,7 +42,7 @@ def test_call_waits_until_there_is_a_thread_for_it_and_is_made_once() -> None:
     """A real limit of the process's memory: no room for the stack of one more thread."""
     ran = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "[]\n[1]\n"
-    assert ran.stderr.startswith("stop c-0: waits for a thread, the system has none to give (attempt 1)\n")
+    assert ran.stderr.startswith("stop c-0: waits for a thread; the system has none available (attempt 1)\n")
 
 
 async def half_to_b(

@@ -59,7 +59,7 @@ async def test_changed_reason_requests_a_rebalance() -> None:
     Moody.said.append(RuntimeError("no metadata today"))
     await asyncio.sleep(0.2)
     Moody.said.append(Metadata(reason=7))
-    assert await causes(2) == ("w: balanced asks for a rebalance (reason 7)",)
+    assert await causes(2) == ("w: balanced requests a rebalance (reason 7)",)
     worker.stop()
     await asyncio.wait_for(running, 30)
     await coordinator.close()

@@ -131,7 +131,7 @@ async def test_exception_of_an_abandoned_listener_call_is_logged(
         a.heal()
         await world.settled()
     lines = [record.getMessage() for record in caplog.records if "too late" in record.getMessage()]
-    assert lines == ["listener RecordingListener: on_assigned of d had been given up, and raised ValueError: too late"]
+    assert lines == ["listener RecordingListener: on_assigned of d had been abandoned, and raised ValueError: too late"]
 
 
 async def test_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_only(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Stuck(Connector):
     gate: ClassVar[Gate]
     stops = 0
 
-    def task_configs(self, most: int) -> Sequence[Config]:
+    def task_configs(self, limit: int) -> Sequence[Config]:
         return [{}]
 
     def task(self, config: Config, context: TaskContext) -> Task:
@@ -89,7 +89,7 @@ class Writing(Connector):
 
     directories: ClassVar[list[Path]] = []
 
-    def task_configs(self, most: int) -> Sequence[Config]:
+    def task_configs(self, limit: int) -> Sequence[Config]:
         return [{}]
 
     def task(self, config: Config, context: TaskContext) -> Task:

@@ -182,7 +182,7 @@ def fail_on_coordinator(
             prepared=False,
             assignor="",
             replaced_members=(),
-            error=printable(error, most=500),
+            error=printable(error, limit=500),
         )
     )
     return (compute(overlay.group.group_id, overlay, settings.session_timeout_ms),)
@@ -228,7 +228,7 @@ def fail_computation(overlay: Overlay, settings: GroupSettings, error: str) -> t
             sorted({*computation.failed_members, *computation.replaced_members, computation.member_id} - {""})
         ),
         replaced_members=(),
-        error=printable(error, most=500),
+        error=printable(error, limit=500),
     )
     return choose_again(overlay, settings, failed)
 
@@ -272,7 +272,7 @@ def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[No
         if group.deferred:
             overlay.bump(f"{group.deferred} left to move in this round")
         elif leaving := _drainable_member(overlay):
-            overlay.bump(f"somebody is there to take the work of {leaving}")
+            overlay.bump(f"a member can take the units of {leaving}")
         timers = ensure_computation(overlay, settings)
     return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 

@@ -152,7 +152,7 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     if before is None and (wanted.config is None or wanted.expected_version > 0):
         if not group.exists:
             raise ConnectorNotFound(f"connector {name} does not exist: there is no group {printable(group.group_id)!r}")
-        known = printable(", ".join(sorted(group.connectors)), most=300)
+        known = printable(", ".join(sorted(group.connectors)), limit=300)
         raise ConnectorNotFound(f"connector {name} does not exist; connectors of this group: {known or 'none'}")
     if before is not None and wanted.expected_version == 0:
         raise ConnectorAlreadyExists(f"connector {name} already exists, with version {version}")

@@ -167,9 +167,9 @@ def end(overlay: Overlay, member_id: str) -> bool:
     units = overlay.waiting(delay)
     overlay.forget(Kind.DELAY, member_id)
     if not member_id:
-        overlay.bump("the delay that the assignor asked for is over")
+        overlay.bump("the delay requested by the assignor has elapsed")
     elif units and not is_back:
-        overlay.bump(f"{member_id} did not come back within {delay.delay_ms} ms")
+        overlay.bump(f"{member_id} did not return within {delay.delay_ms} ms")
     elif overlay.epoch == overlay.target_epoch and units - overlay.placed():
         # The member has returned, and no assignor has assigned its delayed units since.
         overlay.bump(f"the work of {member_id} has no place")

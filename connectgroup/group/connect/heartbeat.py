@@ -280,7 +280,7 @@ def _join(
         if known is None:
             static.replace_static_member(overlay, former, member_id)
         else:
-            overlay.bump(f"{member_id} took the place of {former.member_id}")
+            overlay.bump(f"{member_id} replaced {former.member_id}")
             overlay.forget_member(former.member_id)
     elif known is None and len(group.members) >= settings.max_members:
         raise GroupMaxSizeReached(
@@ -299,7 +299,7 @@ def _join(
         rack=request.rack,
         capacity=request.capacity,
         host=request.host,
-        client_id=printable(client_id, most=MAX_NAME_BYTES),
+        client_id=printable(client_id, limit=MAX_NAME_BYTES),
         joined_epoch=known.joined_epoch if known is not None else 0,
         restart_requested=member_id in group.restart_requests
         if known is None
@@ -311,7 +311,7 @@ def _join(
         store_member(overlay, member, settings, before=replace(former, member_id=member_id))
         if group.epoch > group.target_epoch:
             # The member computing now received the former member id and must not be blamed for using it.
-            overlay.bump(f"{member_id} took the place of {former.member_id}")
+            overlay.bump(f"{member_id} replaced {former.member_id}")
     else:
         store_member(overlay, member, settings, before=known, joins=temporarily or f"{member_id} joined")
     if len(waiting) == 1 and (known, former) == (None, None):
@@ -376,7 +376,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
     current = group.current(request.member_id)
     if current.temporarily_left:
         # A late copy of a request sent before the member left: it must not cost the member its reserved units.
-        raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left for a while; join with epoch 0")
+        raise UnknownMemberId(f"MemberId: {printable(request.member_id)!r} has left temporarily; join with epoch 0")
     if request.member_epoch == current.epoch:
         return None
     if request.member_epoch == current.previous_epoch and request.owned is not None:
@@ -385,7 +385,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
             return None
         return (
             f"{request.member_id} sent its previous epoch {request.member_epoch} and "
-            f"owns {show(surplus)}, which the group has not given it"
+            f"owns {show(surplus)}, which the group has not assigned to it"
         )
     return f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
 

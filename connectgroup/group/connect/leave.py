@@ -44,7 +44,7 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
                 *ensure_computation(overlay, settings),
             )
     else:
-        cause = printable(request.cause, most=200)
+        cause = printable(request.cause, limit=200)
         why = cause or ("left to restart" if request.returns else "left")
         timers = remove_member(
             overlay, request.member_id, f"{request.member_id} {why}", settings, returns=request.returns
@@ -88,7 +88,7 @@ def session_timed_out(group: Group, member_id: str, now_ms: int, settings: Group
     return _expel(
         group,
         member_id,
-        f"did not come back within {silence}" if temporarily_left else f"was silent for {silence}",
+        f"did not return within {silence}" if temporarily_left else f"was silent for {silence}",
         now_ms,
         settings,
     )

@@ -48,7 +48,7 @@ def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
         return f"{member.member_id} changed its assignors"
     for name, info in after.items():
         if info.reason != before[name].reason:
-            asks = f"asks for a rebalance (reason {info.reason})" if info.reason else "asks no longer for a rebalance"
+            asks = f"requests a rebalance (reason {info.reason})" if info.reason else "no longer requests a rebalance"
             return f"{member.member_id}: {name} {asks}"
     if known.assignors != member.assignors:
         return f"{member.member_id} changed its assignors' metadata"
@@ -73,7 +73,7 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
             member_id=member_id,
             owner_epoch=status.owner_epoch,
             state=UnitState(status.state),
-            message=printable(status.message, most=500),
+            message=printable(status.message, limit=500),
         )
         if (
             unit in overlay.group.runnable

@@ -46,7 +46,7 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
                 f"worker {printable(member_id)!r} is not in the group: it restarts or is lost, and its units are "
                 f"delayed for it for {left_s:.1f} s more"
             )
-        known = printable(", ".join(sorted(group.members)), most=300)
+        known = printable(", ".join(sorted(group.members)), limit=300)
         raise UnknownMemberId(f"worker: got {printable(member_id)!r}; allowed: {known or 'none, the group is empty'}")
     if group.current(member_id).temporarily_left:
         raise UnknownMemberId(

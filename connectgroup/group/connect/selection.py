@@ -57,7 +57,7 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
             for member in members
             if (info := info_of(member, name))
         )
-        raise UnsupportedAssignor(f"ClientAssignors: version ranges do not overlap: {printable(ranges, most=300)}")
+        raise UnsupportedAssignor(f"ClientAssignors: version ranges do not overlap: {printable(ranges, limit=300)}")
     firsts = Counter(member.assignors[0].name for member in members)
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
 

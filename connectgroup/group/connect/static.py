@@ -31,10 +31,10 @@ def check_instance_id(group: Group, request: HeartbeatRequest) -> None:
         return
     static_member = group.instances.get(request.instance_id)
     if static_member is None:
-        raise UnknownMemberId(f"InstanceId: got {printable(request.instance_id)!r}; no member of the group bears it")
+        raise UnknownMemberId(f"InstanceId: got {printable(request.instance_id)!r}; no member of the group has it")
     if static_member != request.member_id:
         raise FencedInstanceId(
-            f"InstanceId: {printable(request.instance_id)!r} has been taken over by member {printable(static_member)}"
+            f"InstanceId: {printable(request.instance_id)!r} is in use by member {printable(static_member)}"
         )
 
 

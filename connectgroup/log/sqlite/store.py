@@ -128,7 +128,7 @@ class Store:
                     records.append(row.record(newest_epoch=self._epoch))
                 except WireError as error:
                     broken[group] = LogError(
-                        f"{self.path}: offset {row.offset}, group {printable(group)}: {printable(error, most=300)}"
+                        f"{self.path}: offset {row.offset}, group {printable(group)}: {printable(error, limit=300)}"
                     )
             expected = self._sums(connection, group_id)
         for group in expected.keys() | sums.keys():
@@ -228,7 +228,7 @@ class Store:
                         f"allowed: {SCHEMA_VERSION}"
                     )
                 if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != b"wal":
-                    raise LogError(f"{self.path}: this place does not support SQLite's write-ahead log")
+                    raise LogError(f"{self.path}: this file system does not support SQLite's write-ahead log")
                 connection.execute("PRAGMA synchronous = FULL")
                 if _pragma(connection, "synchronous") != 2:
                     raise LogError(f"{self.path}: SQLite does not take synchronous=FULL")
@@ -236,7 +236,7 @@ class Store:
                     connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 if busy:
-                    raise LogError(f"{self.path}: another process is reading it and holds up its write-ahead log")
+                    raise LogError(f"{self.path}: another process is reading it and blocks its write-ahead log")
                 # From here on, a WAL file exists until the connection is closed. Sync its directory entry before the
                 # state "writing": that state without a WAL file after a power loss would mean that records are missing.
                 sync_folder(self.path.parent)
@@ -293,7 +293,7 @@ class Store:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError: the message quotes damaged bytes
             name = getattr(error, "sqlite_errorname", "")
-            raise LogError(f"{self.path}: {printable(error, most=200)}{name and f' ({name})'}") from error
+            raise LogError(f"{self.path}: {printable(error, limit=200)}{name and f' ({name})'}") from error
         except OSError as error:
             raise LogError(f"{self.path}: {error.strerror}") from error
 
@@ -365,7 +365,7 @@ class Store:
         if doing == "writing" and not (self._wal.exists() and self.path.exists()):
             lost = self.path if self._wal.exists() else self._wal
             raise LogError(
-                f"{self.path}: {lost.name} is missing though process {printable(holder)} did not end in good order: "
+                f"{self.path}: {lost.name} is missing though process {printable(holder)} did not close it cleanly: "
                 f"records may be lost. To go on with what is left, remove {self._lock.path.name}"
             )
 

@@ -261,7 +261,7 @@ def _explain_jsonl(line: bytes, columns: Columns) -> str:
     except (ValueError, RecursionError) as error:
         return f"not JSON ({printable(error)}); allowed: one JSON object a line"
     if not isinstance(found, dict):
-        return f"{printable(line.decode().strip(), most=40)} is not an object; allowed: one JSON object a line"
+        return f"{printable(line.decode().strip(), limit=40)} is not an object; allowed: one JSON object a line"
     for column in columns:
         try:
             _parse_jsonl(json.dumps({column.name: found.get(column.name)}).encode(), (column,))

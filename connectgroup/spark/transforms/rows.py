@@ -74,7 +74,7 @@ def checked(build: object, place: Place, argument: object, setting: str = "condi
     except (AnalysisException, ParseException) as error:
         reason = re.sub(r"\s+", " ", str(error).split("SQLSTATE")[0]).strip(" .")
         raise ConfigError(
-            f"{place.prefix}{setting}", "an expression", f"Spark SQL over the columns ({printable(reason, most=200)})"
+            f"{place.prefix}{setting}", "an expression", f"Spark SQL over the columns ({printable(reason, limit=200)})"
         ) from error
 
 

@@ -196,7 +196,7 @@ class TransportContract:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             await said(client, "first")
-            with pytest.raises(TransportError, match=r"no answer to HeartbeatRequest in 0.05 s") as caught:
+            with pytest.raises(TransportError, match=r"no response to HeartbeatRequest in 0.05 s") as caught:
                 await said(client, "a", timeout_s=0.05)
             assert client.address in str(caught.value)
             assert "\n" not in str(caught.value)
@@ -220,9 +220,9 @@ class TransportContract:
             await said(client, "first")
             oldest = asyncio.ensure_future(said(client, "a", timeout_s=0.2))
             behind = asyncio.ensure_future(said(client, "b"))
-            with pytest.raises(TransportError, match="no answer to HeartbeatRequest"):
+            with pytest.raises(TransportError, match="no response to HeartbeatRequest"):
                 await oldest
-            with pytest.raises(TransportError, match="no answer to an earlier HeartbeatRequest"):
+            with pytest.raises(TransportError, match="no response to an earlier HeartbeatRequest"):
                 await behind
 
     @pytest.mark.asyncio

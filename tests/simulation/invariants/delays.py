@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DelayedUnits(Invariant):
-    """S15: what is held back is given to nobody until its worker is back or its deadline has passed, once.
+    """S15: what is held back is not assigned until its worker is back or its deadline has passed, once.
 
     A deadline is on the disk and never moves back, whoever coordinates. How long it lasts is asked for only where one
     coordinator has served all the time: another goes on from a wall clock, which jumps here.
@@ -58,7 +58,7 @@ class DelayedUnits(Invariant):
             delay = self.durable.delays.get(self._held.get(unit, ""))
             # By what the records before this one of the same batch have left of it.
             if unit in self._held and delay is not None and unit in waiting(self.durable, delay):
-                self.broken(f"{unit} waits for {self._held[unit]} and is given to {change.member_id}")
+                self.broken(f"{unit} waits for {self._held[unit]} and is assigned to {change.member_id}")
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
         if unit in self._held and (unit, epoch) not in self.watch.void:

@@ -87,9 +87,9 @@ class NoRebalanceStorm(Invariant):
         if self.cluster.setting.max_moves:
             return  # one event may take many rounds
         # The end of a delay is one more epoch than the loss and the return.
-        most = 3 if self.cluster.setting.delay_s else 2
+        limit = 3 if self.cluster.setting.delay_s else 2
         happened = self.watch.happened + sum(self.cluster.hits.values())
-        if self._epochs > most * happened + 2:
+        if self._epochs > limit * happened + 2:
             self.broken(f"{self._epochs} epochs for {happened} events")
             self._epochs = -1_000_000
         elif self._allowed is not None and self._epochs > self._allowed:
@@ -106,8 +106,8 @@ class NoRebalanceStorm(Invariant):
         touched = self.durable.members.keys() | {node.member_id for node in self.cluster.living()}
         self._epochs = 0
         # Each may have to go once more and come back; each connector is put in order, and its tasks follow.
-        most = 3 if self.cluster.setting.delay_s else 2
-        self._allowed = most * len(touched) + 2 * len(self.cluster.desk.orders) + 2 * len(self.durable.connectors) + 2
+        limit = 3 if self.cluster.setting.delay_s else 2
+        self._allowed = limit * len(touched) + 2 * len(self.cluster.desk.orders) + 2 * len(self.durable.connectors) + 2
 
 
 class NoBusySpin(Invariant):
@@ -144,10 +144,10 @@ class NoBusySpin(Invariant):
         if cluster.max_wait_ms:
             interval_s = min(interval_s, cluster.max_wait_ms / 1000)
         rest_s = cluster.loop.now - self._rest_s
-        most = 2 * rest_s * (1 + cluster.setting.drift) / interval_s + 2
+        limit = 2 * rest_s * (1 + cluster.setting.drift) / interval_s + 2
         for node in cluster.living():
             beaten = self._all[node.name] - self._at_rest[node.name]
-            if beaten > most:
+            if beaten > limit:
                 self.broken(f"{node.name} beat {beaten} times in {rest_s:.0f} s of rest")
 
 

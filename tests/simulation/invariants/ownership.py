@@ -27,7 +27,7 @@ class OneOwner(Invariant):
         for unit in change.gained:
             holder = self.durable.holders.get(unit)
             if holder is not None and holder[0] != change.member_id:
-                self.broken(f"{unit} is given to {change.member_id} while {holder} holds it")
+                self.broken(f"{unit} is assigned to {change.member_id} while {holder} holds it")
 
     def on_settled(self, member_id: str, current: Current) -> None:
         both = current.assigned.keys() & current.pending.keys()
@@ -106,7 +106,7 @@ class TokenGivenOnce(Invariant):
             if epoch == newest and (unit, epoch) in self._returned:
                 self._returned.discard((unit, epoch))
             elif epoch <= newest:
-                self.broken(f"{unit} is given to {change.member_id} at {epoch}, before at {newest}")
+                self.broken(f"{unit} is assigned to {change.member_id} at {epoch}, before at {newest}")
             self._newest[unit] = epoch
 
 
@@ -148,7 +148,7 @@ class OnlyWhatShallRun(Invariant):
         for unit, epoch in change.gained.items():
             since = runnable.get(unit)
             if since is None or since > epoch:
-                self.broken(f"{unit} is given to {change.member_id} at {epoch}, its configuration is of {since}")
+                self.broken(f"{unit} is assigned to {change.member_id} at {epoch}, its configuration is of {since}")
 
     def on_answer(self, answer: Answer) -> None:
         request, assignment = answer.request, getattr(answer.response, "assignment", None)
