@@ -114,6 +114,9 @@ def test_metadata_of_invalid_length_is_rejected_for_its_member_only(length: str)
         client, bare = TcpClient("127.0.0.1", port), await Bare.to(port)
         joined = await client.call(beat("good"), timeout_s=5)
         assert isinstance(joined, HeartbeatResponse)
+        while (await look(coordinator)).state != "Stable":
+            joined = await client.call(beat("good", joined.member_epoch, max_wait_ms=200), timeout_s=10)
+            assert isinstance(joined, HeartbeatResponse)
         parked = asyncio.create_task(client.call(beat("good", joined.member_epoch, max_wait_ms=200), timeout_s=10))
         before = await look(coordinator)
         for _ in range(3):
