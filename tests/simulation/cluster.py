@@ -172,10 +172,11 @@ class CoordinatorNode(Node):
         self.main = cluster.loop.create_task(self._start(), context=self.context)
 
     def pace(self, name: str) -> tuple[float, float] | None:
-        """A server-side assignor is quick, slow, or exceeds its time limit."""
-        if self.random.random() < 0.02:
+        """A server-side assignor is quick; while faults are injected also slow, or exceeds its time limit."""
+        if self.cluster.mood("an assignor hangs", self):
             return self.random.uniform(0.5, 2.0) * LIMIT_S, 0.0
-        return 0.0, self.random.choice([0.0, 0.0, self.random.uniform(0, 0.3), self.random.uniform(0, 3)])
+        slow_s = 3.0 if self.cluster.moods else 0.3
+        return 0.0, self.random.choice([0.0, 0.0, self.random.uniform(0, 0.3), self.random.uniform(0, slow_s)])
 
     async def _start(self) -> None:
         coordinator = WatchedCoordinator(self.log, self.cluster.settings, wall_clock_ms=self.cluster.wall_clock_ms)
