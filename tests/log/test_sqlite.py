@@ -357,7 +357,7 @@ def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
     (tmp_path / "groups.db-wal").unlink()
     log = SqliteLog(path)
     for _ in range(2):
-        with pytest.raises(LogError, match=f"groups.db-wal is missing though process {child.pid} did not end"):
+        with pytest.raises(LogError, match=f"groups.db-wal is missing though process {child.pid} did not close it"):
             asyncio.run(log.open())
     (tmp_path / "groups.db.lock").unlink()
     asyncio.run(_states(path))

@@ -69,7 +69,7 @@ def test_default_parent_is_created_private_and_used_again(temporary: Path) -> No
 
 def test_default_parent_that_others_can_write_is_refused(temporary: Path) -> None:
     default_parent().chmod(0o777)
-    with pytest.raises(ConfigError, match="nobody else can write; or another --scratch"):
+    with pytest.raises(ConfigError, match="no other user can write; or another --scratch"):
         default_parent()
 
 

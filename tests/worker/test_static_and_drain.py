@@ -108,7 +108,7 @@ async def test_st_05_process_whose_instance_id_was_taken_over_ends(tmp_path: Pat
         world.start("b2", instance_id="b")
         await world.settled("a", "b2", within=1)
         first.heal()
-        with pytest.raises(FencedInstanceId, match="taken over by member b2"):
+        with pytest.raises(FencedInstanceId, match="in use by member b2"):
             await ended(world.actors.pop("b1"), within=20)
         assert first.units == frozenset()
 
