@@ -73,7 +73,7 @@ async def test_emptied_file_is_rejected_and_removed_file_is_a_new_log(place: Pat
     path = place / NAME
     told = await ten_batches(path)
     os.truncate(path, 0)
-    says = rf"{path}: is empty though process {os.getpid()} wrote a log there: .* To start with an empty log, remove {NAME}.lock"
+    says = rf"{path}: is empty though process {os.getpid()} wrote a log there: .* To start empty, remove {NAME}.lock"
     for _ in range(2):
         with pytest.raises(LogError, match=says):
             await SqliteLog(path).open()

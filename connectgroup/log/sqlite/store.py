@@ -360,13 +360,13 @@ class Store:
         if doing in ("writing", "closing") and self.path.exists() and not self.path.stat().st_size:
             raise LogError(
                 f"{self.path}: is empty though process {printable(holder)} wrote a log there: its records are lost. "
-                f"To begin anew, remove {self._lock.path.name}"
+                f"To start empty, remove {self._lock.path.name}"
             )
         if doing == "writing" and not (self._wal.exists() and self.path.exists()):
             lost = self.path if self._wal.exists() else self._wal
             raise LogError(
                 f"{self.path}: {lost.name} is missing though process {printable(holder)} did not close it cleanly: "
-                f"records may be lost. To go on with what is left, remove {self._lock.path.name}"
+                f"records may be lost. To continue with the remaining records, remove {self._lock.path.name}"
             )
 
 
