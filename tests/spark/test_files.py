@@ -112,8 +112,9 @@ def test_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
     """Root may read everything, so this looks as somebody else where it can."""
     (tmp_path / "a").write_bytes(b"1\n")
     (tmp_path / "a").chmod(0)
-    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
-        parent.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent == tmp_path or parent.name.startswith(("pytest-", "popen-")):
+            parent.chmod(0o755)
     child = os.fork()
     if child == 0:
         try:
