@@ -14,7 +14,7 @@ from connectgroup.protocol.units import Partitions
 if TYPE_CHECKING:
     from .members import BrokerGroup
 
-PATIENCE_S = 120.0
+PATIENCE_S = 180.0
 HOUR_MS = 3_600_000
 
 
