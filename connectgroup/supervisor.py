@@ -29,7 +29,7 @@ from .coordinator.server import CoordinatorServer
 from .errors import GroupIdNotFound, from_code
 from .protocol.messages.api import Response
 from .protocol.messages.common import each_unit
-from .protocol.messages.describe import DescribedGroup, Rebalance
+from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH
 from .worker.restart import RESTART_EXIT_CODE
@@ -353,24 +353,6 @@ def _end_group(pid: int) -> None:
 
 def _to_stderr(name: str, line: str) -> None:
     print(f"{name} | {line}", file=sys.stderr, flush=True)
-
-
-def explain(rebalance: Rebalance) -> str:
-    """Format one rebalance as one line: epoch, causes, moves, downtime."""
-    parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
-    if rebalance.moved:
-        parts.append(f"{rebalance.moved} moved, maximum downtime {rebalance.max_downtime_ms} ms")
-    if rebalance.started:
-        restarted = not rebalance.moved and rebalance.max_downtime_ms
-        downtime = f", longest downtime {rebalance.max_downtime_ms} ms" if restarted else ""
-        parts.append(f"{rebalance.started} started{downtime}")
-    if not rebalance.moved + rebalance.started:
-        parts.append("nothing moved")
-    if rebalance.finished_ms < 0:
-        parts.append("under way")
-    else:
-        parts.append(f"took {rebalance.finished_ms - rebalance.started_ms} ms, computed by {rebalance.computed_by}")
-    return " | ".join(parts)
 
 
 def summary(group: DescribedGroup) -> str:

@@ -25,11 +25,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from connectgroup.analysis.explain import rebalance_line
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConnectGroupError
 from connectgroup.protocol.messages.describe import DescribedGroup
-from connectgroup.supervisor import Supervisor, explain, summary
+from connectgroup.supervisor import Supervisor, summary
 
 FLIGHTS = 336_776
 FILES = 80
@@ -207,7 +208,7 @@ async def tell(supervisor: Supervisor, sink: Path) -> None:
         for rebalance in group.rebalances:
             if rebalance.epoch > said and rebalance.finished_ms >= 0:
                 said = rebalance.epoch
-                say(f"rebalance | {explain(rebalance)}")
+                say(f"rebalance | {rebalance_line(rebalance)}")
         now_rows, now = await asyncio.to_thread(count, sink), time.monotonic()
         speed = (now_rows - rows) / (now - at)
         rows, at = now_rows, now

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from ..errors import TimedOut, from_code
 from ..protocol.messages.common import each_unit
-from ..protocol.messages.describe import DescribedGroup, DescribedMember, Move
+from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.units import Unit, show
 from .requests import connected
 
@@ -98,24 +100,31 @@ async def delete_groups(options: argparse.Namespace) -> int:
 
 
 async def explain_groups(options: argparse.Namespace) -> int:
-    from ..supervisor import explain
+    from ..analysis.explain import (
+        explain_task,
+        find_unit,
+        rebalance_details,
+        rebalance_json,
+        rebalance_line,
+        task_lines,
+    )
 
     async with connected(options) as admin:
-        group = await admin.describe(options.group, connectors=())
-    for rebalance in group.rebalances[-options.last :]:
-        print(explain(rebalance))
-        for move in rebalance.moves if options.moves else ():
-            print(f"  {Unit(move.connector, move.task)}: {_move(move)}")
+        group = await admin.describe(options.group, connectors=None if options.task else ())
+    if options.task:
+        explanation = explain_task(group, find_unit(group, options.task))
+        for line in [json.dumps(asdict(explanation))] if options.json else task_lines(explanation):
+            print(line)
+        return 0
+    rebalances = group.rebalances[-options.last :]
+    if options.json:
+        print(json.dumps([rebalance_json(rebalance) for rebalance in rebalances]))
+        return 0
+    for rebalance in rebalances:
+        print(rebalance_line(rebalance))
+        for line in rebalance_details(rebalance, moves=options.moves):
+            print(f"  {line}")
     return 0
-
-
-def _move(move: Move) -> str:
-    if not move.source:
-        return f"started on {move.target}"
-    downtime = f"downtime {move.downtime_ms} ms"
-    if move.source == move.target:
-        return f"restarted on {move.target}, {downtime}"
-    return f"{move.source} -> {move.target or 'no worker'}, {downtime}"
 
 
 async def restart_worker(options: argparse.Namespace) -> int:

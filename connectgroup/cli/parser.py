@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .. import __version__
+from ..protocol.records.connect import HISTORY
 from ..protocol.units import name_violation, printable
 from .connectors import delete_connectors, list_connectors, put_connectors, restart_connector, set_target_state
 from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
@@ -106,8 +107,14 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_argument("group")
         _add_coordinator(command)
         command.set_defaults(run=function)
-    explain.add_argument("--last", type=_count, default=10, help="number of rebalances (10)")
+    explain.add_argument(
+        "--last", type=_count, default=HISTORY, help=f"number of rebalances, at most {HISTORY}, which a group keeps"
+    )
     explain.add_argument("--moves", action="store_true", help="show every move with its downtime")
+    explain.add_argument(
+        "--task", metavar="TASK", help="explain one task, CONNECTOR-NUMBER: why it is where it is, or does not run"
+    )
+    explain.add_argument("--json", action="store_true", help="print JSON")
 
     workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")

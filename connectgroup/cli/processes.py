@@ -34,9 +34,10 @@ def _allow_open_files(max_connections: int) -> None:
 
 
 async def run_up(options: argparse.Namespace) -> int:
+    from ..analysis.explain import rebalance_line
     from ..config.connector_file import read_connector
     from ..plugins import load_assignor
-    from ..supervisor import Supervisor, explain, summary
+    from ..supervisor import Supervisor, summary
 
     connectors = [read_connector(path) for path in options.connector]
     assignors = [] if options.no_assignor or options.server_assignor else options.assignor or ["balanced"]
@@ -78,7 +79,7 @@ async def run_up(options: argparse.Namespace) -> int:
             for rebalance in group.rebalances:
                 if rebalance.epoch > explained and rebalance.finished_ms >= 0:
                     explained = rebalance.epoch
-                    print(f"rebalance | {explain(rebalance)}", flush=True)
+                    print(f"rebalance | {rebalance_line(rebalance)}", flush=True)
             line = f"{summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
             # Describing 100,000 tasks takes most of a second, during which the coordinator sends no responses.

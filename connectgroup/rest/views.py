@@ -6,9 +6,9 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Final
 
+from ..analysis.explain import rebalance_json
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.units import CONNECTOR
@@ -154,4 +154,4 @@ def _worker(member: DescribedMember) -> dict[str, Any]:
 
 def rebalances(group: DescribedGroup) -> list[dict[str, Any]]:
     """``GET /groups/{group}/rebalances``: the last 100, oldest first; times in milliseconds since 1970."""
-    return [asdict(rebalance) for rebalance in group.rebalances]
+    return [rebalance_json(rebalance) for rebalance in group.rebalances]

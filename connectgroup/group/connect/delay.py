@@ -12,12 +12,13 @@ PD-08; S15, CN-11, L8.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from zlib import crc32
 
 from ...protocol.messages.assignment import DelayedUnits
 from ...protocol.messages.common import ConnectorTasks, grouped, units_of
+from ...protocol.messages.describe import DelayedUntil
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import DelayRecord, MemberRecord
 from ..kernel.timers import Timer
@@ -190,3 +191,20 @@ def shown(overlay: Overlay) -> tuple[DelayedUnits, ...]:
         for _, delay in sorted(overlay.delays.items())
         if not delay.member_id or overlay.waiting_member(delay) is None
     )
+
+
+def delayed_until(overlay: Overlay, max_units: int) -> Iterator[DelayedUntil]:
+    """The delayed units with their deadlines, for the explanation of a rebalance.
+
+    Args:
+        max_units: upper bound on the units listed for each delay: a record must fit into a batch.
+    """
+    for delay in [delay for _, delay in sorted(overlay.delays.items())]:
+        units = sorted(overlay.waiting(delay))
+        if units:
+            yield DelayedUntil(
+                member_id=delay.member_id,
+                until_ms=delay.deadline_ms,
+                count=len(units),
+                units=grouped(units[:max_units]),
+            )

@@ -15,6 +15,7 @@ from ..kernel.current import Current
 from .computation import under_way
 from .delay import shown
 from .overlay import Overlay
+from .settings import GroupSettings
 from .state import Group, runnable_units
 
 
@@ -34,6 +35,7 @@ def describe(
     only: Iterable[str] | None = None,
     task_configs: bool = False,
     connectors_only: bool = False,
+    settings: GroupSettings | None = None,
 ) -> DescribedGroup:
     """The description of a group; units with a pending revocation are included (KAFKA-20431).
 
@@ -41,6 +43,7 @@ def describe(
         only: names of the connectors to describe; null for all.
         task_configs: whether tasks are described with their configurations, credentials masked.
         connectors_only: whether to omit members, rebalances and delayed units.
+        settings: if given, the description includes the input of assignors and these settings.
     """
     if not group.exists:
         return DescribedGroup(
@@ -49,7 +52,7 @@ def describe(
             error_message=f"GroupId: got {printable(group.group_id)!r}; there is no such group",
         )
     computation, computing = group.computation, under_way(group)
-    return DescribedGroup(
+    described = DescribedGroup(
         group_id=group.group_id,
         state=state_name(group),
         group_epoch=group.epoch,
@@ -61,6 +64,28 @@ def describe(
         connectors=tuple(_connectors(group, only, task_configs)),
         rebalances=() if connectors_only else tuple(group.rebalances.values()),
         delayed=() if connectors_only else shown(Overlay(group, now_ms)),
+    )
+    return described if settings is None else _with_assignor_input(described, group, settings)
+
+
+def _with_assignor_input(described: DescribedGroup, group: Group, settings: GroupSettings) -> DescribedGroup:
+    """Add what an assignor and the rules of the group read, for a computation on a copy of the group."""
+    members = tuple(
+        replace(
+            member,
+            assignors=group.members[member.member_id].assignors,
+            server_assignor=group.members[member.member_id].server_assignor,
+            assignor_state=group.target(member.member_id).metadata,
+        )
+        for member in described.members
+    )
+    return replace(
+        described,
+        members=members,
+        max_moves=settings.max_moves,
+        scheduled_delay_ms=settings.scheduled_delay_ms,
+        server_assignor=settings.server_assignor,
+        deferred=group.deferred,
     )
 
 

@@ -90,6 +90,7 @@ class ConnectGroupType:
             only=request.connectors,
             task_configs=request.include_task_configs,
             connectors_only=request.connectors_only,
+            settings=self.settings if request.include_assignor_input else None,
         )
 
     def error_response(self, request: Any, error: GroupError) -> Response:

@@ -32,11 +32,13 @@ from ..kernel.timers import TimerKey, TimerKind
 from . import validate
 from .computation import compute_timed_out, effect_of, next_round, request_computation
 from .connectors import update_connectors
+from .delay import delayed_until
 from .delete import delete
 from .describe import describe
 from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
 from .leave import delay_over, rebalance_timed_out, session_timed_out
+from .overlay import Overlay
 from .restart import restart_member
 from .settings import GroupSettings
 from .state import Group
@@ -87,6 +89,7 @@ def handle(
                     only=request.connectors,
                     task_configs=request.include_task_configs,
                     connectors_only=request.connectors_only,
+                    settings=settings if request.include_assignor_input else None,
                 )
                 return Outcome(response=DescribeResponse(groups=(described,)))
             case DeleteRequest():
@@ -227,5 +230,7 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
         started=len(moves) - len(moved),
         max_downtime_ms=max((move.downtime_ms for move in moves if move.source), default=0),
         moves=tuple(sorted(moves, key=lambda move: move.downtime_ms, reverse=True)[:MAX_MOVES]),
+        assignor=group.target_assignor,
+        delayed=tuple(delayed_until(Overlay(group, now_ms), MAX_MOVES)),
     )
     return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

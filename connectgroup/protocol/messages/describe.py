@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .assignment import DelayedUnits
-from .common import ConfigEntry, ConnectorTasks
+from .common import AssignorInfo, ConfigEntry, ConnectorTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +17,15 @@ class DescribeRequest:
         connectors: *(tagged)* the connectors to describe; null for all. Unknown names are ignored.
         include_task_configs: *(tagged)* whether tasks are described with their configurations.
         connectors_only: *(tagged)* whether to omit members, rebalances and delayed units, which may be large.
+        include_assignor_input: *(tagged)* whether to include the rest of what an assignor and the rules of the group
+            read: what members list and send, assignor user data, and the settings of moves and delays.
     """
 
     group_ids: tuple[str, ...] = ()
     connectors: tuple[str, ...] | None = None
     include_task_configs: bool = False
     connectors_only: bool = False
+    include_assignor_input: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,10 @@ class DescribedMember:
         client_id: *(tagged)* the client id of the request with which the member joined.
         joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown.
         kept_ms: *(tagged)* for how long the units of a temporarily left member are still kept; -1 if unknown.
+        assignors: *(tagged)* the client-side assignors that the member lists, if the request includes assignor input;
+            so are the next two.
+        server_assignor: *(tagged)* the server-side assignor that the member requests; null if none.
+        assignor_state: *(tagged)* the assignor user data in its target assignment.
     """
 
     member_id: str
@@ -54,6 +61,9 @@ class DescribedMember:
     client_id: str = ""
     joined_epoch: int = 0
     kept_ms: int = -1
+    assignors: tuple[AssignorInfo, ...] = ()
+    server_assignor: str | None = None
+    assignor_state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +114,23 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedUntil:
+    """Units that were delayed when a rebalance ended.
+
+    Attributes:
+        member_id: the lost worker that they are kept for; empty if the assignor left them out.
+        until_ms: wall clock of the deadline, milliseconds since 1970.
+        count: number of units.
+        units: the first of them, at most 100.
+    """
+
+    member_id: str = ""
+    until_ms: int = 0
+    count: int = 0
+    units: tuple[ConnectorTasks, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
     """The causes and the cost of a rebalance.
 
@@ -117,6 +144,8 @@ class Rebalance:
         started: number of units that were assigned and had run on no member before.
         max_downtime_ms: the longest downtime of a moved unit.
         moves: the moves with the longest downtime, at most 100.
+        assignor: *(tagged)* the assignor of the target assignment; empty while in progress.
+        delayed: *(tagged)* the units that were delayed when the rebalance ended.
     """
 
     epoch: int
@@ -128,6 +157,8 @@ class Rebalance:
     started: int = 0
     max_downtime_ms: int = 0
     moves: tuple[Move, ...] = ()
+    assignor: str = ""
+    delayed: tuple[DelayedUntil, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +169,11 @@ class DescribedGroup:
         rebalances: the last 100, oldest first.
         delayed: *(tagged)* delayed units that are assigned to no member, with the time left.
         group_type: *(tagged)* the type of the group; empty if there is no such group.
+        max_moves: *(tagged)* ``GroupSettings.max_moves``, if the request includes assignor input; so are the next
+            three.
+        scheduled_delay_ms: *(tagged)* ``GroupSettings.scheduled_delay_ms``.
+        server_assignor: *(tagged)* ``GroupSettings.server_assignor``.
+        deferred: *(tagged)* number of moves deferred to the next round.
     """
 
     error_code: int = 0
@@ -154,6 +190,10 @@ class DescribedGroup:
     rebalances: tuple[Rebalance, ...] = ()
     delayed: tuple[DelayedUnits, ...] = ()
     group_type: str = ""
+    max_moves: int = 0
+    scheduled_delay_ms: int = 0
+    server_assignor: str = ""
+    deferred: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,233 @@
+"""Explanations from the description of a group: its rebalances, and one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..errors import ConfigError
+from ..protocol.messages.common import each_unit, units_of
+from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit, Move, Rebalance
+from ..protocol.units import Unit, printable, show
+from .constraints import Constraints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExplanation:
+    """Why a unit runs where it runs, or does not run.
+
+    Attributes:
+        unit: its name, ``C`` for a connector and ``C-3`` for a task.
+        state: as in the description of the group.
+        worker: its owner; empty if there is none.
+        owner_epoch: the epoch at which it was assigned; -1 if it has no owner.
+        reasons: why it is there, and why it does not run; one sentence each.
+        rejected_by: for each worker, the constraints that reject it for this unit.
+    """
+
+    unit: str
+    state: str
+    worker: str
+    owner_epoch: int
+    reasons: tuple[str, ...]
+    rejected_by: dict[str, tuple[str, ...]]
+
+
+def time_of(at_ms: int) -> str:
+    """A wall clock as text: ``2026-11-22T13:26:43.120Z``."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rebalance_line(rebalance: Rebalance) -> str:
+    """Format one rebalance as one line: epoch, causes, moves, downtime, and who computed it with which assignor."""
+    parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
+    if rebalance.moved:
+        parts.append(f"{rebalance.moved} moved, maximum downtime {rebalance.max_downtime_ms} ms")
+    if rebalance.started:
+        restarted = not rebalance.moved and rebalance.max_downtime_ms
+        downtime = f", longest downtime {rebalance.max_downtime_ms} ms" if restarted else ""
+        parts.append(f"{rebalance.started} started{downtime}")
+    if not rebalance.moved + rebalance.started:
+        parts.append("nothing moved")
+    if rebalance.finished_ms < 0:
+        parts.append("under way")
+    else:
+        assignor = f" with {rebalance.assignor}" if rebalance.assignor else ""
+        took_ms = rebalance.finished_ms - rebalance.started_ms
+        parts.append(f"took {took_ms} ms, computed by {rebalance.computed_by}{assignor}")
+    return " | ".join(parts)
+
+
+def rebalance_details(rebalance: Rebalance, *, moves: bool) -> Iterator[str]:
+    """The delayed units of a rebalance, one line per delay, and with ``moves`` one line per move."""
+    for delayed in rebalance.delayed:
+        units = show(each_unit(delayed.units), limit=20)
+        more = delayed.count - len(units_of(delayed.units))
+        reason = f"for worker {delayed.member_id}" if delayed.member_id else "left out by the assignor"
+        yield f"delayed until {time_of(delayed.until_ms)} {reason}: {units}" + (f" and {more} more" if more > 0 else "")
+    if not moves:
+        return
+    for move in rebalance.moves:
+        yield f"{Unit(move.connector, move.task)}: {move_text(move)}"
+    left_out = rebalance.moved + rebalance.started - len(rebalance.moves)
+    if left_out > 0 and rebalance.finished_ms >= 0:
+        yield f"{left_out} more with a shorter downtime; only the {len(rebalance.moves)} longest are kept"
+
+
+def move_text(move: Move) -> str:
+    """Format one move without its unit."""
+    if not move.source:
+        return f"started on {move.target}"
+    downtime = f"downtime {move.downtime_ms} ms" if move.downtime_ms >= 0 else "downtime not known yet"
+    if move.source == move.target:
+        return f"restarted on {move.target}, {downtime}"
+    return f"{move.source} -> {move.target or 'no worker'}, {downtime}"
+
+
+def rebalance_json(rebalance: Rebalance) -> dict[str, Any]:
+    """One rebalance as JSON; times in milliseconds since 1970."""
+    delayed = [
+        {
+            "worker": each.member_id,
+            "until_ms": each.until_ms,
+            "count": each.count,
+            "units": [str(unit) for unit in each_unit(each.units)],
+        }
+        for each in rebalance.delayed
+    ]
+    return {**asdict(rebalance), "delayed": delayed}
+
+
+# ---------------------------------------------------------------------------------------------- one task
+
+
+def find_unit(group: DescribedGroup, name: str) -> Unit:
+    """The unit with this name: ``C-3`` is task 3 of connector C, ``C`` the connector itself.
+
+    Raises:
+        ConfigError: the group has no such unit; lists what it has.
+    """
+    known = {connector.connector: connector for connector in group.connectors}
+    connector, dash, task = name.rpartition("-")
+    if dash and connector in known and task.isascii() and task.isdigit() and str(int(task[:9])) == task:
+        if int(task) < len(known[connector].units) - 1:
+            return Unit(connector, int(task))
+        allowed = f"{len(known[connector].units) - 1} tasks, the first is {Unit(connector, 0)}"
+        raise ConfigError("--task", printable(name), f"one of {connector}'s {allowed}")
+    if name in known:
+        return Unit(name)
+    some = show([Unit(each) for each in known], limit=5)
+    raise ConfigError("--task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
+
+
+def explain_task(group: DescribedGroup, unit: Unit) -> TaskExplanation:
+    """Explain one unit of a group, from a description with all of its connectors."""
+    connector = next(each for each in group.connectors if each.connector == unit.connector)
+    described = next(each for each in connector.units if each.task == unit.task)
+    constraints = Constraints(group)
+    reasons = [*_why_here(group, unit, described), *_why_not_running(group, unit, connector, described)]
+    assignor = group.assignor_name
+    if constraints.is_constrained(unit.connector) and assignor and assignor != "weighted":
+        reasons.append(
+            f"the connector has placement constraints; {assignor} may ignore them, the assignor weighted does not"
+        )
+    return TaskExplanation(
+        unit=str(unit),
+        state=described.state,
+        worker=described.member_id,
+        owner_epoch=described.owner_epoch,
+        reasons=tuple(reasons),
+        rejected_by={member_id: why for member_id, why in constraints.rejections(unit) if why},
+    )
+
+
+def task_lines(explanation: TaskExplanation) -> Iterator[str]:
+    """Format an explanation, the most important line first."""
+    where = f" on {explanation.worker} since epoch {explanation.owner_epoch}" if explanation.worker else ""
+    yield f"{explanation.unit}: {explanation.state}{where}"
+    for reason in explanation.reasons:
+        yield f"  {reason}"
+    for worker, why in explanation.rejected_by.items():
+        yield f"  worker {worker} is rejected: {'; '.join(why)}"
+
+
+def _why_here(group: DescribedGroup, unit: Unit, described: DescribedUnit) -> Iterator[str]:
+    """The rebalance that assigned the unit to its owner."""
+    if not described.member_id:
+        return
+    epoch, known = described.owner_epoch, group.rebalances
+    if not known or known[0].epoch > epoch:
+        yield f"assigned at epoch {epoch}, before the last {len(known)} rebalances: the cause is not known any more"
+        return
+    # Causes that arrive before a target assignment is installed are added to the rebalance of a later epoch.
+    rebalance = next((each for each in known if each.epoch >= epoch), known[-1])
+    by = f", computed by {rebalance.computed_by}" if rebalance.computed_by else ""
+    assignor = f" with {rebalance.assignor}" if rebalance.assignor else ""
+    yield f"assigned at epoch {epoch}: {'; '.join(rebalance.causes)}{by}{assignor}"
+    for move in rebalance.moves:
+        if (move.connector, move.task) == unit:
+            yield move_text(move)
+
+
+def _why_not_running(
+    group: DescribedGroup, unit: Unit, connector: DescribedConnector, described: DescribedUnit
+) -> Iterator[str]:
+    if described.state == "RUNNING":
+        yield from _is_moving(group, unit, described.member_id)
+    elif described.state == "FAILED":
+        yield f"it has failed, its worker retries it: {described.message or 'no error message'}"
+    elif described.state == "STARTING":
+        yield f"worker {described.member_id} has been assigned it and has not reported it as running yet"
+        yield from _is_moving(group, unit, described.member_id)
+    elif described.state == "WAITING":
+        yield f"worker {described.member_id} has left temporarily; the unit is kept for it until its session timeout"
+    elif described.state == "OFF":
+        yield f"connector {unit.connector} is {connector.target_state}" + (
+            "; resume it to run its tasks" if connector.target_state != "RUNNING" else ""
+        )
+    else:
+        yield from _why_unassigned(group, unit)
+
+
+def _is_moving(group: DescribedGroup, unit: Unit, owner: str) -> Iterator[str]:
+    wanted = _wanted_by(group, unit)
+    if wanted and wanted != owner:
+        yield f"it is to move: the target assignment gives it to {wanted} once {owner} has stopped it"
+
+
+def _why_unassigned(group: DescribedGroup, unit: Unit) -> Iterator[str]:
+    if not group.members:
+        yield "the group has no workers"
+        return
+    for delayed in group.delayed:
+        if unit in units_of(delayed.units):
+            left_s = delayed.left_ms / 1000
+            if delayed.member_id:
+                worker = delayed.instance_id or delayed.member_id
+                yield f"delayed {left_s:.1f} s more for lost worker {worker} (scheduled rebalance delay)"
+            else:
+                why = f": {group.assignor_error}" if group.assignor_error else ""
+                yield f"the assignor {group.assignor_name} left it out and is run again in {left_s:.0f} s{why}"
+            return
+    if group.state == "Assigning":
+        by = f"worker {group.computing_member}" if group.computing_member else "the coordinator"
+        yield f"the assignment for epoch {group.group_epoch} is being computed by {by}"
+        if group.assignor_error:
+            yield f"last assignor error: {group.assignor_error}"
+        return
+    wanted = _wanted_by(group, unit)
+    member = next((each for each in group.members if each.member_id == wanted), None)
+    if member is None:
+        yield "no target assignment has it yet"
+    elif member.pending_revocation:
+        stopping = show(each_unit(member.pending_revocation))
+        yield f"worker {wanted} is to run it and must first stop {stopping}"
+    else:
+        yield f"worker {wanted} is to run it and has not fetched its assignment yet (its next heartbeat does)"
+
+
+def _wanted_by(group: DescribedGroup, unit: Unit) -> str:
+    """The member whose target assignment has the unit; empty if none has."""
+    return next((member.member_id for member in group.members if unit in units_of(member.target)), "")
