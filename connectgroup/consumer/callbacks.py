@@ -13,7 +13,7 @@ from ..assign.sandbox import describe, location_of
 from ..errors import ConfigError, PluginError
 from ..plugins import load_partition_assignor
 from ..protocol.units import Partitions, printable
-from ..worker.offload import off_loop
+from ..threads import off_loop
 from .listener import ConsumerRebalanceListener
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from ..assign.ownership import claimants
 from ..assign.sandbox import run_assignor
 from ..errors import PluginError
 from ..protocol.units import TopicPartition, printable
+from ..threads import off_loop
 from ..wire.kafka_messages import JoinedMember, MemberShare
-from ..worker.offload import off_loop
 from .client import GroupClient
 from .embedded import decode_subscription
 from .errors import error_name

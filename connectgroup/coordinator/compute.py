@@ -8,9 +8,7 @@ does not block the computation of the next group epoch, but the same epoch is no
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -20,6 +18,7 @@ from ..errors import ConnectGroupError
 from ..group.kernel.effects import Compute, Computed, Effect
 from ..group.registry import Registry
 from ..protocol.units import printable
+from ..threads import NoThread, off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Effects:
             )
             self._fail(effect, late)
         elif (error := call.exception()) is not None:
-            self._fail(effect, str(error) if isinstance(error, ConnectGroupError) else repr(error))
+            self._fail(effect, str(error) if isinstance(error, ConnectGroupError | NoThread) else repr(error))
         else:
             self._deliver(_computed(effect, result=call.result()))
 
@@ -106,46 +105,3 @@ class Effects:
 
 def _computed(effect: Compute, *, result: Any = None, error: str = "") -> Computed:
     return Computed(group_id=effect.group_id, epoch=effect.epoch, assignor=effect.assignor, result=result, error=error)
-
-
-async def off_loop(name: str, function: Callable[[], Any]) -> Any:
-    """Call a function in a daemon thread of that name and wait for its result.
-
-    A daemon thread: a plug-in that never returns must not prevent the coordinator from exiting.
-
-    Raises:
-        RuntimeError: the operating system cannot start a thread, so the function was not called (F36); or the function
-            raised ``SystemExit`` or the like.
-        Exception: the exception of the function.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Any] = loop.create_future()
-
-    def complete(value: Any, error: Exception | None) -> None:
-        if not result.done():
-            if error is None:
-                result.set_result(value)
-            else:
-                result.set_exception(error)
-
-    def run() -> None:
-        value: Any = None
-        failure: Exception | None = None
-        try:
-            value = function()
-        except BaseException as error:
-            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-            failure = error if plain else RuntimeError(f"{type(error).__name__}: {error}")  # type: ignore[assignment]
-        with contextlib.suppress(RuntimeError):  # the loop has closed: no caller waits
-            loop.call_soon_threadsafe(complete, value, failure)
-
-    # An event loop in virtual time starts the thread itself, so that time does not pass it by.
-    start: Callable[[str, Callable[[], None]], None] | None = getattr(loop, "start_thread", None)
-    try:
-        if start is not None:
-            start(name, run)
-        else:
-            threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError as error:
-        raise RuntimeError(f"{name} was not called: {error}") from error
-    return await result

@@ -17,7 +17,8 @@ from ..listener import WorkerRebalanceListener
 from ..member.actions import TellAssignor
 from ..member.state_machine import MemberSettings
 from ..protocol.units import Units, show
-from .offload import off_loop, off_loop_with_retry
+from ..threads import off_loop
+from .offload import off_loop_with_retry
 
 logger = logging.getLogger(__name__)
 

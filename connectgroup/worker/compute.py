@@ -19,7 +19,7 @@ from ..protocol.messages.assignment import InstallRequest, InstallResponse, Prep
 from ..protocol.messages.common import grouped
 from ..protocol.units import printable
 from ..telemetry.spans import ASSIGNOR, EPOCH, GROUP, MEMBER, MEMBER_EPOCH, Value, in_span, mark_failed
-from .offload import off_loop
+from ..threads import off_loop
 from .publish import ControlRequests
 from .settings import FIRST_INTERVAL_MS, WorkerSettings
 

@@ -16,8 +16,8 @@ from ..member.assignment import ConvertedAssignment, convert
 from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..telemetry.spans import continued
+from ..threads import NoThread, off_loop
 from ..transport.base import Client
-from .offload import NoThread, off_loop
 from .settings import WorkerSettings
 from .waiting import TryAgain, WakeUp, backoff_s, should_log
 

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..threads import NoThread, deliver, off_loop, outcome, start_thread
 from .waiting import backoff_s, should_log
 
 P = ParamSpec("P")
@@ -54,51 +55,6 @@ def slices(items: Iterable[T]) -> Iterator[list[T]]:
     left = iter(items)
     while some := list(islice(left, SLICE)):
         yield some
-
-
-class NoThread(RuntimeError):
-    """The operating system cannot start a thread; the function has not been called."""
-
-
-async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a separate thread and wait for its result.
-
-    It runs in a daemon thread, not in an executor: code that hangs must neither block other calls in a pool nor
-    prevent the process from exiting. On a timeout or a cancellation of the caller, the thread is abandoned.
-
-    Args:
-        name: name of the thread, for stack dumps.
-
-    Raises:
-        NoThread: no thread is available; the function has not been called.
-        Exception: the exception of the function; ``SystemExit`` and similar are converted to ``RuntimeError``.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def run() -> None:
-        value, error = _outcome(partial(function, *args, **kwargs))
-        with contextlib.suppress(RuntimeError):  # the loop has closed: no caller waits any more
-            loop.call_soon_threadsafe(deliver, result, value, error)
-
-    try:
-        _start_thread(loop, name, run)
-    except RuntimeError as error:
-        raise NoThread(str(error)) from error
-    return await result
-
-
-def _start_thread(loop: asyncio.AbstractEventLoop, name: str, target: Callable[[], None]) -> None:
-    """Start a daemon thread. An event loop in virtual time starts it itself, so that time does not pass it by.
-
-    Raises:
-        RuntimeError: the operating system cannot start a thread.
-    """
-    start: Callable[[str, Callable[[], None]], None] | None = getattr(loop, "start_thread", None)
-    if start is not None:
-        start(name, target)
-    else:
-        threading.Thread(target=target, name=name, daemon=True).start()
 
 
 async def off_loop_with_retry(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -273,7 +229,7 @@ class CallPool:
             self._threads += 1
         assert first._result is not None
         try:
-            _start_thread(first._result.get_loop(), first.name, self._work)
+            start_thread(first._result.get_loop(), first.name, self._work)
         except RuntimeError as error:
             with self._lock:
                 self._threads -= 1
@@ -297,31 +253,10 @@ class CallPool:
             # Start the next thread here and not on the event loop: ``start`` waits until the new thread runs.
             self._add_thread()
             thread.name = call.name
-            value, error = _outcome(call.function)
+            value, error = outcome(call.function)
             self._deliver(call, value, error)
             del call, value, error
 
     def _deliver(self, call: Call[Any], value: Any, error: BaseException | None) -> None:
         assert call._result is not None
         self._inbox.put(call._result.get_loop(), partial(deliver, call._result, value, error))
-
-
-def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Call the function; return its result, or its exception."""
-    try:
-        return function(), None
-    except BaseException as raised:
-        if isinstance(raised, StopIteration) or not isinstance(raised, Exception):
-            # Raised on the event loop, these would end the loop or look like a cancellation of the caller.
-            return None, RuntimeError(f"{type(raised).__name__}: {raised}")
-        return None, raised
-
-
-def deliver(result: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    """Complete a future, unless its reader has abandoned it; call it on the event loop."""
-    if result.done():
-        return
-    if error is not None:
-        result.set_exception(error)
-    else:
-        result.set_result(value)

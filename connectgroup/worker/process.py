@@ -27,10 +27,10 @@ from ..errors import ConnectGroupError, PluginError, TransportError
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
+from ..threads import off_loop
 from ..transport.tcp_client import TcpClient
 from .garbage import collect_all_again, short_collections
 from .loop import Worker
-from .offload import off_loop
 from .runner import RunnerSettings, TaskRunner
 from .scratch import Scratch
 from .signals import handle_signals

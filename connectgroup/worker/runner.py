@@ -29,7 +29,8 @@ from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, printable
-from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, deliver, off_loop, slices
+from ..threads import deliver, off_loop
+from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .scratch import new_directory, remove_directory
 from .waiting import WakeUp, backoff_s
 

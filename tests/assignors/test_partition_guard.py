@@ -19,7 +19,7 @@ from connectgroup.assign.members import Metadata, PartitionMember, PartitionMemb
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
 from connectgroup.protocol.units import TopicPartition
-from connectgroup.worker.offload import off_loop
+from connectgroup.threads import off_loop
 
 from .partition_tables import partitions, question
 

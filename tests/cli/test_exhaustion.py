@@ -12,7 +12,7 @@ from pathlib import Path
 from ..integration.processes import Program, wait
 from .test_coming_and_going import CommandHarness
 
-SAID = "ERROR no new connection can be taken in: Too many open files; those that are open go on"
+SAID = "ERROR cannot accept a connection: Too many open files; open connections are not affected"
 
 
 def open_files(pid: int) -> list[int]:

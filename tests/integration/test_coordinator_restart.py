@@ -141,7 +141,7 @@ def test_worker_restarted_while_the_coordinator_is_down_gets_its_tasks(tmp_path:
             a.kill()
             with group.coordinator() as second:
                 with group.worker("a") as again:
-                    again.line_with("given ")
+                    again.line_with("assigned ")
                     wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), again.story)
                     assert not [line for line in b.lines if LOST.search(line)], b.story()
                     again.signal(signal.SIGTERM)

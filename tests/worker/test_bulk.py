@@ -15,7 +15,8 @@ from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool, NoThread
+from connectgroup.threads import NoThread
+from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 from tests.no_threads import NoThreads
 

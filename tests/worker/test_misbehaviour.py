@@ -21,8 +21,8 @@ from connectgroup.protocol.messages.assignment import InstallRequest, PrepareReq
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import Unit, Units
+from connectgroup.threads import off_loop
 from connectgroup.worker.loop import WorkerSettings
-from connectgroup.worker.offload import off_loop
 
 from .builders import GROUP, RecordingListener, Spread, World
 from .virtual_time import Gate

@@ -7,7 +7,7 @@ import sys
 
 HANGS = """
 import asyncio, threading
-from connectgroup.worker.offload import off_loop
+from connectgroup.threads import off_loop
 
 async def main():
     try:

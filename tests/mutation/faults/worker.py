@@ -112,7 +112,7 @@ WORKER: tuple[Fault, ...] = (
     *at("connectgroup.worker.runner:TaskRunner._run_task.begin", "worker/test_misbehaviour.py",
         C("a task whose start failed goes on writing",
           "end(A)")),
-    *at("connectgroup.worker.offload:_outcome", "worker/test_misbehaviour.py",
+    *at("connectgroup.threads:outcome", "worker/test_misbehaviour.py",
         C("a plug-in's SystemExit ends the worker",
           "A or not B", "A")),
 )

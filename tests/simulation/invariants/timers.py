@@ -30,7 +30,7 @@ class TimersRunTheirTime(Invariant):
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._set: WeakKeyDictionary[Group, dict[TimerKey, tuple[float, float]]] = WeakKeyDictionary()
-        self._heard: dict[str, HeartbeatRequest] = {}
+        self._heard: WeakKeyDictionary[Group, dict[str, HeartbeatRequest]] = WeakKeyDictionary()
 
     def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         now_s, timers = self.cluster.loop.now, self._set.setdefault(group, {})
@@ -41,9 +41,11 @@ class TimersRunTheirTime(Invariant):
                 who = what.member_id or "the group"
                 self.broken(f"the {what.kind} timer of {who} acts {now_s - set_s:.3f} s after it was set")
         elif isinstance(what, HeartbeatRequest):
-            # A parked heartbeat that is decided again is no second proof of life.
-            parked = self._heard.get(what.member_id) is what
-            self._heard[what.member_id] = what
+            # A parked heartbeat that is decided again is no second proof of life. Two coordinators may each have a copy
+            # of the group, and each its own last heartbeat of the member.
+            heard = self._heard.setdefault(group, {})
+            parked = heard.get(what.member_id) is what
+            heard[what.member_id] = what
         for timer in outcome.timers:
             if not (parked and timer.key.kind is TimerKind.SESSION and isinstance(timer, SetTimer)):
                 whole_s = timer.after_ms / 1000 if isinstance(timer, SetTimer) else float("inf")
