@@ -95,6 +95,16 @@ def test_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
     assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
+def test_first_worker_back_in_an_empty_group_also_gets_the_units_that_no_worker_had() -> None:
+    """S9: units of former members were not assigned yet when m1 restarted, so restoring m1's own units is not enough."""
+    scene = three()
+    scene.leave("m2")
+    scene.leave("m3")
+    leave_to_restart(scene, "m1")
+    scene.join("m1")
+    assert ensure_computation(scene) == {"m1": names(ONE | TWO | THREE)}
+
+
 def test_announced_return_without_a_scheduled_delay_is_an_ordinary_leave() -> None:
     scene = three(delay_ms=0)
     leave_to_restart(scene, "m2")

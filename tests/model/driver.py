@@ -219,9 +219,11 @@ class Driver:
             )
 
     def compute(self, how: int, which: int, delay: int) -> None:
-        """Whoever is asked prepares and installs; or somebody installs what is old, wrong or not its to install."""
-        asked = self.group.computation.member_id if self.group.computation is not None else ""
-        who = asked or MEMBERS[which % 5]
+        """The chosen member, or a replaced one, prepares and installs; or a member sends an outdated or wrong Install."""
+        computation = self.group.computation
+        asked = computation.member_id if computation is not None else ""
+        replaced = computation.replaced_members if computation is not None else ()
+        who = replaced[0] if replaced and which % 2 else asked or MEMBERS[which % 5]
         epoch = self.group.current(who).epoch
         if how % 4 == 0 or who not in self.questions:
             response = self.send(PrepareRequest(group_id=GROUP, member_id=who, member_epoch=epoch))

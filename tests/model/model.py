@@ -119,7 +119,10 @@ class Model(Computing):
             self.bump()
             return
         delay = self.delays[mine[0]]
-        if member.said != delay.said:
+        placed = {unit for share in self.target.values() for unit in share.units}
+        delayed = {unit for each in self.delays for unit in self.kept(each)}
+        # Units of a former member that no target assigns: the group was empty before they were assigned again (S9).
+        if member.said != delay.said or self.to_run().keys() - placed - delayed:
             self.bump()
             return
         self.target[who] = replace(delay.share, units=self.kept(mine[0]))

@@ -21,6 +21,7 @@ from ...protocol.messages.common import ConnectorTasks, grouped, units_of
 from ...protocol.messages.describe import DelayedUntil
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import DelayRecord, MemberRecord
+from ...protocol.units import NO_UNITS
 from ..kernel.timers import Timer
 from . import timers as timing
 from .overlay import Overlay
@@ -95,6 +96,8 @@ def delays_for(overlay: Overlay, member: MemberRecord) -> tuple[DelayRecord, ...
 def give_back(overlay: Overlay, delay: DelayRecord, member: MemberRecord) -> tuple[Timer, ...]:
     """Restore a returning member's target assignment without an assignor, if nothing else has changed since (L8).
 
+    All other units must be assigned or delayed: the target assignment becomes the current one (S9).
+
     Otherwise the join is one more cause to compute. The input of the assignor then shows the delayed units as the
     member's own, and the delay ends with the next target assignment.
     """
@@ -102,6 +105,10 @@ def give_back(overlay: Overlay, delay: DelayRecord, member: MemberRecord) -> tup
     if delay.epoch != group.epoch or group.epoch != group.target_epoch:
         return ()
     if _said(member) != delay.said or member.draining:
+        return ()
+    delayed = NO_UNITS.union(*(overlay.waiting(other) for other in overlay.delays.values()))
+    if group.runnable.keys() - overlay.placed() - delayed:
+        # The last member left before the units of a former one were assigned again; an empty group computes nothing.
         return ()
     overlay.forget(Kind.DELAY, delay.member_id)
     units = overlay.waiting(delay)
