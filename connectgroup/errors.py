@@ -30,10 +30,14 @@ connections, and is never handled as one of these errors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from .masking import masked_value
+from .masking import masked_value, without_secrets
 from .protocol.units import printable
+
+_MAX_TEXT: Final = 10_000
+"""Characters of an error message that are processed; its first line is shown, truncated to 400."""
 
 NO_VALUE: Final = "missing"
 """Passed to ``ConfigError`` instead of the value of a missing setting."""
@@ -287,3 +291,15 @@ class TimedOut(ConnectGroupError, TimeoutError):
 
 class WorkerAlreadyRun(ConnectGroupError, RuntimeError):
     """``Worker.run`` was called before: a Worker runs once, and a new membership needs a new Worker."""
+
+
+def one_line(error: BaseException | None, *configs: Mapping[str, str]) -> str:
+    """Format an error as one line: its message, and its type unless it is a ``ConfigError``.
+
+    Args:
+        configs: configurations of the connector or task; the values of credentials in them are masked.
+    """
+    if error is None:
+        return ""
+    text = printable(without_secrets(str(error)[:_MAX_TEXT].strip(), *configs).split("\n")[0], limit=400)
+    return text if isinstance(error, ConfigError) else f"{text} ({type(error).__name__})".strip()

@@ -38,7 +38,7 @@ def first_violation(
         listed = [(member_id, [unit for unit in given if unit not in waiting]) for member_id, given in listed]
         units, delayed = units - waiting, delayed - waiting
     for unit in sorted(delayed - units):
-        return f"{printable(unit)}, held back, does not exist"
+        return f"{printable(unit)}, delayed, does not exist"
     to_give = units - delayed if delayed else units
     everything = [unit for _, given in listed for unit in given]
     known = all(member_id in members for member_id, _ in listed)
@@ -61,7 +61,7 @@ def first_violation(
         if unit not in units:
             violations.append(f"{printable(unit)}, assigned to {names[0]}, does not exist")
         elif unit in delayed:
-            violations.append(f"{printable(unit)}, assigned to {names[0]}, is held back")
+            violations.append(f"{printable(unit)}, assigned to {names[0]}, is delayed")
         elif len(names) > 1:
             violations.append(f"{printable(unit)} is assigned twice: to {names[0]} and {names[1]}")
     if members:

@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..assign.placement import check_settings, own_settings
-from ..errors import ConfigError, ConnectGroupError, PluginError
+from ..errors import ConnectGroupError, PluginError, one_line
 from ..masking import without_secrets
 from ..plugins import load_connector_class
-from ..protocol.units import printable
-
-MAX_TEXT = 10_000
-"""Characters of a plug-in's error message that are processed; its first line is shown, truncated to 400."""
 
 
 def check_connector(name: str, config: Mapping[str, str]) -> None:
@@ -29,9 +25,6 @@ def check_connector(name: str, config: Mapping[str, str]) -> None:
     try:
         cls(name, own_settings(config))
     except Exception as error:
-        masked = without_secrets(str(error)[:MAX_TEXT].strip(), config)
-        if isinstance(error, ConnectGroupError) and masked == str(error):
+        if isinstance(error, ConnectGroupError) and without_secrets(str(error), config) == str(error):
             raise
-        text = printable(masked.split("\n")[0], limit=400)
-        kind = "" if isinstance(error, ConfigError) else f" ({type(error).__name__})"
-        raise PluginError(f"connector class {cls.__name__}: {text}{kind}") from error
+        raise PluginError(f"connector class {cls.__name__}: {one_line(error, config)}") from error

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from ..assign.placement import check_settings, placement_settings
 from ..connector import Config, Connector
+from ..dataplane.settings import settings_below
 from ..errors import ConfigError, PluginError
 from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import available, load_connector_class
@@ -196,7 +197,7 @@ def _models(cls: type[Connector], config: Config) -> Mapping[str, type[BaseModel
 def _model_errors(prefix: str, model: type[BaseModel], config: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     """All errors of the settings of one model. Unknown settings are left to the class, which knows all its models."""
     known = {key for key, _ in _fields(model)}
-    values = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+    values = settings_below(config, prefix)
     try:
         model.model_validate({key: value for key, value in values.items() if key in known})
     except ConfigError as error:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from ..assign.placement import RESERVED
 from ..connector import Config, Connector, Task, TaskContext
 from ..dataplane.dead_letters import DeadLetterSink
-from ..dataplane.settings import PluginSettings, parse_settings, setting_names, unknown_setting
+from ..dataplane.settings import PluginSettings, parse_settings, setting_names, settings_below, unknown_setting
 from ..dataplane.sink import Sink
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
@@ -53,7 +53,7 @@ class PipelineConnector(Connector):
 
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
         source = load_source_class(self.config["source"])
-        layout = source.task_layout(parse_settings(source.Settings, _below(self.config, SOURCE), prefix=SOURCE))
+        layout = source.task_layout(parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE))
         common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
         return [{**common, "task": str(task)} for task in range(max_tasks)]
 
@@ -120,8 +120,8 @@ def parse_config(config: Config) -> Pipeline:
     )
     _check_dead_letters(settings, sink)
     parse_chain(config, source.metadata)
-    source_settings = parse_settings(source.Settings, _below(config, SOURCE), prefix=SOURCE)
-    sink_settings = parse_settings(sink.Settings, _below(config, SINK), prefix=SINK)
+    source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
+    sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
     return Pipeline(
         source=lambda: source.create(source_settings, task=settings.task, tasks=settings.tasks),
         chain=lambda opened: parse_chain(config, opened.metadata),
@@ -165,7 +165,3 @@ def _check_dead_letters(settings: PipelineSettings, sink: type[Sink]) -> None:
     if name and not issubclass(sink, DeadLetterSink):
         names = [other for other in available("sinks") if issubclass(load_sink_class(other), DeadLetterSink)]
         raise ConfigError("errors.tolerance", "all", f"none, or one of the sinks {', '.join(names)}")
-
-
-def _below(config: Config, prefix: str) -> Config:
-    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..connector import Config
-from ..dataplane.settings import parse_settings, setting_names, unknown_setting
+from ..dataplane.settings import parse_settings, setting_names, settings_below, unknown_setting
 from ..dataplane.transform import Place, Predicate, Transform, listed
 from ..errors import NO_VALUE, ConfigError
 from ..plugins import available, load_predicate_class, load_transform_class
@@ -46,7 +46,7 @@ def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
     steps = []
     for name in names:
         prefix = f"{TRANSFORMS}{name}."
-        settings = _below(config, prefix)
+        settings = settings_below(config, prefix)
         predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false")
         if predicate is not None and predicate not in predicates:
             raise ConfigError(f"{prefix}predicate", predicate, ", ".join(predicates) or "a name listed in predicates")
@@ -64,7 +64,7 @@ def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
 
 def _predicate(config: Config, name: str, metadata: frozenset[str]) -> Predicate:
     prefix = f"{PREDICATES}{name}."
-    return _create(_below(config, prefix), Place(prefix, metadata), _predicate_class)
+    return _create(settings_below(config, prefix), Place(prefix, metadata), _predicate_class)
 
 
 def _create(
@@ -116,7 +116,3 @@ def _check_prefixes(config: Config, prefix: str, names: tuple[str, ...]) -> None
     for key in config:
         if key.startswith(prefix) and key.removeprefix(prefix).partition(".")[0] not in names:
             raise unknown_setting(key, [f"{prefix}{name}.type" for name in names] or [prefix.rstrip(".")])
-
-
-def _below(config: Config, prefix: str) -> dict[str, str]:
-    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}

@@ -78,7 +78,7 @@ class Shard:
         self.decisions = Decisions(self.groups, registry, self.timers, self.parking, self.dedup, max_groups)
         self.effects = Effects(registry, self.intake.on_computed, self._spawn)
         self.intake.on_arrival = self._record_arrival
-        self.groups.on_loaded = self._on_loaded
+        self.groups.on_loaded = self._act
         self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group)
         self.groups.on_fenced = self._step_down
         self.traces = RebalanceTraces()
@@ -234,20 +234,14 @@ class Shard:
             command.parked, command.parked_response = False, None
             await self._turn([command])
 
-    def _act(self, turn: Turn) -> None:
-        """Arm the timers and perform the effects of a turn."""
-        for timer in turn.timers:
+    def _act(self, decided: Turn | Outcome[None]) -> None:
+        """Arm the timers and perform the effects of a turn, or of a group that has been loaded."""
+        for timer in decided.timers:
             self.timers.set(timer)
-        for effect in turn.effects:
+        for effect in decided.effects:
             self.effects.perform(effect)
 
-    # ---- arrival and loading
-
-    def _on_loaded(self, outcome: Outcome[None]) -> None:
-        for timer in outcome.timers:
-            self.timers.set(timer)
-        for effect in outcome.effects:
-            self.effects.perform(effect)
+    # ---- arrival
 
     def _record_arrival(self, request: RequestTraits) -> None:
         """Re-arm the timer of the sender when a request arrives: it may be queued behind a slow append (F11)."""

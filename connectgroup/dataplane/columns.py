@@ -107,3 +107,8 @@ def to_arrow(columns: Columns) -> pa.Schema:
         "TIMESTAMP": pa.timestamp("us", tz="UTC"),
     }
     return pa.schema([pa.field(column.name, types[column.type]) for column in columns])
+
+
+def sql_name(name: str) -> str:
+    """Return a table or column name as SQL expects it."""
+    return '"' + name.replace('"', '""') + '"'

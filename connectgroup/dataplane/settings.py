@@ -35,6 +35,11 @@ def require_absolute(field: str, path: str, allowed: str) -> None:
         raise ConfigError(field, path, allowed)
 
 
+def settings_below(config: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the settings with a prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+
+
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 

@@ -14,7 +14,7 @@ from ..client.admin import Admin
 from ..config.rest import RestConfig, read_users
 from ..errors import ConfigError, TransportError
 from ..transport.base import reason
-from ..transport.limits import is_loopback
+from ..transport.limits import is_loopback, resolve
 from .app import RestContext, create_app
 from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
 
@@ -49,7 +49,10 @@ class RestServer:
         config = self.config
         users = read_users(config.users) if config.users is not None else None
         tls = _tls(config)
-        addresses = await _addresses(config)
+        try:
+            addresses = await resolve(config.host)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread for a name lookup
+            raise TransportError(f"{config.host}: cannot be resolved: {reason(error)}") from error
         if not all(map(is_loopback, addresses)) and (users is None or tls is None):
             raise ConfigError(
                 "host",
@@ -111,15 +114,6 @@ class RestServer:
                 opened.close()
             raise TransportError(f"{self.config.host}:{self.port}: cannot listen: {reason(error)}") from error
         return sockets
-
-
-async def _addresses(config: RestConfig) -> list[str]:
-    """Resolve the host once: a second lookup could return other addresses than those that were checked."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise TransportError(f"{config.host}: cannot be resolved: {reason(error)}") from error
-    return list(dict.fromkeys(str(address[4][0]) for address in found))
 
 
 def _tls(config: RestConfig) -> ssl.SSLContext | None:

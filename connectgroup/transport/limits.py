@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,3 +56,21 @@ class Limits:
     frame_deadline_s: float = 30.0
     unsent_deadline_s: float = 30.0
     idle_deadline_s: float = 600.0
+
+
+async def resolve(host: str) -> list[str]:
+    """Resolve a host once to distinct IP addresses; an empty host means all addresses of this machine.
+
+    Raises:
+        OSError: the host cannot be resolved.
+        RuntimeError: the operating system has no thread for the lookup.
+    """
+    if is_address(host):
+        return [host]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except UnicodeError as error:  # a label that is empty or longer than 63 characters
+        raise OSError(f"not a host name: {error}") from error
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

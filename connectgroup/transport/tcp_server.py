@@ -43,7 +43,7 @@ from ..wire.apis import (
 )
 from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .base import Conversation, reason
-from .limits import LOOPBACK, Limits, is_address, is_loopback
+from .limits import LOOPBACK, Limits, is_loopback, resolve
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
@@ -101,7 +101,7 @@ class TcpServer:
         loop = asyncio.get_running_loop()
         try:
             # Resolve once: a second lookup could return other addresses than those that were checked.
-            addresses = await _addresses(self.host)
+            addresses = await resolve(self.host)
             reachable = [address for address in addresses if not is_loopback(address)]
             if self._loopback_only and reachable:
                 raise ConfigError("host", f"{self.host} ({', '.join(reachable)})", LOOPBACK)
@@ -433,16 +433,6 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close immediately; discard unsent responses."""
         self._transport.abort()
-
-
-async def _addresses(host: str) -> list[str]:
-    """Resolve a host to distinct IP addresses; an empty host means all addresses of this machine."""
-    if is_address(host):
-        return [host]
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 _BACKLOG: Final = 1024  # all workers may reconnect at the same time

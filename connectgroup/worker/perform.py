@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ..assign.api import Assignor
 from ..assign.sandbox import describe, location_of
-from ..errors import GroupError, PluginError
+from ..errors import GroupError, PluginError, one_line
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign, Fail, Grant, Lose, Revoke, TellAssignor
 from ..member.state_machine import Member
@@ -27,7 +27,7 @@ from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, MEMBER_EPOCH, UNITS, Value, current_traceparent, mark_failed, span
 from .callbacks import Listeners, notify_plugin_assignor
 from .offload import slices
-from .runner import Runner, one_line
+from .runner import Runner
 
 logger = logging.getLogger(__name__)
 

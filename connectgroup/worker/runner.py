@@ -22,9 +22,8 @@ from typing import Protocol
 from ..assign.placement import max_tasks, own_settings
 from ..assign.sandbox import location_of
 from ..connector import Config, Connector, Task, TaskContext
-from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
+from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch, one_line
 from ..fault_points import fault_point
-from ..masking import without_secrets
 from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
@@ -36,9 +35,6 @@ from .waiting import WakeUp, backoff_s
 
 logger = logging.getLogger(__name__)
 
-
-MAX_TEXT = 10_000
-"""Characters of an error message that are processed; its first line is logged, truncated to 400."""
 
 Publish = Callable[[str, int, Sequence[Config]], Awaitable[None]]
 """Send a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` if
@@ -424,15 +420,3 @@ def _check_tasks(connector: Connector, configs: list[dict[str, str]], limit: int
 
 def _line_of(grant: Grant, error: BaseException) -> str:
     return one_line(error, grant.config, grant.connector_config)
-
-
-def one_line(error: BaseException | None, *configs: Config) -> str:
-    """Format an error as one line: its message, and its type unless it is a ``ConfigError``.
-
-    Args:
-        configs: configurations of the failed unit; the values of credentials in them are masked.
-    """
-    if error is None:
-        return ""
-    text = printable(without_secrets(str(error)[:MAX_TEXT].strip(), *configs).split("\n")[0], limit=400)
-    return text if isinstance(error, ConfigError) or not text else f"{text} ({type(error).__name__})"

@@ -205,7 +205,7 @@ def test_delayed_units_may_not_be_assigned() -> None:
         answer = run_assignor(Scripted(right), QUESTION)
         assert (answer.delayed, answer.delay_ms) == (units("b-0"), 5)
     for too_much in (objects(everything), column(0, 0, 1, 1)):
-        with pytest.raises(PluginError, match="b-0, assigned to m2, is held back"):
+        with pytest.raises(PluginError, match="b-0, assigned to m2, is delayed"):
             run_assignor(Scripted(too_much), QUESTION)
 
 
@@ -230,7 +230,7 @@ def test_units_delayed_for_a_lost_worker_may_be_assigned_or_omitted() -> None:
         ({"delay_ms": True}, "delay_ms: got True"),
         ({"delay_ms": 1, "delayed": {"b-0"}}, "delayed: got .*; allowed: a frozenset of Unit"),
         ({"delayed": units("b-0")}, "delayed: got 1 units with delay_ms 0"),
-        ({"delay_ms": 1, "delayed": units("c")}, "c, held back, does not exist"),
+        ({"delay_ms": 1, "delayed": units("c")}, "c, delayed, does not exist"),
     ],
 )
 def test_invalid_delay_is_a_violation(said: dict[str, Any], violation: str) -> None:

@@ -154,9 +154,9 @@ def test_omitted_partitions_may_be_withheld_but_must_be_complete() -> None:
             lambda: Scripted(np.array([0, -1, 0]), withheld="t{1}"),
             "u-0 is assigned to m1, which is not subscribed to it",
         ),
-        (lambda: Scripted(np.array([0, 1, 1]), withheld="t{1}"), "t-1, assigned to m2, is held back"),
+        (lambda: Scripted(np.array([0, 1, 1]), withheld="t{1}"), "t-1, assigned to m2, is delayed"),
         (lambda: Scripted(np.array([0, -1, 1]), withheld="u{0}"), "t-1 is not assigned|u-0, assigned to m2"),
-        (lambda: Scripted(np.array([0, 1, 1]), withheld="gone{0}"), "gone-0, held back, does not exist"),
+        (lambda: Scripted(np.array([0, 1, 1]), withheld="gone{0}"), "gone-0, delayed, does not exist"),
         (
             lambda: Scripted(np.array([0, 1, 1]), question({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}).columns()),
             "columns of another group",

@@ -94,7 +94,7 @@ BAD: list[tuple[str, Callable[[Any], Any], str]] = [
         "t-0, assigned to m2, is",
     ),
     ("withheld odd", lambda _: answer(("m2", "t{0,1} u{0}"), withheld=["t"]), "withheld: got ['t']; allowed: a frozen"),
-    ("withheld gone", lambda _: answer(("m2", "t{0,1} u{0}"), withheld=partitions("t{9}")), "t-9, held back, does not"),
+    ("withheld gone", lambda _: answer(("m2", "t{0,1} u{0}"), withheld=partitions("t{9}")), "t-9, delayed, does not"),
     ("clears", lambda group: group.members.clear(), "assign raised AttributeError: 'tuple' object has no attribute"),
     ("empties", lambda group: setattr(group, "members", ()), "assign raised FrozenInstanceError"),
     ("takes", lambda group: group.members[0].owned.clear(), "assign raised AttributeError: 'frozenset' object has no"),

@@ -266,7 +266,7 @@ class TestAnAssignorsOwnDelay:
     def test_delayed_units_exist_and_are_not_assigned(self, asked: Scene) -> None:
         response = self.installed(asked, 10, 11, 5_000, tasks(bar=[0]))
         assert response.error_message is not None
-        assert "bar-0, held back, does not exist" in response.error_message
+        assert "bar-0, delayed, does not exist" in response.error_message
 
     def test_delay_of_an_assignor_is_an_hour_at_most(self, asked: Scene) -> None:
         """A fault like any other: it is recorded, so that the next member is asked, and the group goes on."""

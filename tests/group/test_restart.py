@@ -96,7 +96,7 @@ def test_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
 
 
 def test_first_worker_back_in_an_empty_group_also_gets_the_units_that_no_worker_had() -> None:
-    """S9: units of former members were not assigned yet when m1 restarted, so restoring m1's own units is not enough."""
+    """S9: the units of former members were not assigned yet, so restoring m1's own is not enough."""
     scene = three()
     scene.leave("m2")
     scene.leave("m3")

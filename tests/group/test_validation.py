@@ -101,7 +101,7 @@ def test_delay_of_install(scene: Scene) -> None:
 
 
 def test_delayed_units_of_an_install_need_a_delay(scene: Scene) -> None:
-    refused(scene, replace(INSTALL, delayed=grouped(tasks(foo=[0]))), "DelayedUnits", "DelayMs above 0")
+    refused(scene, replace(INSTALL, delayed=grouped(tasks(foo=[0]))), "Delayed", "DelayMs above 0")
 
 
 @pytest.mark.parametrize("request_", [PREPARE, INSTALL], ids=["Prepare", "Install"])

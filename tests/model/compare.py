@@ -208,7 +208,9 @@ def effects_differ(model: Model, effects: Iterable[Effect]) -> Iterator[Differen
     """The computations that a step requests: at most one, whose input is the group after the step."""
     requested = [effect for effect in effects if isinstance(effect, Compute)]
     yield from unequal("computations requested", len(requested), int(model.requested and model.asked is not None))
-    for effect in requested if model.asked is not None else ():
+    if model.asked is None:
+        return
+    for effect in requested:
         yield from unequal("assignor", effect.assignor, model.asked.assignor)
         yield from unequal("epoch of the input", effect.epoch, model.epoch)
         yield from unequal("question", question_of(effect.input), model.question(effect.assignor))

@@ -219,7 +219,7 @@ class Driver:
             )
 
     def compute(self, how: int, which: int, delay: int) -> None:
-        """The chosen member, or a replaced one, prepares and installs; or a member sends an outdated or wrong Install."""
+        """The chosen member, or a replaced one, prepares and installs; or an Install is outdated or wrong."""
         computation = self.group.computation
         asked = computation.member_id if computation is not None else ""
         replaced = computation.replaced_members if computation is not None else ()

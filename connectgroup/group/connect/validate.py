@@ -178,8 +178,8 @@ def install(request: InstallRequest) -> None:
     if request.delay_ms < 0:
         raise _refuse("DelayMs", request.delay_ms, ">= 0")
     if request.delayed and not request.delay_ms:
-        raise _refuse("DelayedUnits", f"{len(request.delayed)} connectors", "units held back with a DelayMs above 0")
-    distinct("DelayedUnits", request.delayed)
+        raise _refuse("Delayed", f"{len(request.delayed)} connectors", "delayed units only with a DelayMs above 0")
+    distinct("Delayed", request.delayed)
 
 
 def restart(request: RestartRequest) -> None:

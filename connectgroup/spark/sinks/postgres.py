@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, SecretStr
 
-from ...dataplane.columns import Column, Columns
-from ...dataplane.dead_letters import FIELDS, DeadLetter, DeadLetterSink, values_of
+from ...dataplane.columns import Column, Columns, sql_name
+from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.postgres_store import PostgresStore, PostgresTransaction
 from ...errors import ConfigError
-from .tables import TableSettings, check_dead_letters, missing_columns, no_table, plain_values, quoted
+from .tables import (
+    TableSettings,
+    check_dead_letters,
+    dead_letter_columns,
+    insert_dead_letter,
+    missing_columns,
+    no_table,
+    plain_values,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,9 +103,9 @@ class PostgresSink(DeadLetterSink):
     def open_dead_letters(self, name: str) -> None:
         check_dead_letters(name)
         with self._store.transaction(f"table {self._settings.schema_}.{name}") as transaction:
-            if transaction.execute("SELECT to_regclass(?)", quoted(name)) == [(None,)]:
-                transaction.execute(f"CREATE TABLE {quoted(name)} ({', '.join(f'{field} TEXT' for field in FIELDS)})")
-        self._dead_letters = f"INSERT INTO {quoted(name)} ({', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)"
+            if transaction.execute("SELECT to_regclass(?)", sql_name(name)) == [(None,)]:
+                transaction.execute(f"CREATE TABLE {sql_name(name)} ({dead_letter_columns()})")
+        self._dead_letters = insert_dead_letter(name)
 
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
@@ -124,35 +132,35 @@ class PostgresSink(DeadLetterSink):
 
     def _change(self, transaction: PostgresTransaction, names: Sequence[str], text: bytes) -> None:
         """Upsert or delete by key. Of several rows with one key, the last one of the batch counts."""
-        table, keys, deleted = quoted(self._settings.table), self._settings.keys, self._settings.delete_field
-        key_list = ", ".join(map(quoted, keys))
-        flag = f", false AS {quoted(deleted)}" if deleted else ""
+        table, keys, deleted = sql_name(self._settings.table), self._settings.keys, self._settings.delete_field
+        key_list = ", ".join(map(sql_name, keys))
+        flag = f", false AS {sql_name(deleted)}" if deleted else ""
         transaction.execute(
             f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DROP AS"
-            f" SELECT {', '.join(map(quoted, names))}{flag} FROM {table} WITH NO DATA"
+            f" SELECT {', '.join(map(sql_name, names))}{flag} FROM {table} WITH NO DATA"
         )
         # The order of the rows of the batch.
         transaction.execute(f"ALTER TABLE {_STAGE} ADD connectgroup_order BIGSERIAL")
         copy(transaction, _STAGE, [*names, deleted] if deleted else names, text)
         last = f"(SELECT DISTINCT ON ({key_list}) * FROM {_STAGE} ORDER BY {key_list}, connectgroup_order DESC) AS last"
-        same = " AND ".join(f"t.{quoted(key)} = last.{quoted(key)}" for key in keys)
+        same = " AND ".join(f"t.{sql_name(key)} = last.{sql_name(key)}" for key in keys)
         if self._settings.insert_mode == "delete":
             transaction.execute(f"DELETE FROM {table} AS t USING {last} WHERE {same}")
             return
         if deleted:
-            transaction.execute(f"DELETE FROM {table} AS t USING {last} WHERE {same} AND last.{quoted(deleted)}")
+            transaction.execute(f"DELETE FROM {table} AS t USING {last} WHERE {same} AND last.{sql_name(deleted)}")
         changed = [name for name in names if name not in keys]
-        update = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changed)
-        name_list = ", ".join(map(quoted, names))
+        update = ", ".join(f"{sql_name(name)} = excluded.{sql_name(name)}" for name in changed)
+        name_list = ", ".join(map(sql_name, names))
         transaction.execute(
             f"INSERT INTO {table} ({name_list}) SELECT {name_list} FROM {last}"
-            + (f" WHERE {quoted(deleted)} IS NOT TRUE" if deleted else "")
+            + (f" WHERE {sql_name(deleted)} IS NOT TRUE" if deleted else "")
             + f" ON CONFLICT ({key_list}) DO "
             + (f"UPDATE SET {update}" if update else "NOTHING")
         )
 
     def _make_table(self) -> None:
-        settings, table = self._settings, quoted(self._settings.table)
+        settings, table = self._settings, sql_name(self._settings.table)
         # One lock for all tasks: two that start at once must not both create the table.
         with self._store.transaction(f"table {settings.schema_}.{settings.table}") as transaction:
             found = transaction.execute(
@@ -168,7 +176,7 @@ class PostgresSink(DeadLetterSink):
                 raise no_table(self._store.where, settings)
             parts = [_definition(column) for column in self._columns]
             if settings.keys:
-                parts.append(f"PRIMARY KEY ({', '.join(map(quoted, settings.keys))})")
+                parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
             transaction.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
 
 
@@ -181,8 +189,8 @@ def postgres_type(column: Column) -> str:
 
 def copy(transaction: PostgresTransaction, table: str, names: Sequence[str], text: bytes) -> None:
     """Append rows of CSV to a table."""
-    columns = ", ".join(map(quoted, names))
-    statement: Any = f"COPY {quoted(table)} ({columns}) FROM STDIN WITH (FORMAT csv)"
+    columns = ", ".join(map(sql_name, names))
+    statement: Any = f"COPY {sql_name(table)} ({columns}) FROM STDIN WITH (FORMAT csv)"
     with transaction.connection.cursor() as cursor, cursor.copy(statement) as stream:
         stream.write(text)
 
@@ -203,4 +211,4 @@ def as_csv(rows: pa.Table) -> bytes:
 
 
 def _definition(column: Column) -> str:
-    return f"{quoted(column.name)} {postgres_type(column)}"
+    return f"{sql_name(column.name)} {postgres_type(column)}"

@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...dataplane.columns import Columns, sqlite_type
-from ...dataplane.dead_letters import FIELDS, DeadLetter, DeadLetterSink, values_of
+from ...dataplane.columns import Columns, sql_name, sqlite_type
+from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import require_absolute
-from .tables import TableSettings, check_dead_letters, missing_columns, no_table, plain_values, quoted
+from .tables import (
+    TableSettings,
+    check_dead_letters,
+    dead_letter_columns,
+    insert_dead_letter,
+    missing_columns,
+    no_table,
+    plain_values,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +81,8 @@ class SqliteSink(DeadLetterSink):
 
     def open_dead_letters(self, name: str) -> None:
         check_dead_letters(name)
-        columns = ", ".join(f"{field} TEXT" for field in FIELDS)
-        self._store.execute(f"CREATE TABLE IF NOT EXISTS {quoted(name)} ({columns})")
-        self._dead_letters = f"INSERT INTO {quoted(name)} ({', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)"
+        self._store.execute(f"CREATE TABLE IF NOT EXISTS {sql_name(name)} ({dead_letter_columns()})")
+        self._dead_letters = insert_dead_letter(name)
 
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
@@ -98,8 +105,8 @@ class SqliteSink(DeadLetterSink):
         self._store.close()
 
     def _insert_statement(self) -> str:
-        names = ", ".join(quoted(column.name) for column in self._columns)
-        return f"INSERT INTO {quoted(self._settings.table)} ({names}) VALUES ({', '.join('?' * len(self._columns))})"
+        names = ", ".join(sql_name(column.name) for column in self._columns)
+        return f"INSERT INTO {sql_name(self._settings.table)} ({names}) VALUES ({', '.join('?' * len(self._columns))})"
 
     def _change(self, transaction: Transaction, values: list[tuple[Any, ...]], deleted: list[bool | None]) -> None:
         """Upsert or delete by key. Of several rows with one key, the last one of the batch counts."""
@@ -108,29 +115,30 @@ class SqliteSink(DeadLetterSink):
         at = [names.index(key) for key in keys]
         flags = deleted or [self._settings.insert_mode == "delete"] * len(values)
         last = {tuple(row[n] for n in at): (row, bool(flag)) for row, flag in zip(values, flags, strict=True)}
-        same = " AND ".join(f"{quoted(key)} = ?" for key in keys)
+        same = " AND ".join(f"{sql_name(key)} = ?" for key in keys)
         transaction.execute_many(
-            f"DELETE FROM {quoted(self._settings.table)} WHERE {same}", [key for key, (_, gone) in last.items() if gone]
+            f"DELETE FROM {sql_name(self._settings.table)} WHERE {same}",
+            [key for key, (_, gone) in last.items() if gone],
         )
-        update = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in keys)
+        update = ", ".join(f"{sql_name(name)} = excluded.{sql_name(name)}" for name in names if name not in keys)
         transaction.execute_many(
-            f"{self._insert_statement()} ON CONFLICT ({', '.join(map(quoted, keys))})"
+            f"{self._insert_statement()} ON CONFLICT ({', '.join(map(sql_name, keys))})"
             f" DO {f'UPDATE SET {update}' if update else 'NOTHING'}",
             [row for row, gone in last.values() if not gone],
         )
 
     def _make_table(self) -> None:
-        settings, table = self._settings, quoted(self._settings.table)
+        settings, table = self._settings, sql_name(self._settings.table)
         found = [str(row[1]) for row in self._store.execute(f"PRAGMA table_info({table})")]
         if found:
             for column in missing_columns(str(self._store.path), settings, found, self._columns):
-                self._store.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {sqlite_type(column)}")
+                self._store.execute(f"ALTER TABLE {table} ADD COLUMN {sql_name(column.name)} {sqlite_type(column)}")
             return
         if not settings.auto_create:
             raise no_table(str(self._store.path), settings)
-        parts = [f"{quoted(column.name)} {sqlite_type(column)}" for column in self._columns]
+        parts = [f"{sql_name(column.name)} {sqlite_type(column)}" for column in self._columns]
         if settings.keys:
-            parts.append(f"PRIMARY KEY ({', '.join(map(quoted, settings.keys))})")
+            parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
         self._store.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})")
 
 

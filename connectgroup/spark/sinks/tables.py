@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ...dataplane.columns import Column, Columns
+from ...dataplane.columns import Column, Columns, sql_name
+from ...dataplane.dead_letters import FIELDS
 from ...dataplane.errors import SinkError
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import listed
@@ -130,6 +131,11 @@ def plain_values(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL expects it."""
-    return '"' + name.replace('"', '""') + '"'
+def dead_letter_columns() -> str:
+    """Return the columns of a table of dead letters, as in CREATE TABLE."""
+    return ", ".join(f"{field} TEXT" for field in FIELDS)
+
+
+def insert_dead_letter(table: str) -> str:
+    """Return the statement that writes one dead letter; its parameters are the fields."""
+    return f"INSERT INTO {sql_name(table)} ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"

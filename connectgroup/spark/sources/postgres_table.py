@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, SecretStr
 
-from ...dataplane.columns import Column, Columns, check_names, to_arrow
+from ...dataplane.columns import Column, Columns, check_names, sql_name, to_arrow
 from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.postgres_store import connect, run, told_as, where
@@ -83,7 +83,7 @@ class PostgresTableSource(TableSource):
     def highest_key(self) -> int | None:
         connection = self._kept()
         if self._candidate is None:
-            key = _quoted(self.settings.incrementing_column)
+            key = sql_name(self.settings.incrementing_column)
             ((highest,),) = _run(connection, f"SELECT max({key}) FROM {_table(self.settings)}")
             if highest is not None and highest != self._safe:
                 self._candidate = highest, self._writers(connection)
@@ -95,16 +95,16 @@ class PostgresTableSource(TableSource):
         return self._safe
 
     def last_key(self, number: int, start: int, limit: int) -> int | None:
-        query = self.last_key_query(_quoted(self.settings.incrementing_column), _table(self.settings))
+        query = self.last_key_query(sql_name(self.settings.incrementing_column), _table(self.settings))
         values = (start, limit, self.settings.slices, number, self.settings.max_rows_per_batch)
         ((last,),) = _run(self._kept(), query, *values)
         return None if last is None else int(last)
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         number = int(wanted.slice.split()[1])
-        key = _quoted(self.settings.incrementing_column)
+        key = sql_name(self.settings.incrementing_column)
         query: Any = (
-            f"COPY (SELECT {', '.join(_quoted(column.name) for column in self.columns)} FROM {_table(self.settings)}"
+            f"COPY (SELECT {', '.join(sql_name(column.name) for column in self.columns)} FROM {_table(self.settings)}"
             f" WHERE {key} >= {wanted.start} AND {key} < {wanted.end} AND {key} % {self.settings.slices} = {number}"
             f" ORDER BY {key}) TO STDOUT WITH (FORMAT csv, FORCE_QUOTE *)"
         )
@@ -148,7 +148,7 @@ def _run(connection: psycopg.Connection, statement: str, *values: object) -> lis
 
 
 def _table(settings: PostgresTableSettings) -> str:
-    return ".".join(_quoted(name) for name in (settings.schema_, settings.table) if name)
+    return ".".join(sql_name(name) for name in (settings.schema_, settings.table) if name)
 
 
 def _parsed(text: bytes, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -178,7 +178,3 @@ def _parsed(text: bytes, columns: Columns) -> Iterator[pa.RecordBatch]:
             times = pc.replace_substring_regex(table.column(at), r"\+00$", "").cast(pa.timestamp("us"))
             table = table.set_column(at, field.name, pc.assume_timezone(times, "UTC"))
     yield from table.cast(schema).combine_chunks().to_batches()
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arrow
+from ...dataplane.columns import Column, Columns, check_names, from_ddl, sql_name, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
@@ -121,7 +121,7 @@ class SqliteTableSource(TableSource):
         if settings.schema_ is not None:
             return cls(settings, from_ddl(settings.schema_), task=task, tasks=tasks)
         with _opened(settings.path) as connection:
-            found = connection.execute(f"PRAGMA table_info({_quoted(settings.table)})").fetchall()
+            found = connection.execute(f"PRAGMA table_info({sql_name(settings.table)})").fetchall()
         if not found:
             raise SourceError(f"{settings.path}: table {settings.table} does not exist; allowed: a table or view")
         columns = [Column(str(row[1]), _type_of(str(row[2]))) for row in found]
@@ -132,22 +132,22 @@ class SqliteTableSource(TableSource):
         return f"table {self.settings.table} of {self.settings.path} by {self.settings.incrementing_column}"
 
     def highest_key(self) -> int | None:
-        key, table = _quoted(self.settings.incrementing_column), _quoted(self.settings.table)
+        key, table = sql_name(self.settings.incrementing_column), sql_name(self.settings.table)
         return self._one(f"SELECT max({key}) FROM {table}", ())
 
     def last_key(self, number: int, start: int, limit: int) -> int | None:
-        query = self.last_key_query(_quoted(self.settings.incrementing_column), _quoted(self.settings.table))
+        query = self.last_key_query(sql_name(self.settings.incrementing_column), sql_name(self.settings.table))
         return self._one(query, (start, limit, self.settings.slices, number, self.settings.max_rows_per_batch))
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         number = int(wanted.slice.split()[1])
-        key = _quoted(self.settings.incrementing_column)
-        names = ", ".join(_quoted(column.name) for column in self.columns)
+        key = sql_name(self.settings.incrementing_column)
+        names = ", ".join(sql_name(column.name) for column in self.columns)
         with _opened(self.settings.path) as connection:
             rows = connection.execute(
-                f"SELECT {names} FROM {_quoted(self.settings.table)} WHERE {key} >= ? AND {key} < ? AND {key} % ? = ?"
+                f"SELECT {names} FROM {sql_name(self.settings.table)} WHERE {key} >= ? AND {key} < ? AND {key} % ? = ?"
                 f" ORDER BY {key}",
                 (wanted.start, wanted.end, self.settings.slices, number),
             ).fetchall()
@@ -196,7 +196,3 @@ def _type_of(declared: str) -> str:
     if "INT" in upper or upper.startswith("BOOL"):
         return "BIGINT"
     return "DOUBLE" if any(word in upper for word in ("REAL", "FLOA", "DOUB")) else "STRING"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -204,7 +204,7 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
                 return group, answer
             waiting = DelayedWork(left_ms=answer.delay_ms, units=answer.delayed)
             group = dataclasses.replace(self.owning(group, shares), delayed=[waiting])
-        raise AssertionError("20 rounds, and more is held back in each")
+        raise AssertionError("20 rounds, and units are delayed in each")
 
     def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
         """Connectors and tasks are counted separately."""
