@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import PluginError
 from .protocol.units import Unit
 
 Config = Mapping[str, str]
@@ -54,7 +55,25 @@ class TaskContext:
         It consists of the incarnation in seconds, followed by 32 bits of owner epoch; it fits a signed 64-bit integer.
         A sink that has seen a higher token for the same unit must reject a lower one.
         """
-        return ((self.incarnation // 1000) << 32) | self.owner_epoch
+        return fencing_token(self.incarnation, self.owner_epoch)
+
+
+def fencing_token(incarnation: int, owner_epoch: int) -> int:
+    """Return the fencing token of an owner epoch in a group that was created at ``incarnation`` (milliseconds)."""
+    return ((incarnation // 1000) << 32) | owner_epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffset:
+    """The position of a connector in one partition of its source, in Kafka Connect's form (KIP-875).
+
+    Attributes:
+        partition: a JSON object that names the partition: ``{"slice": "a.csv"}``.
+        offset: a JSON object with the position: ``{"position": 4096}``; null, in a change only, forgets the partition.
+    """
+
+    partition: Mapping[str, Any]
+    offset: Mapping[str, Any] | None
 
 
 class Task(ABC):
@@ -114,6 +133,31 @@ class Connector(ABC):
         If the connector's own configuration changes in any setting but ``tasks.max``, all of its tasks stop and are
         restarted after the next call of ``task_configs``; otherwise tasks with an unchanged ``config`` continue.
         """
+
+    def offsets(self) -> Sequence[PartitionOffset]:
+        """Return the committed offsets of this connector, in a stable order. May be called while tasks run."""
+        return ()
+
+    def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> None:
+        """Change the committed offsets of this connector, all or none. Called while the connector is STOPPED.
+
+        A task that was granted under a lower token must not write after this returns, even if it still runs: the
+        coordinator may have removed its worker, which does not know yet (a zombie).
+
+        Args:
+            fencing_token: higher than that of every task granted so far, lower than that of every later one.
+            changes: the partitions to change; null resets all offsets.
+
+        Raises:
+            Fenced: a task runs under a higher token; nothing was changed.
+            ConfigError: a change cannot be made; nothing was changed.
+            PluginError: this connector does not offer it.
+        """
+        raise PluginError(f"connector class {type(self).__name__} doesn't support external modification of offsets")
+
+    def topics(self) -> Sequence[str]:
+        """Return the Kafka topics that the connector's configuration names as its source or sink, sorted."""
+        return ()
 
     @classmethod  # noqa: B027 (to do nothing is the usual case)
     def warm_up(cls) -> None:

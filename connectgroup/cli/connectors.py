@@ -58,3 +58,23 @@ async def restart_connector(options: argparse.Namespace) -> int:
     units = ", ".join(str(Unit(options.name, task)) for task in restarted)
     print(f"connector {options.name}: restarting {units or 'nothing: no matching connector or task is assigned'}")
     return 0
+
+
+async def connector_offsets(options: argparse.Namespace) -> int:
+    """Print the offsets as JSON, or change them; ``--alter`` reads what a listing prints."""
+    from ..client import offsets
+    from ..config.connector_file import read_json
+    from ..config.connector_offsets import changes_from, offsets_as_json
+
+    async with connected(options) as admin:
+        if options.reset:
+            await offsets.alter(admin, options.group, options.name, None)
+            print(f"connector {options.name}: offsets reset")
+        elif options.alter is not None:
+            changes = changes_from(read_json(options.alter))
+            await offsets.alter(admin, options.group, options.name, changes)
+            print(f"connector {options.name}: offsets of {len(changes)} partitions altered")
+        else:
+            found = await offsets.offsets(admin, options.group, options.name)
+            print(json.dumps(offsets_as_json(found), indent=2))
+    return 0

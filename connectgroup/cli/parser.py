@@ -10,7 +10,14 @@ from typing import NoReturn
 from .. import __version__
 from ..protocol.records.connect import HISTORY
 from ..protocol.units import name_violation, printable
-from .connectors import delete_connectors, list_connectors, put_connectors, restart_connector, set_target_state
+from .connectors import (
+    connector_offsets,
+    delete_connectors,
+    list_connectors,
+    put_connectors,
+    restart_connector,
+    set_target_state,
+)
 from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
 from .processes import run_up, serve_coordinator, serve_rest, serve_worker
 
@@ -152,9 +159,16 @@ def build_parser() -> argparse.ArgumentParser:
     again.add_argument("--only-failed", action="store_true", help="restart only what has failed")
     again.add_argument("--task", type=_number, metavar="N", help="restart only this task")
     again.set_defaults(run=restart_connector)
-    for command in (delete, again, *states.values()):
+    offsets = connectors.add_parser("offsets", help="show the committed offsets of a connector; change them if stopped")
+    change = offsets.add_mutually_exclusive_group()
+    change.add_argument("--reset", action="store_true", help="forget all offsets of a stopped connector")
+    change.add_argument(
+        "--alter", type=_path, metavar="FILE", help="JSON file in the form of the listing; a null offset is forgotten"
+    )
+    offsets.set_defaults(run=connector_offsets)
+    for command in (delete, again, offsets, *states.values()):
         command.add_argument("name")
-    for command in (listing, put, delete, again, *states.values()):
+    for command in (listing, put, delete, again, offsets, *states.values()):
         command.add_argument("--group", type=_name, default="workers", help="group id (workers)")
         _add_coordinator(command)
     return parser

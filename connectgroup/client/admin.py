@@ -162,6 +162,7 @@ class Admin:
         connectors: Sequence[str] | None = None,
         task_configs: bool = False,
         connectors_only: bool = False,
+        credentials: bool = False,
     ) -> DescribedGroup:
         """Return the current description of a group.
 
@@ -169,6 +170,7 @@ class Admin:
             connectors: names of the connectors to describe; null for all. Unknown names are ignored.
             task_configs: whether tasks are described with their configurations, credentials masked.
             connectors_only: whether to omit members, rebalances and delayed units.
+            credentials: whether the configurations of connectors contain credentials. Never show them.
 
         Raises:
             GroupIdNotFound: there is no such group.
@@ -178,6 +180,7 @@ class Admin:
             connectors=None if connectors is None else tuple(connectors),
             include_task_configs=task_configs,
             connectors_only=connectors_only,
+            include_credentials=credentials,
         )
         return (await self._send(request, DescribeResponse, idempotent=True)).groups[0]
 

@@ -30,12 +30,7 @@ def read_connector(path: Path) -> ConnectorFile:
     Raises:
         ConfigError: the file cannot be read, is not JSON, or contains an invalid setting. Names the file.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
-    except OSError as error:
-        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(str(path), error, 'JSON: {"name": ..., "config": {...}}') from error
+    content = read_json(path, form='{"name": ..., "config": {...}}')
     if not isinstance(content, dict):
         raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
     connector = checked(ConnectorFile, content, where=f"{path}: ")
@@ -49,6 +44,23 @@ def read_connector(path: Path) -> ConnectorFile:
     except ConfigError as error:
         raise ConfigError(f"{path}: config.{error.field}", error.value, error.allowed) from error
     return connector
+
+
+def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
+    """Read a JSON file in which no object has a key twice.
+
+    Args:
+        form: the expected content, for errors.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), error, f"JSON: {form}") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

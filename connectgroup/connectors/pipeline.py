@@ -7,17 +7,17 @@ that the source assigns to it (``Source.owns``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
-from ..connector import Config, Connector, Task, TaskContext
+from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.settings import PluginSettings, parse_settings, setting_names, settings_below, unknown_setting
-from ..dataplane.sink import Sink
+from ..dataplane.sink import PositionStore, Sink
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from .transforms import PREDICATES, TRANSFORMS, parse_chain
@@ -61,6 +61,46 @@ class PipelineConnector(Connector):
         from ..spark.query import SparkTask
 
         return SparkTask(context, parse_config(config))
+
+    def offsets(self) -> Sequence[PartitionOffset]:
+        source = load_source_class(self.config["source"])
+        with self._positions() as store:
+            found = store.positions(self.name) if store is not None else {}
+        shown = (source.partition_of(name, position) for name, position in found.items())
+        return [PartitionOffset(partition=partition, offset=offset) for partition, offset in shown]
+
+    def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> None:
+        source = load_source_class(self.config["source"])
+        positions: dict[str, int | None] | None = None
+        if changes is not None:
+            positions = {}
+            for change in changes:
+                name, position = source.slice_of(change.partition, change.offset)
+                if name in positions:
+                    raise ConfigError("partition", name, "each partition once")
+                positions[name] = position
+        with self._positions() as store:
+            if store is None:
+                super().alter_offsets(fencing_token, changes)
+            else:
+                store.alter(self.name, fencing_token, positions)
+
+    def topics(self) -> Sequence[str]:
+        source, sink = load_source_class(self.config["source"]), load_sink_class(self.config["sink"])
+        read = source.topics(parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE))
+        written = sink.topics(parse_settings(sink.Settings, settings_below(self.config, SINK), prefix=SINK))
+        return sorted({*read, *written})
+
+    @contextmanager
+    def _positions(self) -> Iterator[PositionStore | None]:
+        """The positions that the sink stores; None if the sink does not offer them."""
+        sink = load_sink_class(self.config["sink"])
+        store = sink.open_positions(parse_settings(sink.Settings, settings_below(self.config, SINK), prefix=SINK))
+        try:
+            yield store
+        finally:
+            if store is not None:
+                store.close()
 
     @classmethod
     def warm_up(cls) -> None:

@@ -23,7 +23,7 @@ data ends the query.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from .errors import Fenced, OffsetConflict, SinkError
@@ -106,6 +106,39 @@ def advance(transaction: Transaction, owner: Owner, ranges: Sequence[Range]) -> 
     )
 
 
+def alter_positions(
+    transaction: Transaction, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None
+) -> None:
+    """Change the positions of a connector that runs no task.
+
+    The change claims a layout without tasks. Every task granted under a lower token is rejected from then on, also one
+    that has not claimed yet; the first task under a higher token starts from the new positions.
+
+    Args:
+        connector: the connector's name.
+        fencing_token: higher than that of every task granted so far.
+        positions: position by slice, null to forget a slice. Null: forget all slices and the source, so that the
+            connector may read another source.
+
+    Raises:
+        Fenced: a task has claimed under a higher token.
+    """
+    found = transaction.execute("SELECT source FROM connectgroup_layouts WHERE connector = ?", connector)
+    source = found[0][0] if found else ""
+    owner = Owner(connector=connector, task=-1, tasks=0, fencing_token=fencing_token, source=source)
+    claim_task(transaction, owner, lambda _: True)
+    if positions is None:
+        transaction.execute("DELETE FROM connectgroup_offsets WHERE connector = ?", connector)
+        transaction.execute("UPDATE connectgroup_layouts SET source = '' WHERE connector = ?", connector)
+        return
+    transaction.execute_many(
+        "DELETE FROM connectgroup_offsets WHERE connector = ? AND slice = ?",
+        [(connector, name) for name, position in positions.items() if position is None],
+    )
+    ranges = [Range(slice=name, start=0, end=at) for name, at in positions.items() if at is not None]
+    advance(transaction, owner, ranges)
+
+
 def _claim_layout(transaction: Transaction, owner: Owner) -> None:
     found = transaction.execute(
         "SELECT tasks, floor, highest, source FROM connectgroup_layouts WHERE connector = ?", owner.connector
@@ -114,7 +147,8 @@ def _claim_layout(transaction: Transaction, owner: Owner) -> None:
         tasks, floor, highest = owner.tasks, -1, owner.fencing_token
     else:
         tasks, floor, highest, source = found[0]
-        if source != owner.source:
+        # Empty: no task has claimed since the offsets were reset.
+        if source and source != owner.source:
             raise SinkError(
                 f"{transaction.where}: connector {owner.connector} has read {source}, not {owner.source};"
                 " allowed: the same source, or another connector name"

@@ -6,13 +6,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from .errors import SinkError
-from .fences import TABLES, Transaction, advance, claim_task, is_committed
+from .fences import TABLES, Transaction, advance, alter_positions, claim_task, is_committed
 from .ownership import Owner, Range
 
 BUSY_TIMEOUT_S: Final = 5.0
@@ -112,6 +112,11 @@ class OffsetStore:
                 ).fetchall()
             )
 
+    def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
+        """Change the positions of a connector that runs no task. See ``fences.alter_positions``."""
+        with self._transaction() as transaction:
+            alter_positions(transaction, connector, fencing_token, positions)
+
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Execute a statement of the sink outside any batch (create a table, read a manifest)."""
         with self._lock, self._told():
@@ -163,6 +168,33 @@ class OffsetStore:
             yield
         except sqlite3.Error as error:
             raise SinkError(f"{self.path}: {_told_as(error, self._busy_timeout_s)}") from error
+
+
+class FilePositions:
+    """Implements ``dataplane.sink.PositionStore`` on one SQLite file, which a read does not create.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Store the arguments."""
+        self.path, self._busy_timeout_s = path, busy_timeout_s
+
+    def positions(self, connector: str) -> dict[str, int]:
+        """Return the positions of all slices; none if there is no file yet."""
+        if not self.path.is_file():
+            return {}
+        with closing(OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s)) as store:
+            return store.positions(connector)
+
+    def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
+        """Change the positions; create the file, so that a connector may get its offsets before it runs."""
+        with closing(OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s)) as store:
+            store.alter(connector, fencing_token, positions)
+
+    def close(self) -> None:
+        """Do nothing: each method opens and closes the file."""
 
 
 def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:

@@ -9,13 +9,13 @@ A worker that is suspended inside a transaction would hold its locks for ever: t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from .errors import SinkError, SourceError
-from .fences import TABLES, Transaction, advance, claim_task, is_committed
+from .fences import TABLES, Transaction, advance, alter_positions, claim_task, is_committed
 from .ownership import Owner, Range
 
 if TYPE_CHECKING:
@@ -95,6 +95,17 @@ class PostgresStore:
             write(transaction)
             advance(transaction, owner, ranges)
         return True
+
+    def positions(self, connector: str) -> dict[str, int]:
+        """Return the positions of all slices of a connector; claims nothing."""
+        with self._lock, told_as(SinkError, self.where):
+            statement = "SELECT slice, position FROM connectgroup_offsets WHERE connector = ? ORDER BY slice"
+            return dict(run(self._connection, statement, connector))
+
+    def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
+        """Change the positions of a connector that runs no task. See ``fences.alter_positions``."""
+        with self.transaction(f"connector {connector}") as transaction:
+            alter_positions(transaction, connector, fencing_token, positions)
 
     @contextmanager
     def transaction(self, lock: str, *, shared: bool = False, also: str = "") -> Iterator[PostgresTransaction]:

@@ -8,8 +8,8 @@ sinks whose data are stored in a SQLite database or listed in one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .columns import Columns
 from .ownership import Owner, Range
@@ -17,6 +17,33 @@ from .settings import PluginSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class PositionStore(Protocol):
+    """The positions of the connectors that write to a sink, without the sink's rows; for operators."""
+
+    def positions(self, connector: str) -> dict[str, int]:
+        """Return the position of each slice of a connector; claims nothing.
+
+        Raises:
+            SinkError: the store cannot be read.
+        """
+
+    def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
+        """Change the positions of a connector that runs no task, and fence every task under a lower token.
+
+        Args:
+            connector: the connector's name.
+            fencing_token: higher than that of every task granted so far.
+            positions: position by slice, null to forget a slice; null: forget all slices and the source.
+
+        Raises:
+            Fenced: a task has claimed under a higher token; nothing was changed.
+            SinkError: the store cannot be written.
+        """
+
+    def close(self) -> None:
+        """Release open files and connections. Idempotent."""
 
 
 class Sink(ABC):
@@ -39,6 +66,23 @@ class Sink(ABC):
         Raises:
             SinkError: the sink cannot be opened, or does not match the columns.
         """
+
+    @classmethod
+    def open_positions(cls, settings: Any) -> PositionStore | None:
+        """Open the positions that the sink stores; None if the sink does not offer them to operators.
+
+        Args:
+            settings: an instance of ``Settings``.
+
+        Raises:
+            SinkError: the store cannot be opened.
+        """
+        return None
+
+    @classmethod
+    def topics(cls, settings: Any) -> Sequence[str]:
+        """Return the Kafka topics that the settings name; rows may name others."""
+        return ()
 
     @abstractmethod
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:

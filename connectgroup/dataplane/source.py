@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
+from ..protocol.units import printable
 from .columns import Columns
 from .errors import SourceError
 from .ownership import Range, ranges_between
@@ -59,6 +61,29 @@ class Source(ABC):
         """
         return ""
 
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a slice and its position as JSON objects: ``partition`` and ``offset`` of Kafka Connect's REST API."""
+        return {"slice": slice_name}, {"position": position}
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        """Return the slice and the position of these JSON objects; the inverse of ``partition_of``.
+
+        Raises:
+            ConfigError: they have another form.
+        """
+        return str(field_of("partition", partition, "slice", str)), position_of(offset, "position")
+
+    @classmethod
+    def topics(cls, settings: Any) -> Sequence[str]:
+        """Return the Kafka topics that a source with these settings reads.
+
+        Raises:
+            SourceError: they cannot be determined.
+        """
+        return ()
+
     @property
     @abstractmethod
     def description(self) -> str:
@@ -105,3 +130,35 @@ class Source(ABC):
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
         return list(ranges_between(start, end))
+
+
+MAX_POSITION: Final = (1 << 63) - 1
+
+
+def field_of(where: str, found: Mapping[str, Any], name: str, kind: type[str] | type[int]) -> str | int:
+    """Return the only field of a JSON object, or one of several.
+
+    Raises:
+        ConfigError: the field is missing or of another type.
+    """
+    value = found.get(name, NO_VALUE)
+    if value is NO_VALUE or not isinstance(value, kind) or isinstance(value, bool) or value == "":
+        raise ConfigError(f"{where}.{name}", value, "a text" if kind is str else "a whole number from 0")
+    return value
+
+
+def position_of(offset: Mapping[str, Any] | None, name: str) -> int | None:
+    """Return the position in an offset; null for null.
+
+    Raises:
+        ConfigError: the field is missing, has another type or is negative, or there is another field.
+    """
+    if offset is None:
+        return None
+    for other in offset:
+        if other != name:
+            raise ConfigError(f"offset.{printable(other)}", UNKNOWN_SETTING, name)
+    value = field_of("offset", offset, name, int)
+    if not isinstance(value, int) or not 0 <= value <= MAX_POSITION:
+        raise ConfigError(f"offset.{name}", value, f"a whole number from 0 to {MAX_POSITION}")
+    return value

@@ -17,7 +17,7 @@ from ..errors import ConnectGroupError, TransportError
 from ..protocol.units import printable
 from .errors import status_of
 from .guard import Guard, error_response
-from .routes import connectors, groups, offsets, plugins, root
+from .routes import connectors, groups, offsets, plugins, root, topics
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
@@ -55,7 +55,7 @@ def create_app(
         allowed_hosts, users: see ``Guard``.
     """
     app = Starlette(
-        routes=[*root.ROUTES, *connectors.ROUTES, *offsets.ROUTES, *plugins.ROUTES, *groups.ROUTES],
+        routes=[*root.ROUTES, *connectors.ROUTES, *offsets.ROUTES, *topics.ROUTES, *plugins.ROUTES, *groups.ROUTES],
         exception_handlers={
             ConnectGroupError: cast("Callable[[Request, Exception], Response]", _on_error),
             HTTPException: cast("Callable[[Request, Exception], Response]", _on_http_error),

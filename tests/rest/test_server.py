@@ -164,7 +164,7 @@ async def test_a_trailing_slash_makes_no_difference(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/connectors/c/topics"), ("PUT", "/connectors/c/topics/reset"), ("GET", "/admin/loggers")],
+    [("GET", "/admin/loggers"), ("GET", "/admin/loggers/root"), ("PUT", "/admin/loggers/root")],
 )
 async def test_a_route_that_is_not_implemented_says_so(api: Api, method: str, path: str) -> None:
     assert await api(method, path, 501) == f"{method} {path}: not implemented in connectgroup"

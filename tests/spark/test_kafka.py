@@ -15,7 +15,7 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import Column, from_ddl
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Owner, Range
-from connectgroup.dataplane.sink import Sink
+from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
@@ -121,12 +121,18 @@ class TestKafkaSink(SinkContract):
         return tmp_path
 
     def make_sink(self, place: Path) -> Sink:
+        return KafkaSink.create(self.settings(place), self.columns)
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return KafkaSink.open_positions(self.settings(place))
+
+    def settings(self, place: Path) -> KafkaSinkSettings:
         settings = {
             "bootstrap.servers": self.servers,
             "topic": topic(place),
             "offsets.topic": f"offsets-{topic(place)}",
         }
-        return KafkaSink.create(KafkaSinkSettings.model_validate(settings), self.columns)
+        return KafkaSinkSettings.model_validate(settings)
 
     def read(self, place: Path) -> list[int]:
         return [json.loads(value)["a"] for _, value in committed(self.servers, topic(place))]

@@ -14,9 +14,9 @@ import pytest
 
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.ownership import Range
-from connectgroup.dataplane.sink import Sink
+from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.spark.sinks.console import ConsoleSettings, ConsoleSink
-from connectgroup.spark.sinks.manifest import ManifestSink
+from connectgroup.spark.sinks.manifest import FileSinkSettings, ManifestSink
 from connectgroup.spark.sinks.parquet import ParquetSink, read_committed
 from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
@@ -29,6 +29,9 @@ class TestSqliteSink(SinkContract):
     def make_sink(self, place: Path) -> Sink:
         return SqliteSink.create(SqliteSettings(path=str(place / "out.db"), table="t"), self.columns)
 
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return SqliteSink.open_positions(SqliteSettings(path=str(place / "out.db"), table="t"))
+
     def read(self, place: Path) -> list[int]:
         with sqlite3.connect(place / "out.db") as connection:
             return [a for (a,) in connection.execute("SELECT a FROM t")]
@@ -37,6 +40,9 @@ class TestSqliteSink(SinkContract):
 class TestParquetSink(SinkContract):
     def make_sink(self, place: Path) -> Sink:
         return ParquetSink(place / "out")
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return ParquetSink.open_positions(FileSinkSettings(path=str(place / "out")))
 
     def read(self, place: Path) -> list[int]:
         import pyarrow.parquet
@@ -48,6 +54,9 @@ class TestJsonlSink(SinkContract):
     def make_sink(self, place: Path) -> Sink:
         return JsonlSink(place / "out")
 
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return JsonlSink.open_positions(FileSinkSettings(path=str(place / "out")))
+
     def read(self, place: Path) -> list[int]:
         return [json.loads(line)["a"] for f in read_committed(place / "out") for line in f.read_text().splitlines()]
 
@@ -55,6 +64,9 @@ class TestJsonlSink(SinkContract):
 class TestCsvSink(SinkContract):
     def make_sink(self, place: Path) -> Sink:
         return CsvSink(place / "out")
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return CsvSink.open_positions(FileSinkSettings(path=str(place / "out")))
 
     def read(self, place: Path) -> list[int]:
         return [int(row["a"]) for f in read_committed(place / "out") for row in csv.DictReader(f.open())]
@@ -68,6 +80,9 @@ class TestConsoleSink(SinkContract):
 
     def make_sink(self, place: Path) -> Sink:
         return ConsoleSink(ConsoleSettings(offsets=str(place / "offsets.db")))
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return ConsoleSink.open_positions(ConsoleSettings(offsets=str(place / "offsets.db")))
 
     def read(self, place: Path) -> list[int]:
         self.printed += self.output.readouterr().out
@@ -114,8 +129,13 @@ class TestPostgresSink(SinkContract):
         return tmp_path
 
     def make_sink(self, place: Path) -> Sink:
-        settings = PostgresSettings.model_validate({"url": self.url, "table": "t", "schema": schema(place)})
-        return PostgresSink.create(settings, self.columns)
+        return PostgresSink.create(self.settings(place), self.columns)
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        return PostgresSink.open_positions(self.settings(place))
+
+    def settings(self, place: Path) -> PostgresSettings:
+        return PostgresSettings.model_validate({"url": self.url, "table": "t", "schema": schema(place)})
 
     def read(self, place: Path) -> list[int]:
         import psycopg

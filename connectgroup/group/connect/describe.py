@@ -8,7 +8,13 @@ from typing import Final
 
 from ...errors import GroupIdNotFound
 from ...protocol.messages.common import grouped, masked
-from ...protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
+from ...protocol.messages.describe import (
+    DescribedConnector,
+    DescribedGroup,
+    DescribedMember,
+    DescribedUnit,
+    DescribeRequest,
+)
 from ...protocol.records.connect import MemberRecord
 from ...protocol.units import CONNECTOR, Unit, printable
 from ..kernel.current import Current
@@ -17,6 +23,8 @@ from .delay import shown
 from .overlay import Overlay
 from .settings import GroupSettings
 from .state import Group, runnable_units
+
+EVERYTHING: Final = DescribeRequest()
 
 
 def state_name(group: Group) -> str:
@@ -32,18 +40,14 @@ def describe(
     group: Group,
     now_ms: int = 0,
     *,
-    only: Iterable[str] | None = None,
-    task_configs: bool = False,
-    connectors_only: bool = False,
+    request: DescribeRequest = EVERYTHING,
     settings: GroupSettings | None = None,
 ) -> DescribedGroup:
     """The description of a group; units with a pending revocation are included (KAFKA-20431).
 
     Args:
-        only: names of the connectors to describe; null for all.
-        task_configs: whether tasks are described with their configurations, credentials masked.
-        connectors_only: whether to omit members, rebalances and delayed units.
-        settings: if given, the description includes the input of assignors and these settings.
+        request: selects what is described; its group ids are ignored.
+        settings: required if the request includes assignor input; these settings are part of it.
     """
     if not group.exists:
         return DescribedGroup(
@@ -60,12 +64,15 @@ def describe(
         assignor_name=group.target_assignor,
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
-        members=() if connectors_only else tuple(_members(group, now_ms)),
-        connectors=tuple(_connectors(group, only, task_configs)),
-        rebalances=() if connectors_only else tuple(group.rebalances.values()),
-        delayed=() if connectors_only else shown(Overlay(group, now_ms)),
+        members=() if request.connectors_only else tuple(_members(group, now_ms)),
+        connectors=tuple(_connectors(group, request)),
+        rebalances=() if request.connectors_only else tuple(group.rebalances.values()),
+        delayed=() if request.connectors_only else shown(Overlay(group, now_ms)),
+        incarnation=group.created_ms,
     )
-    return described if settings is None else _with_assignor_input(described, group, settings)
+    if settings is None or not request.include_assignor_input:
+        return described
+    return _with_assignor_input(described, group, settings)
 
 
 def _with_assignor_input(described: DescribedGroup, group: Group, settings: GroupSettings) -> DescribedGroup:
@@ -133,7 +140,8 @@ MAX_MESSAGES: Final = 1 << 20
 100,000 tasks may fail for one reason."""
 
 
-def _connectors(group: Group, only: Iterable[str] | None, task_configs: bool) -> Iterable[DescribedConnector]:
+def _connectors(group: Group, request: DescribeRequest) -> Iterable[DescribedConnector]:
+    only = request.connectors
     left = MAX_MESSAGES
     for name in sorted(group.connectors if only is None else group.connectors.keys() & set(only)):
         connector = group.connectors[name]
@@ -141,7 +149,7 @@ def _connectors(group: Group, only: Iterable[str] | None, task_configs: bool) ->
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):
             unit = _unit(group, Unit(name, task), Unit(name, task) in runnable)
-            if task_configs and task != CONNECTOR:
+            if request.include_task_configs and task != CONNECTOR:
                 unit = replace(unit, config=masked(connector.tasks[task].config))
             left -= len(unit.message)
             units.append(unit if left >= 0 or not unit.message else replace(unit, message=""))
@@ -149,7 +157,7 @@ def _connectors(group: Group, only: Iterable[str] | None, task_configs: bool) ->
             connector=name,
             version=connector.version,
             target_state=connector.target_state.name,
-            config=masked(connector.config),
+            config=connector.config if request.include_credentials else masked(connector.config),
             units=tuple(units),
         )
 

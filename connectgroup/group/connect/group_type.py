@@ -84,14 +84,7 @@ class ConnectGroupType:
             InvalidGroupId: the group id is invalid.
         """
         validate.group_id(group.group_id)
-        return describe(
-            group,
-            now_ms,
-            only=request.connectors,
-            task_configs=request.include_task_configs,
-            connectors_only=request.connectors_only,
-            settings=self.settings if request.include_assignor_input else None,
-        )
+        return describe(group, now_ms, request=request, settings=self.settings)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         return error_response(request, error)

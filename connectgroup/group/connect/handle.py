@@ -83,14 +83,7 @@ def handle(
                 return update_connectors(group, request, now_ms, settings)
             case DescribeRequest():
                 validate.group_id(group.group_id)
-                described = describe(
-                    group,
-                    now_ms,
-                    only=request.connectors,
-                    task_configs=request.include_task_configs,
-                    connectors_only=request.connectors_only,
-                    settings=settings if request.include_assignor_input else None,
-                )
+                described = describe(group, now_ms, request=request, settings=settings)
                 return Outcome(response=DescribeResponse(groups=(described,)))
             case DeleteRequest():
                 return delete(group)

@@ -19,6 +19,8 @@ class DescribeRequest:
         connectors_only: *(tagged)* whether to omit members, rebalances and delayed units, which may be large.
         include_assignor_input: *(tagged)* whether to include the rest of what an assignor and the rules of the group
             read: what members list and send, assignor user data, and the settings of moves and delays.
+        include_credentials: *(tagged)* whether the configurations of connectors contain credentials, as the workers
+            that run them receive them.
     """
 
     group_ids: tuple[str, ...] = ()
@@ -26,6 +28,7 @@ class DescribeRequest:
     include_task_configs: bool = False
     connectors_only: bool = False
     include_assignor_input: bool = False
+    include_credentials: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,10 @@ class DescribedUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConnector:
-    """One connector with its configuration, credentials masked, and its units (the connector itself first)."""
+    """One connector, with its configuration and its units (the connector itself first).
+
+    Credentials in the configuration are masked, unless the request includes them.
+    """
 
     connector: str
     version: int = 0
@@ -174,6 +180,7 @@ class DescribedGroup:
         scheduled_delay_ms: *(tagged)* ``GroupSettings.scheduled_delay_ms``.
         server_assignor: *(tagged)* ``GroupSettings.server_assignor``.
         deferred: *(tagged)* number of moves deferred to the next round.
+        incarnation: *(tagged)* the group's creation time, as in ``Assignment.incarnation``; 0 if unknown.
     """
 
     error_code: int = 0
@@ -194,6 +201,7 @@ class DescribedGroup:
     scheduled_delay_ms: int = 0
     server_assignor: str = ""
     deferred: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

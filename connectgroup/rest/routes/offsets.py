@@ -1,11 +1,42 @@
-"""``/connectors/{name}/offsets`` (KIP-875)."""
+"""``/connectors/{name}/offsets``: show, alter and reset the offsets of a connector (KIP-875)."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .root import not_implemented
+from ...client import offsets
+from ...config.connector_offsets import changes_from, offsets_as_json
+from ..bodies import read_object
+from .plugins import off_loop
 
-ROUTES: Final = (Route("/connectors/{name}/offsets", not_implemented, methods=["GET", "PATCH", "DELETE"]),)
+
+async def get_offsets(request: Request) -> Response:
+    """The committed offsets."""
+    context, name = request.app.state.context, request.path_params["name"]
+    return JSONResponse(offsets_as_json(await offsets.offsets(context.admin, context.group_id, name, off_loop)))
+
+
+async def patch_offsets(request: Request) -> Response:
+    """Change the offsets of a stopped connector, all or none; a null offset forgets the partition."""
+    context, name = request.app.state.context, request.path_params["name"]
+    changes = changes_from(await read_object(request))
+    await offsets.alter(context.admin, context.group_id, name, changes, off_loop)
+    return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
+
+
+async def delete_offsets(request: Request) -> Response:
+    """Forget all offsets of a stopped connector."""
+    context, name = request.app.state.context, request.path_params["name"]
+    await offsets.alter(context.admin, context.group_id, name, None, off_loop)
+    return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
+
+
+ROUTES: Final = (
+    Route("/connectors/{name}/offsets", get_offsets, methods=["GET"]),
+    Route("/connectors/{name}/offsets", patch_offsets, methods=["PATCH"]),
+    Route("/connectors/{name}/offsets", delete_offsets, methods=["DELETE"]),
+)

@@ -37,8 +37,6 @@ async def not_implemented(request: Request) -> Response:
 ROUTES: Final = (
     Route("/", server_info, methods=["GET"]),
     Route("/health", health, methods=["GET"]),
-    Route("/connectors/{name}/topics", not_implemented, methods=["GET"]),
-    Route("/connectors/{name}/topics/reset", not_implemented, methods=["PUT"]),
     Route("/admin/loggers", not_implemented, methods=["GET"]),
     Route("/admin/loggers/{logger}", not_implemented, methods=["GET", "PUT"]),
 )

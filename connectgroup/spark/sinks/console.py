@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ...dataplane.columns import Columns
 from ...dataplane.fences import Transaction
-from ...dataplane.offset_store import OffsetStore
+from ...dataplane.offset_store import FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink
@@ -60,6 +60,10 @@ class ConsoleSink(Sink):
     @classmethod
     def create(cls, settings: ConsoleSettings, columns: Columns) -> ConsoleSink:
         return cls(settings)
+
+    @classmethod
+    def open_positions(cls, settings: ConsoleSettings) -> FilePositions | None:
+        return FilePositions(Path(settings.offsets)) if settings.offsets else None
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)

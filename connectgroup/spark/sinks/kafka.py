@@ -23,6 +23,7 @@ from ...dataplane.settings import PluginSettings
 from ...errors import NO_VALUE, ConfigError
 from ..kafka_client import client_settings
 from .kafka_offsets import OffsetsTopic, reason, told_as_sink_error
+from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """Columns that are not part of a value that is written as JSON. ``key`` and ``topic`` are those of the record."""
 
-_TIMEOUT_S: Final = 30.0
 _Record = tuple[str, bytes | str | None, bytes | str | None]
 """Topic, key, value."""
 
@@ -81,10 +81,7 @@ class KafkaSink(DeadLetterSink):
             raise ConfigError("sink.topic", NO_VALUE, "a topic, or rows with a column topic")
         self._settings = settings
         self._values = [name for name in names if name not in METADATA]
-        self._client = {
-            "bootstrap.servers": settings.bootstrap_servers,
-            **client_settings("sink.client", settings.client),
-        }
+        self._client = client_of(settings)
         self._offsets = OffsetsTopic(settings.offsets_topic, self._client)
         self._producer: Producer | None = None
         self._owner: Owner | None = None
@@ -94,6 +91,15 @@ class KafkaSink(DeadLetterSink):
     @classmethod
     def create(cls, settings: KafkaSinkSettings, columns: Columns) -> KafkaSink:
         return cls(settings, columns)
+
+    @classmethod
+    def open_positions(cls, settings: KafkaSinkSettings) -> KafkaPositions:
+        client = client_of(settings)
+        return KafkaPositions(OffsetsTopic(settings.offsets_topic, client), client, settings.transaction_timeout_ms)
+
+    @classmethod
+    def topics(cls, settings: KafkaSinkSettings) -> Sequence[str]:
+        return (settings.topic,) if settings.topic else ()
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         self._drop_producer()
@@ -106,10 +112,10 @@ class KafkaSink(DeadLetterSink):
                 # Tasks of other layouts have other transactional ids; those of the same layout share this one.
                 for tasks in state.unfenced_layouts(owner, fenced):
                     for task in range(tasks):
-                        self._transactional(_transactional_id(owner.connector, tasks, task))
+                        self._transactional(transactional_id(owner.connector, tasks, task))
                     fenced[tasks] = state.layouts[tasks]
                 if self._producer is None:
-                    own_id = _transactional_id(owner.connector, owner.tasks, owner.task)
+                    own_id = transactional_id(owner.connector, owner.tasks, owner.task)
                     self._producer = self._transactional(own_id)
                 # Every producer of these slices is fenced, so what is committed now is final.
                 state = self._offsets.read(owner.connector)
@@ -117,7 +123,7 @@ class KafkaSink(DeadLetterSink):
                 self._producer.begin_transaction()
                 for key, value in state.claim_records(owner, fenced, is_mine):
                     self._producer.produce(self._settings.offsets_topic, value, key, partition=0)
-                self._producer.commit_transaction(_TIMEOUT_S)
+                self._producer.commit_transaction(TIMEOUT_S)
                 # A task of a layout unknown until now may have claimed in between. The order of the claims in the
                 # topic decides: the later of the two sees the other one here.
                 state = self._offsets.read(owner.connector)
@@ -170,7 +176,7 @@ class KafkaSink(DeadLetterSink):
                     producer.poll(0.1)
         for key_text, value_text in self._offsets.positions(owner, ranges):
             producer.produce(self._settings.offsets_topic, value_text, key_text, partition=0)
-        producer.commit_transaction(_TIMEOUT_S)
+        producer.commit_transaction(TIMEOUT_S)
 
     def _records(self, rows: pa.Table) -> Iterator[_Record]:
         """Yield topic, key and value of each row."""
@@ -187,19 +193,7 @@ class KafkaSink(DeadLetterSink):
 
     def _transactional(self, transactional_id: str) -> Producer:
         """Return a producer that has fenced every earlier one with its id."""
-        from confluent_kafka import Producer
-
-        producer = Producer(
-            {
-                **self._client,
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": self._settings.transaction_timeout_ms,
-                "linger.ms": 5,
-                "log_level": 0,
-            }
-        )
-        producer.init_transactions(_TIMEOUT_S)
-        return producer
+        return transactional_producer(self._client, transactional_id, self._settings.transaction_timeout_ms)
 
     def _refused(self, owner: Owner, violation: str) -> DataPlaneError:
         """Return the error for a batch that cannot follow what this task has committed."""
@@ -227,8 +221,9 @@ class KafkaSink(DeadLetterSink):
         self._producer = self._owner = None
 
 
-def _transactional_id(connector: str, tasks: int, task: int) -> str:
-    return f"connectgroup-{connector}-{tasks}-{task}"
+def client_of(settings: KafkaSinkSettings) -> dict[str, str]:
+    """Return the settings of the Kafka client."""
+    return {"bootstrap.servers": settings.bootstrap_servers, **client_settings("sink.client", settings.client)}
 
 
 def _text(value: Any) -> bytes | str | None:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ...dataplane.errors import Fenced, SinkError
@@ -44,7 +44,10 @@ class State:
         elif kind == "task":
             self.tasks[name] = value["token"]
         elif kind == "slice":
-            self.slices[name] = value["position"], value["token"]
+            if value["position"] is None:
+                self.slices.pop(name, None)
+            else:
+                self.slices[name] = value["position"], value["token"]
 
     def check(self, owner: Owner, where: str, is_mine: Callable[[str], bool] | None = None) -> None:
         """Check that no later owner has claimed the task, another layout or one of the slices.
@@ -53,7 +56,8 @@ class State:
             Fenced: a later owner has.
             SinkError: a connector of this name has read another source.
         """
-        if self.source is not None and self.source != owner.source:
+        # Empty: no task has claimed since the offsets were reset.
+        if self.source and self.source != owner.source:
             raise SinkError(
                 f"{where}: connector {owner.connector} has read {self.source}, not {owner.source};"
                 " allowed: the same source, or another connector name"
@@ -88,11 +92,30 @@ class State:
             if is_mine(name):
                 yield _record(owner, "slice", name, position=position, token=token)
 
+    @property
+    def claims(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The tokens of layouts and tasks; without those of an operator's changes, which are layouts without tasks."""
+        return (
+            {tasks: token for tasks, token in self.layouts.items() if tasks},
+            {task: token for task, token in self.tasks.items() if task >= 0},
+        )
+
+    def alter_records(
+        self, owner: Owner, fenced: Mapping[int, int], positions: Mapping[str, int | None] | None
+    ) -> Iterator[Record]:
+        """Yield the records of a change by an operator; see ``PositionStore.alter``."""
+        if positions is None:
+            owner, positions = replace(owner, source=""), dict.fromkeys(self.slices)
+        yield from self.claim_records(owner, fenced, lambda name: name not in positions)
+        for name, position in positions.items():
+            yield _record(owner, "slice", name, position=position, token=owner.fencing_token)
+
 
 class OffsetsTopic:
     """Reads the topic. The sink's producer writes it, in the transactions of its records.
 
     Attributes:
+        name: the topic's name.
         where: cluster and topic, for errors.
     """
 
@@ -103,7 +126,7 @@ class OffsetsTopic:
             ConfigError: confluent-kafka is not installed.
             SinkError: the cluster does not answer, or refuses to create the topic.
         """
-        self._topic, self._client = topic, dict(client)
+        self.name, self._client = topic, dict(client)
         self.where = f"Kafka {client['bootstrap.servers']}, topic {topic}"
         others = {name: value for name, value in client.items() if name != "bootstrap.servers"}
         self._admin = admin(client["bootstrap.servers"], others)
@@ -142,7 +165,7 @@ class OffsetsTopic:
             }
         )
         try:
-            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            consumer.assign([TopicPartition(self.name, 0, OFFSET_BEGINNING)])
             give_up = time.monotonic() + _READ_TIMEOUT_S
             while time.monotonic() < give_up:
                 message = consumer.poll(0.5)
@@ -166,7 +189,7 @@ class OffsetsTopic:
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-        partition = TopicPartition(self._topic, 0)
+        partition = TopicPartition(self.name, 0)
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         give_up = time.monotonic() + _LEADER_TIMEOUT_S
         while True:
@@ -176,7 +199,7 @@ class OffsetsTopic:
                 if time.monotonic() > give_up:
                     raise
             time.sleep(0.1)
-            self._admin.list_topics(self._topic, timeout=10)
+            self._admin.list_topics(self.name, timeout=10)
 
     def positions(self, owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
         """Yield the records of a batch's offsets."""

@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, Self
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from pydantic import Field
 from ...dataplane.columns import Columns
 from ...dataplane.errors import SinkError
 from ...dataplane.fences import Transaction
-from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore
+from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink
@@ -72,10 +72,7 @@ class ManifestSink(Sink):
             SinkError: the directory cannot be created, or the manifest cannot be opened.
         """
         self._directory = directory
-        try:
-            directory.mkdir(exist_ok=True)
-        except OSError as error:
-            raise SinkError(f"{directory}: {_disk_says(error)}") from error
+        _make_directory(directory)
         self._store = OffsetStore(directory / MANIFEST, busy_timeout_s=busy_timeout_s)
         try:
             if not self._store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_manifest'"):
@@ -87,6 +84,10 @@ class ManifestSink(Sink):
     @classmethod
     def create(cls, settings: FileSinkSettings, columns: Columns) -> Self:
         return cls(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
+
+    @classmethod
+    def open_positions(cls, settings: FileSinkSettings) -> FilePositions:
+        return _ManifestPositions(Path(settings.path) / MANIFEST, busy_timeout_s=settings.busy_timeout_ms / 1000)
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         positions = self._store.claim(owner, is_mine)
@@ -153,6 +154,21 @@ class ManifestSink(Sink):
         finally:
             os.close(descriptor)
         return size
+
+
+class _ManifestPositions(FilePositions):
+    """The positions in a manifest; a change creates the directory, as a task does."""
+
+    def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
+        _make_directory(self.path.parent)
+        super().alter(connector, fencing_token, positions)
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(exist_ok=True)
+    except OSError as error:
+        raise SinkError(f"{directory}: {_disk_says(error)}") from error
 
 
 def read_committed(directory: str | Path) -> list[Path]:

@@ -85,8 +85,7 @@ class PostgresSink(DeadLetterSink):
         self._settings = settings
         self._dead_letters = ""
         self._columns = settings.written(columns)
-        password = settings.password.get_secret_value() if settings.password else None
-        self._store = PostgresStore(settings.url, schema=settings.schema_, password=password)
+        self._store = self.open_positions(settings)
         try:
             self._make_table()
         except BaseException:
@@ -96,6 +95,11 @@ class PostgresSink(DeadLetterSink):
     @classmethod
     def create(cls, settings: PostgresSettings, columns: Columns) -> PostgresSink:
         return cls(settings, columns)
+
+    @classmethod
+    def open_positions(cls, settings: PostgresSettings) -> PostgresStore:
+        password = settings.password.get_secret_value() if settings.password else None
+        return PostgresStore(settings.url, schema=settings.schema_, password=password)
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)

@@ -15,7 +15,7 @@ from pydantic import Field
 from ...dataplane.columns import Columns, sql_name, sqlite_type
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
 from ...dataplane.fences import Transaction
-from ...dataplane.offset_store import BUSY_TIMEOUT_S, OffsetStore
+from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import require_absolute
 from .tables import (
@@ -75,6 +75,10 @@ class SqliteSink(DeadLetterSink):
     @classmethod
     def create(cls, settings: SqliteSettings, columns: Columns) -> SqliteSink:
         return cls(Path(settings.path), settings, columns, busy_timeout_s=settings.busy_timeout_ms / 1000)
+
+    @classmethod
+    def open_positions(cls, settings: SqliteSettings) -> FilePositions:
+        return FilePositions(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)

@@ -20,7 +20,7 @@ from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range, ranges_between
 from ...dataplane.settings import PluginSettings
-from ...dataplane.source import Source
+from ...dataplane.source import Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ..kafka_client import admin, client_settings
@@ -100,6 +100,23 @@ class KafkaSource(Source):
     def task_layout(cls, settings: KafkaSourceSettings) -> str:
         """Return the topics and their numbers of partitions."""
         return ",".join(f"{topic}:{count}" for topic, count in sorted(partitions_of(settings).items()))
+
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        topic, _, partition = slice_name.rpartition("-")
+        return {"kafka_topic": topic, "kafka_partition": int(partition)}, {"kafka_offset": position}
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        topic = field_of("partition", partition, "kafka_topic", str)
+        number = field_of("partition", partition, "kafka_partition", int)
+        if not 0 <= int(number) < 1 << 31:
+            raise ConfigError("partition.kafka_partition", number, "a whole number from 0")
+        return f"{topic}-{number}", position_of(offset, "kafka_offset")
+
+    @classmethod
+    def topics(cls, settings: KafkaSourceSettings) -> tuple[str, ...]:
+        return tuple(partitions_of(settings)) if settings.topics_regex else listed(settings.topics)
 
     @property
     def description(self) -> str:

@@ -11,7 +11,7 @@ class TestMySink(SinkContract):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +20,7 @@ import pytest
 from ...dataplane.columns import Columns, from_ddl, to_arrow
 from ...dataplane.errors import Fenced, OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.sink import Sink
+from ...dataplane.sink import PositionStore, Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +57,19 @@ class SinkContract(ABC):
     @abstractmethod
     def read(self, place: Path) -> list[int]:
         """Return the column ``a`` of every committed row, read by other means than the sink."""
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        """Open the positions of the sink for operators (``Sink.open_positions``); None if it does not offer them."""
+        return None
+
+    @pytest.fixture
+    def positions(self, place: Path) -> Iterator[PositionStore]:
+        """The positions for operators; skips the test if the sink does not offer them."""
+        store = self.open_positions(place)
+        if store is None:
+            pytest.skip("the sink does not offer its positions")
+        yield store
+        store.close()
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Path:
@@ -196,6 +209,78 @@ class SinkContract(ABC):
         assert self.written(place) == [*range(end)]
         for sink in sinks:
             sink.close()
+
+    def test_positions_are_shown_without_a_claim(self, place: Path, positions: PositionStore) -> None:
+        assert positions.positions("c") == {}
+        sink = self.make_sink(place)
+        sink.claim(owner(1), every)
+        sink.commit(owner(1), [*span(0, 8), *span(0, 3, "t")], self.rows(1))
+        assert positions.positions("c") == {"s": 8, "t": 3}
+        assert positions.positions("d") == {}
+        assert sink.commit(owner(1), span(8, 9), self.rows(2)) is True
+        sink.close()
+
+    def test_altered_positions_are_those_of_the_next_owner(self, place: Path, positions: PositionStore) -> None:
+        """KIP-875. Positions that are not named stay."""
+        sink = self.make_sink(place)
+        sink.claim(owner(1), every)
+        sink.commit(owner(1), [*span(0, 8), *span(0, 3, "t"), *span(0, 4, "u")], self.rows(1))
+        for _ in range(2):
+            positions.alter("c", 2, {"s": 5, "t": None, "new": 7})
+            assert positions.positions("c") == {"s": 5, "u": 4, "new": 7}
+        assert sink.claim(owner(3), every) == {"s": 5, "u": 4, "new": 7}
+        assert sink.commit(owner(3), [*span(5, 6), *span(0, 1, "t")], self.rows(2)) is True
+        assert self.written(place) == [1, 2]
+        sink.close()
+
+    def test_altered_positions_fence_every_earlier_task(self, place: Path, positions: PositionStore) -> None:
+        """Also one that has not claimed yet, and one of an earlier layout."""
+        zombies = [self.make_sink(place) for _ in range(3)]
+        former, running, late = owner(1, tasks=2), owner(2), owner(2, task=1, tasks=2)
+        for who, sink in ((former, zombies[0]), (running, zombies[1])):
+            sink.claim(who, every)
+            sink.commit(who, span(who.fencing_token - 1, who.fencing_token), self.rows(who.fencing_token))
+        positions.alter("c", 3, {"s": 0})
+        with pytest.raises(Fenced):
+            zombies[0].commit(former, span(1, 2), self.rows(9))
+        with pytest.raises(Fenced):
+            zombies[1].commit(running, span(2, 3), self.rows(9))
+        with pytest.raises(Fenced):
+            zombies[2].claim(late, every)
+        assert positions.positions("c") == {"s": 0}
+        assert self.written(place) == [1, 2]
+        for sink in zombies:
+            sink.close()
+
+    def test_positions_of_a_later_owner_are_not_altered(self, place: Path, positions: PositionStore) -> None:
+        sink = self.make_sink(place)
+        sink.claim(owner(4), every)
+        sink.commit(owner(4), span(0, 8), self.rows(1))
+        for change in ({"s": 0}, None):
+            with pytest.raises(Fenced):
+                positions.alter("c", 3, change)
+        assert positions.positions("c") == {"s": 8}
+        assert sink.commit(owner(4), span(8, 9), self.rows(2)) is True
+        sink.close()
+
+    def test_reset_forgets_positions_and_source(self, place: Path, positions: PositionStore) -> None:
+        sink = self.make_sink(place)
+        sink.claim(owner(1), every)
+        sink.commit(owner(1), [*span(0, 8), *span(0, 3, "t")], self.rows(1))
+        positions.alter("c", 2, None)
+        assert positions.positions("c") == {}
+        with pytest.raises(Fenced):
+            sink.commit(owner(1), span(8, 9), self.rows(2))
+        assert sink.claim(owner(3, source="letters"), every) == {}
+        assert sink.commit(owner(3, source="letters"), span(0, 1), self.rows(2)) is True
+        assert self.written(place) == [1, 2]
+        sink.close()
+
+    def test_positions_may_be_set_before_the_first_task(self, place: Path, positions: PositionStore) -> None:
+        positions.alter("c", 2, {"s": 5})
+        sink = self.make_sink(place)
+        assert sink.claim(owner(3), every) == {"s": 5}
+        sink.close()
 
     def test_close_may_be_called_twice(self, place: Path) -> None:
         sink = self.make_sink(place)

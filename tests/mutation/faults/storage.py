@@ -127,7 +127,7 @@ STORAGE: tuple[Fault, ...] = (
     *at("connectgroup.dataplane.offset_store:OffsetStore._transaction", "spark/test_offsets.py",
         C("a failed write leaves half of itself behind (X4)",
           "'ROLLBACK'", "'COMMIT'")),
-    *at("connectgroup.connector:TaskContext.fencing_token", "spark/test_offsets.py",
+    *at("connectgroup.connector:fencing_token", "spark/test_offsets.py",
         C("a fencing token leaves out the group's creation time",
           "A | B", "B")),
 )

@@ -1,0 +1,100 @@
+"""Offsets and topics of a connector for operators: described by the coordinator, read by the connector's class.
+
+They run in the process of the operator's tool (the REST server, the command line). Not in the coordinator, which runs
+no plug-in of a connector; not on a worker, because a stopped connector has none. The tool needs the packages of the
+connector's sink, and access to where the sink stores its offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ..config import connector_offsets
+from ..connector import PartitionOffset, fencing_token
+from ..errors import ConnectorNotFound, GroupIdNotFound, InvalidRequest
+from ..protocol.messages.common import config_of
+from ..protocol.messages.describe import DescribedConnector, DescribedGroup
+from ..protocol.units import printable
+from .admin import Admin
+
+OffLoop = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs blocking code off the event loop."""
+
+NOT_STOPPED = (
+    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified"
+    " connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+)
+
+
+async def offsets(admin: Admin, group_id: str, name: str, off_loop: OffLoop = asyncio.to_thread) -> Any:
+    """Return the committed offsets of a connector as ``list[PartitionOffset]``.
+
+    Raises:
+        ConnectorNotFound: the group has no such connector.
+        ConnectGroupError: the offsets cannot be read.
+    """
+    config = config_of((await _described(admin, group_id, name))[1].config)
+    return await off_loop(lambda: connector_offsets.read_offsets(name, config))
+
+
+async def alter(
+    admin: Admin,
+    group_id: str,
+    name: str,
+    changes: Sequence[PartitionOffset] | None,
+    off_loop: OffLoop = asyncio.to_thread,
+) -> None:
+    """Change the committed offsets of a stopped connector, all or none.
+
+    The change carries the fencing token of the connector's version, which is the group epoch of its last change: higher
+    than the token of every task granted before the stop, and lower than that of every task granted after the connector
+    is resumed. So a task that runs on unnoticed is fenced, and a change that arrives after a resume is rejected.
+
+    Args:
+        changes: the partitions to change; null resets all offsets.
+
+    Raises:
+        ConnectorNotFound: the group has no such connector.
+        InvalidRequest: the connector is not stopped.
+        Fenced: the connector was resumed meanwhile; nothing was changed.
+        ConnectGroupError: the offsets cannot be changed.
+    """
+    group, connector = await _described(admin, group_id, name)
+    if connector.target_state != "STOPPED":
+        raise InvalidRequest(NOT_STOPPED.format(name=printable(name)))
+    token = fencing_token(group.incarnation, connector.version)
+    config = config_of(connector.config)
+    await off_loop(lambda: connector_offsets.alter_offsets(name, config, token, changes))
+
+
+async def topics(admin: Admin, group_id: str, name: str, off_loop: OffLoop = asyncio.to_thread) -> Any:
+    """Return the Kafka topics of a connector as ``list[str]``.
+
+    Raises:
+        ConnectorNotFound: the group has no such connector.
+        ConnectGroupError: the topics cannot be determined.
+    """
+    config = config_of((await _described(admin, group_id, name))[1].config)
+    return await off_loop(lambda: connector_offsets.read_topics(name, config))
+
+
+async def require_connector(admin: Admin, group_id: str, name: str) -> None:
+    """Check that a connector exists.
+
+    Raises:
+        ConnectorNotFound: the group has no such connector.
+    """
+    await _described(admin, group_id, name)
+
+
+async def _described(admin: Admin, group_id: str, name: str) -> tuple[DescribedGroup, DescribedConnector]:
+    """The group, and the connector with credentials in its configuration, which must not be shown."""
+    try:
+        group = await admin.describe(group_id, connectors=(name,), connectors_only=True, credentials=True)
+    except GroupIdNotFound as error:
+        raise ConnectorNotFound(f"Connector {printable(name)} not found") from error
+    if not group.connectors:
+        raise ConnectorNotFound(f"Connector {printable(name)} not found")
+    return group, group.connectors[0]

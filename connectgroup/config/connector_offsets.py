@@ -1,0 +1,103 @@
+"""Offsets and topics of a connector, by its class (KIP-875, KIP-558). The functions block: call them off the loop.
+
+The class is loaded by entry point and created with the connector's configuration, as on a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from ..assign.placement import own_settings
+from ..connector import Connector, PartitionOffset
+from ..errors import ConfigError, ConnectGroupError, InvalidRequest, PluginError, one_line
+from ..masking import without_secrets
+from ..plugins import load_connector_class
+from ..protocol.units import printable
+
+T = TypeVar("T")
+
+MAX_PARTITIONS: Final = 10_000
+"""Partitions in one change."""
+
+
+def read_offsets(name: str, config: Mapping[str, str]) -> list[PartitionOffset]:
+    """Return the committed offsets of a connector.
+
+    Args:
+        name: the connector's name.
+        config: its configuration, with credentials.
+
+    Raises:
+        ConnectGroupError: the offsets cannot be read; the message contains no credential.
+    """
+    return list(_called(name, config, lambda connector: connector.offsets()))
+
+
+def alter_offsets(
+    name: str, config: Mapping[str, str], fencing_token: int, changes: Sequence[PartitionOffset] | None
+) -> None:
+    """Change the committed offsets of a connector, all or none; null resets them. See ``Connector.alter_offsets``.
+
+    Raises:
+        ConnectGroupError: the offsets were not changed; the message contains no credential.
+    """
+    _called(name, config, lambda connector: connector.alter_offsets(fencing_token, changes))
+
+
+def read_topics(name: str, config: Mapping[str, str]) -> list[str]:
+    """Return the Kafka topics of a connector, sorted.
+
+    Raises:
+        ConnectGroupError: they cannot be determined; the message contains no credential.
+    """
+    return sorted(_called(name, config, lambda connector: connector.topics()))
+
+
+def _called(name: str, config: Mapping[str, str], method: Callable[[Connector], T]) -> T:
+    cls = load_connector_class(config.get("connector.class", ""))
+    try:
+        return method(cls(name, own_settings(config)))
+    except Exception as error:
+        if isinstance(error, ConnectGroupError) and without_secrets(str(error), config) == str(error):
+            raise
+        raise PluginError(f"connector class {cls.__name__}: {one_line(error, config)}") from error
+
+
+def offsets_as_json(offsets: Sequence[PartitionOffset]) -> dict[str, Any]:
+    """Return Kafka Connect's body: ``{"offsets": [{"partition": {}, "offset": {}}]}``."""
+    return {"offsets": [{"partition": dict(each.partition), "offset": each.offset} for each in offsets]}
+
+
+def changes_from(body: Any) -> list[PartitionOffset]:
+    """Return the changes in a body of that form; a null offset forgets the partition.
+
+    Raises:
+        InvalidRequest: the body names no partition.
+        ConfigError: the body has another form.
+    """
+    if not isinstance(body, dict):
+        raise ConfigError("body", type(body).__name__, 'an object: {"offsets": [...]}')
+    unknown = sorted(body.keys() - {"offsets"})
+    if unknown:
+        raise ConfigError("body", printable(unknown[0]), "offsets")
+    listed = body.get("offsets")
+    if listed is None or listed == []:
+        raise InvalidRequest("Partitions / offsets need to be provided for an alter offsets request")
+    if not isinstance(listed, list) or len(listed) > MAX_PARTITIONS:
+        got = f"{len(listed)} partitions" if isinstance(listed, list) else type(listed).__name__
+        raise ConfigError("offsets", got, f"a list of at most {MAX_PARTITIONS} partitions")
+    return [_change(f"offsets[{number}]", entry) for number, entry in enumerate(listed)]
+
+
+def _change(where: str, entry: Any) -> PartitionOffset:
+    fields = {"partition", "offset"}
+    if not isinstance(entry, dict) or entry.keys() != fields:
+        got = ", ".join(map(printable, sorted(entry))) if isinstance(entry, dict) else type(entry).__name__
+        raise ConfigError(where, got or "an empty object", 'an object: {"partition": {...}, "offset": {...}}')
+    partition, offset = entry["partition"], entry["offset"]
+    if not isinstance(partition, dict) or not partition:
+        raise ConfigError(f"{where}.partition", type(partition).__name__, "an object that names a partition")
+    if offset is not None and (not isinstance(offset, dict) or not offset):
+        raise ConfigError(f"{where}.offset", type(offset).__name__, "an object with a position, or null")
+    return PartitionOffset(partition=partition, offset=offset)
