@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
 
 from ..errors import ConfigError
@@ -40,8 +41,12 @@ def time_of(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def rebalance_line(rebalance: Rebalance) -> str:
-    """Format one rebalance as one line: epoch, causes, moves, downtime, and who computed it with which assignor."""
+def rebalance_line(rebalance: Rebalance, *, overtaken_by: int = 0) -> str:
+    """Format one rebalance as one line: epoch, causes, moves, downtime, and who computed it with which assignor.
+
+    Args:
+        overtaken_by: epoch of the rebalance that replaced this one before all members had reached it; 0 if none did.
+    """
     parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
     if rebalance.moved:
         parts.append(f"{rebalance.moved} moved, maximum downtime {rebalance.max_downtime_ms} ms")
@@ -49,15 +54,23 @@ def rebalance_line(rebalance: Rebalance) -> str:
         restarted = not rebalance.moved and rebalance.max_downtime_ms
         downtime = f", longest downtime {rebalance.max_downtime_ms} ms" if restarted else ""
         parts.append(f"{rebalance.started} started{downtime}")
+    if rebalance.finished_ms < 0:
+        parts.append(f"overtaken by epoch {overtaken_by}" if overtaken_by else "under way")
+        return " | ".join(parts)
     if not rebalance.moved + rebalance.started:
         parts.append("nothing moved")
-    if rebalance.finished_ms < 0:
-        parts.append("under way")
-    else:
-        assignor = f" with {rebalance.assignor}" if rebalance.assignor else ""
-        took_ms = rebalance.finished_ms - rebalance.started_ms
-        parts.append(f"took {took_ms} ms, computed by {rebalance.computed_by}{assignor}")
+    assignor = f" with {rebalance.assignor}" if rebalance.assignor else ""
+    took_ms = rebalance.finished_ms - rebalance.started_ms
+    parts.append(f"took {took_ms} ms, computed by {rebalance.computed_by}{assignor}")
     return " | ".join(parts)
+
+
+def rebalance_lines(rebalances: Sequence[Rebalance], *, moves: bool) -> Iterator[str]:
+    """Format rebalances, oldest first: one line each, and indented lines for delays and, with ``moves``, for moves."""
+    for rebalance, after in zip_longest(rebalances, rebalances[1:]):
+        yield rebalance_line(rebalance, overtaken_by=after.epoch if after is not None else 0)
+        for line in rebalance_details(rebalance, moves=moves):
+            yield f"  {line}"
 
 
 def rebalance_details(rebalance: Rebalance, *, moves: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ..errors import TimedOut, from_code
+from ..errors import NO_VALUE, ConfigError, TimedOut, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.units import Unit, show
@@ -100,14 +100,7 @@ async def delete_groups(options: argparse.Namespace) -> int:
 
 
 async def explain_groups(options: argparse.Namespace) -> int:
-    from ..analysis.explain import (
-        explain_task,
-        find_unit,
-        rebalance_details,
-        rebalance_json,
-        rebalance_line,
-        task_lines,
-    )
+    from ..analysis.explain import explain_task, find_unit, rebalance_json, rebalance_lines, task_lines
 
     async with connected(options) as admin:
         group = await admin.describe(options.group, connectors=None if options.task else ())
@@ -120,10 +113,28 @@ async def explain_groups(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([rebalance_json(rebalance) for rebalance in rebalances]))
         return 0
-    for rebalance in rebalances:
-        print(rebalance_line(rebalance))
-        for line in rebalance_details(rebalance, moves=options.moves):
-            print(f"  {line}")
+    for line in rebalance_lines(rebalances, moves=options.moves):
+        print(line)
+    return 0
+
+
+async def plan_groups(options: argparse.Namespace) -> int:
+    from ..analysis.plan import Change, plan, plan_json, plan_lines
+    from ..config.connector_file import read_connector
+
+    change = Change(
+        drain=options.drain or "",
+        add_workers=options.add_workers or 0,
+        remove=options.remove or "",
+        connector=read_connector(options.connector) if options.connector else None,
+        assignor=options.assignor or "",
+    )
+    if change == Change():
+        raise ConfigError("plan", NO_VALUE, "--drain, --add-workers, --remove, --connector or --assignor")
+    async with connected(options) as admin:
+        planned = await plan(admin, options.group, change)
+    for line in [json.dumps(plan_json(planned))] if options.json else plan_lines(planned):
+        print(line)
     return 0
 
 

@@ -18,7 +18,7 @@ from .connectors import (
     restart_connector,
     set_target_state,
 )
-from .groups import delete_groups, describe_groups, explain_groups, list_groups, restart_worker
+from .groups import delete_groups, describe_groups, explain_groups, list_groups, plan_groups, restart_worker
 from .processes import run_up, serve_coordinator, serve_rest, serve_worker
 
 
@@ -122,6 +122,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--task", metavar="TASK", help="explain one task, CONNECTOR-NUMBER: why it is where it is, or does not run"
     )
     explain.add_argument("--json", action="store_true", help="print JSON")
+
+    planning = groups.add_parser("plan", help="show what a change would move; nothing is changed")
+    planning.add_argument("group")
+    changes = planning.add_mutually_exclusive_group()
+    changes.add_argument("--drain", metavar="WORKER", help="the tasks of this worker move to others")
+    changes.add_argument("--add-workers", type=_count, metavar="N", help="this many workers join")
+    changes.add_argument("--remove", metavar="WORKER", help="this worker stops and leaves")
+    changes.add_argument("--connector", type=_path, metavar="FILE", help="create or change this connector")
+    planning.add_argument("--assignor", metavar="NAME", help="all workers list this assignor from now on")
+    planning.add_argument("--json", action="store_true", help="print JSON")
+    _add_coordinator(planning)
+    planning.set_defaults(run=plan_groups)
 
     workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")

@@ -163,6 +163,7 @@ class Admin:
         task_configs: bool = False,
         connectors_only: bool = False,
         credentials: bool = False,
+        assignor_input: bool = False,
     ) -> DescribedGroup:
         """Return the current description of a group.
 
@@ -171,6 +172,7 @@ class Admin:
             task_configs: whether tasks are described with their configurations, credentials masked.
             connectors_only: whether to omit members, rebalances and delayed units.
             credentials: whether the configurations of connectors contain credentials. Never show them.
+            assignor_input: whether to include what an assignor and the rules of the group read (``analysis.plan``).
 
         Raises:
             GroupIdNotFound: there is no such group.
@@ -181,6 +183,7 @@ class Admin:
             include_task_configs=task_configs,
             connectors_only=connectors_only,
             include_credentials=credentials,
+            include_assignor_input=assignor_input,
         )
         return (await self._send(request, DescribeResponse, idempotent=True)).groups[0]
 

@@ -1,0 +1,269 @@
+"""A copy of a group, driven by the rules of the coordinator, with members that do at once what they are told.
+
+The rules are those of ``group.connect``: the copy computes, limits moves, delays and validates as the coordinator does.
+Nothing is sent and nothing is written; the original does not change. Time is an argument: no time passes while members
+stop and start units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..assign.api import ConnectAssignor
+from ..assign.convert import assignor_info, group_from_prepare, members_for_install
+from ..assign.sandbox import run_assignor
+from ..coordinator.own_assignors import as_server_assignor
+from ..errors import ComputeAssignment, ConnectGroupError, PluginError, from_code
+from ..group.connect.handle import GroupInput, step
+from ..group.connect.overlay import Overlay
+from ..group.connect.settings import GroupSettings
+from ..group.connect.state import Group
+from ..group.kernel.effects import Compute, Computed
+from ..group.kernel.timers import TimerKey, TimerKind
+from ..plugins import load_assignor
+from ..protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
+from ..protocol.messages.common import AssignorInfo, grouped
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ..protocol.records.connect import MemberRecord, Record, TargetRecord
+from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, Unit
+
+MAX_PASSES = 10_000
+"""Upper bound on the heartbeats of all members until the copy is stable; a group that needs more does not converge."""
+
+MAX_DELAYS = 200
+"""Upper bound on the delays of an assignor that the copy waits for."""
+
+REBALANCE_TIMEOUT_MS = 60_000
+
+
+class NoPlan(ConnectGroupError):
+    """The rules of the group reject the change, or the copy of the group does not become stable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """One target assignment that was installed in the copy.
+
+    Attributes:
+        computed_by: a member, or ``coordinator``.
+        changed: the units that are to run on another member, or to start: the member before (empty: none) and after.
+        after_ms: time since the change, above 0 if the copy has waited for a delay that the assignor requested.
+    """
+
+    epoch: int
+    assignor: str
+    computed_by: str
+    changed: Mapping[Unit, tuple[str, str]]
+    after_ms: int
+
+
+class Model:
+    """A copy of a group.
+
+    Attributes:
+        group: the copy.
+        installed: the target assignments installed since the copy was made, in order.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        settings: GroupSettings,
+        *,
+        now_ms: int,
+        find_assignor: Callable[[str], ConnectAssignor] = load_assignor,
+    ) -> None:
+        """Take ownership of ``group``, which must not be the coordinator's.
+
+        Args:
+            find_assignor: the assignors by name; the default is the installed ones.
+        """
+        self.group, self._now_ms, self._started_ms = group, now_ms, now_ms
+        self._find, self._assignors = find_assignor, dict[str, ConnectAssignor]()
+        self._settings = settings
+        self._draining: set[str] = set()
+        self._last_owner = {unit: member_id for unit, (member_id, _) in group.holders.items()}
+        self.installed: list[Installed] = []
+
+    # ---------------------------------------------------------------------------------------------- changes
+
+    def drain(self, member_id: str) -> None:
+        """The member requests that its units be moved."""
+        self._draining.add(member_id)
+
+    def join(self, member_id: str, like: MemberRecord | None, assignor: str) -> None:
+        """A new member joins.
+
+        Args:
+            like: a member whose assignors, labels, capacity and rack it has; ``None``: it lists ``assignor``.
+        """
+        listed = MemberRecord(group_id=self.group.group_id, member_id=member_id, assignors=(self.info_of(assignor),))
+        member = (
+            listed if like is None else replace(like, member_id=member_id, instance_id=None, host="", draining=False)
+        )
+        self._beat(member, JOIN_EPOCH, computes=False)  # others may join before the next computation
+
+    def leave(self, member_id: str) -> None:
+        """The member stops and leaves."""
+        member = self.group.members[member_id]
+        request = HeartbeatRequest(
+            group_id=self.group.group_id, member_id=member_id, member_epoch=LEAVE_EPOCH, instance_id=member.instance_id
+        )
+        self.send(request)
+
+    def list_assignor(self, assignor: str) -> None:
+        """All members list this assignor alone, as after a rolling restart with another configuration."""
+        info = self.info_of(assignor)
+        overlay = Overlay(self.group, self._now_ms)
+        for member in list(overlay.members()):
+            overlay.write(replace(member, assignors=(info,), server_assignor=None))
+        overlay.bump(f"all workers list the assignor {assignor}")
+        for record in overlay.records:
+            self.group.apply(record)
+
+    def info_of(self, assignor: str) -> AssignorInfo:
+        """What a member sends about an assignor."""
+        return assignor_info(self._assignor(assignor))
+
+    # ---------------------------------------------------------------------------------------------- steps
+
+    def send(self, what: GroupInput) -> Any:
+        """Process one input by the rules of the group.
+
+        Raises:
+            NoPlan: the rules reject it.
+        """
+        outcome = step(self.group, what, self._now_ms, self._settings, client_host="copy", client_id="copy")
+        self._observe(outcome.records)
+        for effect in outcome.effects:
+            if isinstance(effect, Compute):
+                self._compute_on_coordinator(effect)
+        response = outcome.response
+        code = getattr(response, "error_code", 0)
+        if code not in (0, ComputeAssignment.code):
+            raise NoPlan(str(from_code(code, getattr(response, "error_message", None))))
+        return response
+
+    def settle(self, *, wait: bool = True) -> None:
+        """Let all members send heartbeats until nothing changes.
+
+        Args:
+            wait: whether to let the delays pass that an assignor requests; delays for lost workers never pass.
+
+        Raises:
+            NoPlan: the copy does not become stable.
+            PluginError, ConfigError: an assignor failed, or is not installed here.
+        """
+        self._beat_all()
+        for _ in range(MAX_DELAYS if wait else 0):
+            delay = self.group.delays.get("")
+            if delay is None:
+                return
+            before = dict(self.group.holders)
+            self._now_ms = max(self._now_ms, delay.deadline_ms)
+            self.send(TimerKey(TimerKind.DELAY, self.group.group_id))
+            self._beat_all()
+            if self.group.holders == before:
+                return  # the assignor leaves the same units out again: it cannot assign them
+
+    def _beat_all(self) -> None:
+        for _ in range(MAX_PASSES):
+            changed = [member for member in sorted(self.group.members) if self._is_changed_by(member)]
+            if not changed:
+                return
+        raise NoPlan(f"the copy of the group is not stable after {MAX_PASSES} heartbeats of each worker")
+
+    def _is_changed_by(self, member_id: str) -> bool:
+        """Send a heartbeat of a member; returns whether it changed the group."""
+        current = self.group.current(member_id)
+        if member_id not in self.group.members or current.temporarily_left:
+            return False
+        before = (self.group.epoch, self.group.target_epoch, current, len(self.installed))
+        self._beat(self.group.members[member_id], current.epoch)
+        return before != (
+            self.group.epoch,
+            self.group.target_epoch,
+            self.group.current(member_id),
+            len(self.installed),
+        )
+
+    def _beat(self, member: MemberRecord, epoch: int, *, computes: bool = True) -> None:
+        """Send a full heartbeat: the member has stopped what it was told to stop, and runs what it was assigned.
+
+        Args:
+            computes: whether the member computes if it is asked to; the coordinator repeats the request.
+        """
+        request = HeartbeatRequest(
+            group_id=self.group.group_id,
+            member_id=member.member_id,
+            member_epoch=epoch,
+            instance_id=member.instance_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms or REBALANCE_TIMEOUT_MS,
+            server_assignor=member.server_assignor,
+            client_assignors=member.assignors or None,
+            owned=grouped(self.group.current(member.member_id).assigned) if epoch else (),
+            draining=member.draining or member.member_id in self._draining,
+            labels=member.labels,
+            rack=member.rack,
+            capacity=member.capacity,
+            host=member.host,
+        )
+        response = self.send(request)
+        assert isinstance(response, HeartbeatResponse)
+        if response.error_code == ComputeAssignment.code and computes:
+            self._compute(member.member_id)
+
+    def _compute(self, member_id: str) -> None:
+        """Compute on the chosen member, by the two requests that a worker sends."""
+        epoch = self.group.current(member_id).epoch
+        prepared = self.send(PrepareRequest(group_id=self.group.group_id, member_id=member_id, member_epoch=epoch))
+        assert isinstance(prepared, PrepareResponse)
+        assignment = run_assignor(self._assignor(prepared.assignor_name), group_from_prepare(prepared))
+        if assignment.error:
+            said = assignment.message or f"error {assignment.error}"
+            raise PluginError(f"assignor {prepared.assignor_name!r}: {said}")
+        self.send(
+            InstallRequest(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                group_epoch=prepared.group_epoch,
+                members=members_for_install(assignment),
+                delayed=grouped(assignment.delayed),
+                delay_ms=assignment.delay_ms,
+                message=assignment.message,
+            )
+        )
+
+    def _compute_on_coordinator(self, effect: Compute) -> None:
+        result = as_server_assignor(self._assignor(effect.assignor))(effect.input)
+        self.send(Computed(group_id=effect.group_id, epoch=effect.epoch, assignor=effect.assignor, result=result))
+
+    def _assignor(self, name: str) -> ConnectAssignor:
+        if name not in self._assignors:
+            self._assignors[name] = self._find(name)
+        return self._assignors[name]
+
+    def _observe(self, records: tuple[Record, ...]) -> None:
+        """Note the target assignments among the records of a step, which have been applied."""
+        group = self.group
+        for record in records:
+            if isinstance(record, TargetRecord) and record.at_ms:
+                changed = {
+                    unit: (self._last_owner.get(unit, ""), member_id)
+                    for unit, member_id in sorted(group.wanted_by.items())
+                    if unit in group.runnable
+                    and (self._last_owner.get(unit) != member_id or group.holders.get(unit, ("", -1))[0] != member_id)
+                }
+                self.installed.append(
+                    Installed(
+                        epoch=record.epoch,
+                        assignor=record.assignor,
+                        computed_by=record.computed_by,
+                        changed=changed,
+                        after_ms=self._now_ms - self._started_ms,
+                    )
+                )
+        self._last_owner.update({unit: member_id for unit, (member_id, _) in group.holders.items()})
