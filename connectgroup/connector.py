@@ -25,6 +25,31 @@ Config = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One batch of records that a task has passed to its sink, for metrics.
+
+    Attributes:
+        read: records read from the source.
+        rows: records after the transforms.
+        dead_letters: records that could not be processed.
+        read_s: seconds to read and transform the batch.
+        commit_s: seconds that the sink took.
+        committed: false if the commit failed.
+    """
+
+    read: int
+    rows: int
+    dead_letters: int = 0
+    read_s: float
+    commit_s: float
+    committed: bool = True
+
+
+def _ignore(_: Batch) -> None:
+    """The default of ``TaskContext.batch``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
     """The inputs and callbacks of a running task.
 
@@ -38,6 +63,7 @@ class TaskContext:
         progress: the task calls it with the number of rows made durable since the last call; from any thread.
         failed: the task calls it at most once, from any thread, when it can no longer continue. The worker logs the
             error as one line and restarts the task after a back-off, under the same owner epoch.
+        batch: the task may call it with each batch, from any thread, for the metrics of sources and sinks.
     """
 
     unit: Unit
@@ -47,6 +73,7 @@ class TaskContext:
     progress: Callable[[int], None]
     failed: Callable[[BaseException], None]
     incarnation: int = 0
+    batch: Callable[[Batch], None] = _ignore
 
     @property
     def fencing_token(self) -> int:

@@ -64,7 +64,7 @@ class EmbeddedGroup:
             )
         )
         if runner is None:
-            settings = RunnerSettings(scratch=self._scratch / name)
+            settings = RunnerSettings(scratch=self._scratch / name, group_id=self.group_id)
             publish, report = worker.publish_tasks, worker.report
             worker.set_runner(
                 TaskRunner(name, settings, load_class=load_connector_class, publish=publish, report=report)

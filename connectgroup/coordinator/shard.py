@@ -40,6 +40,7 @@ from .decisions import Decisions
 from .dedup import Dedup
 from .intake import Intake
 from .loading import Groups
+from .metrics import CoordinatorMetrics
 from .parking import Parking
 from .timers import Timers
 from .tracing import RebalanceTraces
@@ -82,6 +83,7 @@ class Shard:
         self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group)
         self.groups.on_fenced = self._step_down
         self.traces = RebalanceTraces()
+        self.metrics = CoordinatorMetrics(self.groups, self.parking)
         self.turns = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -102,6 +104,7 @@ class Shard:
             # Release the log, so that a retry in this process or in another one can open it (KAFKA-19394).
             await self._log.close()
             raise
+        self.metrics.begin()
         self._spawn(self._run()).add_done_callback(self._on_loop_end)
 
     def _on_loop_end(self, loop: asyncio.Task[None]) -> None:
@@ -129,6 +132,7 @@ class Shard:
         self.parking.parked.clear()
         self.effects.close()
         self.traces.close()
+        self.metrics.end()
         self.intake.stop(error)
 
     def _step_down(self, error: LogFenced) -> None:
@@ -146,6 +150,7 @@ class Shard:
     async def _turn(self, commands: list[Command]) -> None:
         """Decide all commands, append their records as one batch, send all responses."""
         self.turns += 1
+        self.metrics.on_turn()
         turn = Turn(commands)
         queue = deque(commands)
         while queue:
@@ -179,9 +184,12 @@ class Shard:
         """Append the records of a turn, then arm its timers, respond, park and perform its effects."""
         try:
             if turn.records:
+                began_s = self.metrics.now_s()
                 await self._log.append(turn.records)
                 self.traces.on_durable(turn.records)
+                self.metrics.on_durable(turn.records, began_s)
         except AppendRefused as error:
+            self.metrics.on_append_failed()
             # Decisions for groups without records remain valid.
             turn.discard_actions(turn.written)
             self._act(turn)
@@ -192,6 +200,7 @@ class Shard:
             self._step_down(error)
             return
         except Exception as error:
+            self.metrics.on_append_failed()
             # Any exception: the outcome is unknown, and if the loop ended here no request would get a response.
             logger.error("append failed, loading again: %s", error, exc_info=not isinstance(error, LogError))
             for group_id in sorted(turn.written):
@@ -202,6 +211,7 @@ class Shard:
             turn.responses = []
         self._act(turn)
         for command, response in turn.responses:
+            self.metrics.on_response(command, response)
             command.resolve(response)
         self.parking.arm(turn.parked)
         for group_id in sorted(turn.written) if fault_point("the coordinator forgets a group") else ():

@@ -7,8 +7,8 @@ its requests, its rules. Each type is one object that implements ``GroupType``; 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import GroupError
@@ -80,6 +80,40 @@ class GroupState(Protocol):
         """Senders whose parked requests must be decided again; ``GroupType.apply`` adds, the shard clears."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorNumbers:
+    """Tasks of a connector: all, those of a paused connector, and those that should run and that no member owns."""
+
+    tasks: int = 0
+    paused: int = 0
+    unassigned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNumbers:
+    """The state of a group as numbers, for metrics.
+
+    Attributes:
+        members: number of members.
+        epoch: the group epoch.
+        target_epoch: the epoch of the target assignment.
+        computed_by: the member that computed it, or ``coordinator``; empty: none.
+        is_rebalancing: whether members have not reached the target yet, or there is none for the group epoch.
+        delayed_units: number of units that are delayed.
+        computation_failures: failed computations since the target assignment.
+        connectors: by name.
+    """
+
+    members: int = 0
+    epoch: int = 0
+    target_epoch: int = 0
+    computed_by: str = ""
+    is_rebalancing: bool = False
+    delayed_units: int = 0
+    computation_failures: int = 0
+    connectors: Mapping[str, ConnectorNumbers] = field(default_factory=dict)
+
+
 Input = Any
 """An input of a step: a request of ``request_types``, an expired ``TimerKey``, or a ``kernel.effects.Computed``."""
 
@@ -120,6 +154,9 @@ class GroupType(Protocol):
         Raises:
             GroupError: the group cannot be described.
         """
+
+    def measure(self, group: Any) -> GroupNumbers:
+        """The state of a group that exists, as numbers. Called in a thread while the group may change."""
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         """The response of the request's own type that carries the error."""

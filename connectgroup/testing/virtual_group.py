@@ -22,6 +22,7 @@ from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequ
 from ..protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import Record
+from ..telemetry import metrics
 from ..worker.loop import Worker
 from ..worker.runner import RunnerSettings, TaskRunner
 from .faults import Faults
@@ -147,8 +148,9 @@ class VirtualGroup(WorkerGroup):
 
     def _kill_coordinator(self) -> None:
         if self._network.coordinator is not None:
-            _, node = self._network.coordinator
+            coordinator, node = self._network.coordinator
             node.kill()
+            metrics.unregister(coordinator.shard.metrics)
             self._network.coordinator = None
             self.history.note("the coordinator is killed")
             self.loop.run_until_complete(self._network.reset())
@@ -213,7 +215,7 @@ class VirtualGroup(WorkerGroup):
         )
         runner = TaskRunner(
             name,
-            RunnerSettings(scratch=self._scratch / name),
+            RunnerSettings(scratch=self._scratch / name, group_id=self.plan.group_id),
             load_class=class_loader(self._classes, node),
             publish=worker.publish_tasks,
             report=worker.report,
@@ -239,6 +241,7 @@ class VirtualGroup(WorkerGroup):
         member = self._members.pop(name)
         self._alive.pop(name)
         member.node.kill()
+        metrics.forget(group=self.plan.group_id, worker=name)
         self._ended.append(member)
         self.history.note(f"{name} is killed")
         self.history.ended(name)

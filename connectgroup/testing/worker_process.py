@@ -98,7 +98,7 @@ async def run(settings: Mapping[str, Any]) -> None:
 
     runner = TaskRunner(
         name,
-        RunnerSettings(scratch=Path(settings["scratch"])),
+        RunnerSettings(scratch=Path(settings["scratch"]), group_id=settings["group"]),
         load_class=load_class,
         publish=worker.publish_tasks,
         report=worker.report,

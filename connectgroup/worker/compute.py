@@ -20,6 +20,7 @@ from ..protocol.messages.common import grouped
 from ..protocol.units import printable
 from ..telemetry.spans import ASSIGNOR, EPOCH, GROUP, MEMBER, MEMBER_EPOCH, Value, in_span, mark_failed
 from ..threads import off_loop
+from .metrics import WorkerMetrics
 from .publish import ControlRequests
 from .settings import FIRST_INTERVAL_MS, WorkerSettings
 
@@ -36,13 +37,16 @@ class Computations:
         assignors: Sequence[ConnectAssignor],
         times: WorkerSettings,
         notify: Callable[[], None],
+        metrics: WorkerMetrics,
     ) -> None:
         """Create the computations; nothing runs until ``start``.
 
         Args:
             assignors: in order of preference.
             notify: called when the next heartbeat is due: after Prepare, and when a computation has ended.
+            metrics: measures the runs of assignors.
         """
+        self._metrics = metrics
         self._member, self._requests, self._times, self._notify = member, requests, times, notify
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._computing: asyncio.Task[None] | None = None
@@ -78,7 +82,9 @@ class Computations:
                 group_epoch=prepared.group_epoch,
             )
             traced = {**self._traced(), EPOCH: prepared.group_epoch, ASSIGNOR: prepared.assignor_name}
+            began_s = time.monotonic()
             install = await in_span("assign", self._assign(prepared, install), traced)
+            self._metrics.on_computed(time.monotonic() - began_s, failed=bool(install.error))
             answer = await in_span("install", self._requests.send(install), traced)
             assert isinstance(answer, InstallResponse)
             self._rejections = 0

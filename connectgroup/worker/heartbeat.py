@@ -18,6 +18,7 @@ from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, T
 from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
+from .metrics import WorkerMetrics
 from .settings import WorkerSettings
 from .waiting import TryAgain, WakeUp, backoff_s, should_log
 
@@ -39,13 +40,16 @@ class Heartbeats:
         client: Client,
         times: WorkerSettings,
         perform: Callable[[Sequence[Action]], None],
+        metrics: WorkerMetrics,
     ) -> None:
         """Create the heartbeats; ``run`` sends them.
 
         Args:
             client: connection to the coordinator for heartbeats only.
             perform: performs the actions of a response, in order; must not block.
+            metrics: measures the heartbeats.
         """
+        self._metrics = metrics
         self._member, self._client, self._times, self._perform = member, client, times, perform
         self._wake = WakeUp()
         self._flush_at: asyncio.TimerHandle | None = None
@@ -72,6 +76,7 @@ class Heartbeats:
         if request is None:
             await self._sleep(None)
             return
+        self._metrics.on_sent()
         try:
             # Abandoned when the lease expires, and when the member must report a change that this request does not
             # contain (``notify``).
@@ -90,6 +95,7 @@ class Heartbeats:
         finally:
             self._unanswered = None
         assert isinstance(response, HeartbeatResponse)
+        self._metrics.on_response(request, response)
         converted = await _convert(response)
         # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()

@@ -83,9 +83,6 @@ class Worker:
         self._times = times or WorkerSettings()
         sequence = time.time_ns() // 1000 if first_sequence is None else first_sequence
         self.member = Member(settings, [assignor_info(each) for each in assignors], first_sequence=sequence)
-        self._heartbeats = Heartbeats(self.member, heartbeats, self._times, self._do)
-        self._requests = ControlRequests(self.member, control, self._times)
-        self._computations = Computations(self.member, self._requests, assignors, self._times, self._heartbeats.notify)
         self._performer = Performer(
             self.member,
             runner=runner,
@@ -94,6 +91,12 @@ class Worker:
             lose_timeout_s=self._times.lose_limit_s(settings.rebalance_timeout_ms),
             report=self.report,
             on_change=self._on_change,
+        )
+        self._metrics = metrics = self._performer.metrics
+        self._heartbeats = Heartbeats(self.member, heartbeats, self._times, self._do, metrics)
+        self._requests = ControlRequests(self.member, control, self._times)
+        self._computations = Computations(
+            self.member, self._requests, assignors, self._times, self._heartbeats.notify, metrics
         )
         self._stopping, self._emptied = asyncio.Event(), asyncio.Event()
         self._for_good = self._restarts = False
@@ -184,6 +187,7 @@ class Worker:
         if self._stopping.is_set():
             return
         self._loop = asyncio.get_running_loop()
+        self._metrics.begin()
         performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._heartbeats.run(), name="beat")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
@@ -212,6 +216,7 @@ class Worker:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._metrics.end()
 
     def stop(self, *, for_good: bool = False) -> None:
         """Request that ``run`` stops all units, leaves the group and returns.
@@ -308,6 +313,7 @@ class Worker:
                 self._computations.start(action)
             else:
                 self._performer.do(action)
+        self._metrics.on_actions(actions)
 
     def _on_change(self) -> None:
         """Units have ended, or the worker is draining: notify the coordinator immediately."""

@@ -26,6 +26,7 @@ from ..protocol.records.connect import UnitState
 from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, MEMBER_EPOCH, UNITS, Value, current_traceparent, mark_failed, span
 from .callbacks import Listeners, notify_plugin_assignor
+from .metrics import WorkerMetrics
 from .offload import slices
 from .runner import Runner
 
@@ -49,6 +50,7 @@ class Performer:
         fatal: the error with which the coordinator rejected this worker; set after all units have been stopped.
         lost: how often all units were lost.
         idle: set while nothing is queued or being performed.
+        metrics: measures the actions; the worker adds its heartbeats.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Performer:
         self._losing = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._current: Work | None = None
+        self.metrics = WorkerMetrics(member)
         self._begun: dict[Revoke, asyncio.Task[None]] = {}
 
     def do(self, action: Work) -> None:
@@ -124,10 +127,13 @@ class Performer:
                 self._has_work.clear()
                 while self._queue:
                     self._current = action = self._queue.popleft()
+                    began_s = asyncio.get_running_loop().time()
                     with span(SPANS[type(action)], self._traced(action), parent=self._traceparents.popleft()):
                         await self._perform(action)
+                    self.metrics.on_performed(action, asyncio.get_running_loop().time() - began_s)
                     self._current = None
                 self.idle.set()
+                self.metrics.on_idle()
         finally:
             self._listeners.close()
             for stopping in (self._stopping, *self._begun.values()):

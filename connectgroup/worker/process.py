@@ -72,7 +72,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(
         config.name,
-        RunnerSettings(scratch=scratch.path, refresh_s=config.refresh_s),
+        RunnerSettings(scratch=scratch.path, refresh_s=config.refresh_s, group_id=config.group),
         load_class=load_connector_class,
         publish=worker.publish_tasks,
         report=worker.report,

@@ -31,6 +31,7 @@ from ..protocol.units import Unit, Units, printable
 from ..threads import deliver, off_loop
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .scratch import new_directory, remove_directory
+from .unit_metrics import RunnerMetrics, UnitMetrics
 from .waiting import WakeUp, backoff_s
 
 logger = logging.getLogger(__name__)
@@ -84,12 +85,14 @@ class RunnerSettings:
         refresh_s: interval at which the owner of a connector polls its task configurations.
         retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
         retry_max_s: maximum back-off.
+        group_id: the worker's group, for metrics.
     """
 
     scratch: Path
     refresh_s: float = 5.0
     retry_initial_s: float = 1.0
     retry_max_s: float = 30.0
+    group_id: str = ""
 
 
 class _Failed(Exception):
@@ -101,6 +104,7 @@ class _Run:
     """The run of one grant."""
 
     grant: Grant
+    metrics: UnitMetrics
     stopping: bool = False
     wake_up: WakeUp = field(default_factory=WakeUp)
     """Rung when the run must stop, and when its task has failed."""
@@ -160,6 +164,9 @@ class TaskRunner:
         """One set per ``start`` under way: the units that have been stopped since it began."""
         self._pool, self._failures = CallPool(), Inbox()
         self.rows = 0
+        self._metrics = RunnerMetrics(
+            settings.group_id, member_id, lambda: [run.metrics for run in list(self._runs.values())]
+        )
 
     @property
     def running(self) -> Units:
@@ -181,7 +188,8 @@ class TaskRunner:
             self._starts = [other for other in self._starts if other is not stopped]
 
     def _begin(self, grant: Grant) -> None:
-        run = _Run(grant)
+        cls, starts = grant.connector_config.get("connector.class", ""), self._metrics.starts_of(grant.unit)
+        run = _Run(grant, UnitMetrics(grant.unit, cls, starts, asyncio.get_running_loop().time))
         # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
         self._runs[grant.unit] = run
@@ -250,9 +258,11 @@ class TaskRunner:
 
     async def _attempt(self, run: _Run) -> None:
         work = self._run_connector if run.grant.unit.is_connector else self._run_task
+        run.metrics.on_attempt()
         try:
             await work(run, await self._class(run.grant.connector_config.get("connector.class", "")))
         except Fenced as error:
+            self._metrics.fenced_writes += 1
             self._say(run, UnitState.FAILED, error)
             await run.stopped()
         except StaleMemberEpoch as error:
@@ -326,6 +336,7 @@ class TaskRunner:
         def on_progress(rows: int) -> None:
             run.rows += rows
             self.rows += rows
+            run.metrics.on_progress(rows)
 
         # Each start and each stop is one thread call: a call costs a fraction of a millisecond, and where a hundred
         # tasks move together these calls add up to their downtime.
@@ -341,6 +352,7 @@ class TaskRunner:
                 scratch=scratch,
                 progress=on_progress,
                 failed=on_failed,
+                batch=run.metrics.on_batch,
             )
             task: Task | None = None
             try:
@@ -387,6 +399,7 @@ class TaskRunner:
     # ----------------------------------------------------------------------------------------------
 
     def _say(self, run: _Run, state: UnitState, error: BaseException | None) -> None:
+        run.metrics.on_state(state)
         message = _line_of(run.grant, error) if error is not None else ""
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))

@@ -13,7 +13,7 @@ from connectgroup.errors import GroupError
 from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import Client, RequestTraits
+from connectgroup.group.registry import Client, GroupNumbers, RequestTraits
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, MemberRecord, Record
@@ -106,6 +106,9 @@ class ToyType:
 
     def describe(self, group: Toy, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         return DescribedGroup(group_id=group.group_id, group_epoch=group.epoch)
+
+    def measure(self, group: Toy) -> GroupNumbers:
+        return GroupNumbers(members=len(group.members), epoch=group.epoch)
 
     def error_response(self, request: Any, error: GroupError) -> Any:
         return Value(error_code=error.code, error_message=str(error))

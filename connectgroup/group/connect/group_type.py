@@ -15,10 +15,11 @@ from ...protocol.records.connect import GROUP_TYPE, Record
 from ...protocol.units import JOIN_EPOCH
 from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
-from ..registry import Client, Input, RequestTraits
+from ..registry import Client, GroupNumbers, Input, RequestTraits
 from . import validate
 from .describe import describe
 from .handle import error_response, on_load, step
+from .measure import measure
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
 from .timers import session
@@ -85,6 +86,9 @@ class ConnectGroupType:
         """
         validate.group_id(group.group_id)
         return describe(group, now_ms, request=request, settings=self.settings)
+
+    def measure(self, group: Group) -> GroupNumbers:
+        return measure(group)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         return error_response(request, error)

@@ -1,0 +1,171 @@
+"""What is measured of a coordinator and its groups. Durable records and live state become numbers, outside of the group
+rules, which stay pure. ``telemetry.metrics`` exports them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from ..errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+from ..group.registry import GroupNumbers
+from ..protocol.messages.describe import Rebalance
+from ..protocol.records.connect import RebalanceRecord
+from ..telemetry.metric_table import Scope
+from ..telemetry.metrics import Source, Value, register, unregister
+from ..telemetry.window import Window
+from .command import Command
+from .loading import Groups
+from .parking import Parking
+
+FENCED: Final = frozenset((FencedMemberEpoch.code, FencedInstanceId.code, UnknownMemberId.code))
+"""The errors of a member that the group has removed or replaced."""
+
+
+class Rebalances:
+    """The finished rebalances of one group."""
+
+    def __init__(self) -> None:
+        self.times, self.downtimes = Window(), Window()
+        self.moves = self.starts = 0
+
+    def add(self, rebalance: Rebalance, now_s: float) -> None:
+        """A rebalance has finished."""
+        self.times.record(rebalance.finished_ms - rebalance.started_ms, now_s)
+        self.moves += rebalance.moved
+        self.starts += rebalance.started
+        for move in rebalance.moves:
+            if move.source:
+                self.downtimes.record(move.downtime_ms, now_s)
+
+
+class _Group(Source):
+    scope: ClassVar[Scope] = "group"
+
+    def __init__(self, group_id: str, numbers: GroupNumbers, rebalances: Rebalances, now_s: float) -> None:
+        self.labels = {"group": group_id}
+        self._numbers, self._rebalances, self._now_s = numbers, rebalances, now_s
+
+    def values(self) -> Mapping[str, Value]:
+        numbers, done, now_s = self._numbers, self._rebalances, self._now_s
+        return {
+            "members": numbers.members,
+            "connectors": len(numbers.connectors),
+            "tasks": sum(connector.tasks for connector in numbers.connectors.values()),
+            "epoch": numbers.epoch,
+            "target-epoch": numbers.target_epoch,
+            "rebalancing": numbers.is_rebalancing,
+            "rebalances-total": done.times.count,
+            "rebalance-avg-time-ms": done.times.average(now_s),
+            "rebalance-max-time-ms": done.times.maximum(now_s),
+            "rebalance-time-ms-total": done.times.total,
+            "moves-total": done.moves,
+            "starts-total": done.starts,
+            "downtime-avg-ms": done.downtimes.average(now_s),
+            "downtime-max-ms": done.downtimes.maximum(now_s),
+            "delayed-units": numbers.delayed_units,
+            "computation-failures": numbers.computation_failures,
+            "leader-name": numbers.computed_by,
+        }
+
+
+class _Connector(Source):
+    scope: ClassVar[Scope] = "group connector"
+
+    def __init__(self, group_id: str, connector: str, *, paused: int, unassigned: int) -> None:
+        self.labels = {"group": group_id, "connector": connector}
+        self._paused, self._unassigned = paused, unassigned
+
+    def values(self) -> Mapping[str, Value]:
+        return {"connector-paused-task-count": self._paused, "connector-unassigned-task-count": self._unassigned}
+
+
+class CoordinatorMetrics(Source):
+    """The metrics of one coordinator and its groups, from ``begin`` to ``end``.
+
+    Totals of a group start at 0 when the coordinator starts.
+    """
+
+    scope: ClassVar[Scope] = "coordinator"
+
+    def __init__(self, groups: Groups, parking: Parking) -> None:
+        """The arguments are the parts of the shard; read, never changed."""
+        self.labels: Mapping[str, str] = {}
+        self._groups, self._parking = groups, parking
+        self._clock: Callable[[], float] = time.monotonic
+        self._appends = Window()
+        self._records = self._failed_appends = self._turns = self._late = self._fenced = 0
+        self._rebalances: dict[str, Rebalances] = {}
+
+    # ---- events
+
+    def begin(self) -> None:
+        """The coordinator starts to serve. Call this on the event loop."""
+        self._clock = asyncio.get_running_loop().time
+        register(self)
+
+    def end(self) -> None:
+        """The coordinator has stopped serving."""
+        unregister(self)
+
+    def now_s(self) -> float:
+        """Seconds on the event loop's clock."""
+        return self._clock()
+
+    def on_turn(self) -> None:
+        """A turn begins."""
+        self._turns += 1
+
+    def on_durable(self, records: Sequence[Any], began_s: float) -> None:
+        """A batch of records is durable; its append began at this time (``now_s``)."""
+        now_s = self._clock()
+        self._appends.record((now_s - began_s) * 1000, now_s)
+        self._records += len(records)
+        for record in records:
+            if isinstance(record, RebalanceRecord) and record.rebalance.finished_ms >= 0:
+                self._rebalances.setdefault(record.group_id, Rebalances()).add(record.rebalance, now_s)
+
+    def on_append_failed(self) -> None:
+        """The log rejected a batch, or the outcome of its append is unknown."""
+        self._failed_appends += 1
+
+    def on_response(self, command: Command, response: Any) -> None:
+        """A response is sent."""
+        self._late += command.late
+        self._fenced += getattr(response, "error_code", 0) in FENCED
+
+    # ---- values
+
+    def values(self) -> Mapping[str, Value]:
+        """See ``Source.values``."""
+        appends, now_s = self._appends, self._clock()
+        return {
+            "groups": len(self._groups.group_ids()),
+            "parked-requests": len(self._parking.parked),
+            "turns-total": self._turns,
+            "append-total": appends.count,
+            "append-records-total": self._records,
+            "append-failures-total": self._failed_appends,
+            "append-avg-time-ms": appends.average(now_s),
+            "append-max-time-ms": appends.maximum(now_s),
+            "append-time-ms-total": appends.total,
+            "late-requests-total": self._late,
+            "fenced-requests-total": self._fenced,
+        }
+
+    def parts(self) -> Iterable[Source]:
+        """The coordinator, its groups and their connectors."""
+        parts: list[Source] = [self]
+        for group_id, group in sorted(self._groups.loaded.items()):
+            if not group.state.exists:
+                continue
+            numbers = group.group_type.measure(group.state)
+            done = self._rebalances.get(group_id) or Rebalances()
+            parts.append(_Group(group_id, numbers, done, self._clock()))
+            parts += [
+                _Connector(group_id, name, paused=connector.paused, unassigned=connector.unassigned)
+                for name, connector in sorted(numbers.connectors.items())
+            ]
+        return parts

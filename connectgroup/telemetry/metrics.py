@@ -1,0 +1,146 @@
+"""Metrics of workers and coordinators: what is measured, and the OpenTelemetry instruments that export it.
+
+A ``Source`` counts in plain attributes, whether or not they are exported: that costs nanoseconds. Exporters read. The
+instruments are observable ones, created once per meter provider: unless the embedding program configures an
+OpenTelemetry SDK, nothing ever calls them. ``metric_table.METRICS`` lists all metrics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import ClassVar, Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+from .metric_table import LABELS, METRICS, Metric, Scope
+from .spans import GROUP, MEMBER
+
+ATTRIBUTES: Final = {"group": GROUP, "worker": MEMBER}
+"""The names of labels as OpenTelemetry attributes, as in traces; ``connector`` and ``task`` are the same in both."""
+
+Value = float | str | None
+"""A number; of a metric with a label the text of that label. ``None`` and the empty text: no value now."""
+
+
+class Source:
+    """Something that is measured: a worker, a task, a group.
+
+    Attributes:
+        scope: which metrics of the table apply.
+        labels: identify the source among those of the same scope.
+    """
+
+    scope: ClassVar[Scope]
+    labels: Mapping[str, str]
+
+    def values(self) -> Mapping[str, Value]:
+        """The value of each metric of ``scope`` by its name; see ``Value``. May be called from any thread."""
+        raise NotImplementedError
+
+    def parts(self) -> Iterable[Source]:
+        """This source and those that it consists of."""
+        return (self,)
+
+
+class Sample(NamedTuple):
+    """One value of a metric."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+_METRICS_OF: Final = {scope: [metric for metric in METRICS if metric.scope == scope] for scope in LABELS}
+
+Snapshot = Mapping[Metric, list[Sample]]
+
+_sources: WeakKeyDictionary[Source, int] = WeakKeyDictionary()
+_numbers = itertools.count()
+_lock = threading.Lock()
+_measured: WeakSet[MeterProvider] = WeakSet()
+
+
+def register(source: Source) -> None:
+    """Export a source from now on, until ``unregister`` or the end of its life."""
+    with _lock:
+        _sources[source] = number = next(_numbers)
+    if number == 0:
+        # Without an SDK these are proxies that do nothing; OpenTelemetry replaces them when an SDK is configured.
+        _create_instruments(metrics.get_meter("connectgroup"))
+
+
+def unregister(source: Source) -> None:
+    """Export this source no longer."""
+    with _lock:
+        _sources.pop(source, None)
+
+
+def forget(**labels: str) -> None:
+    """Export no longer the sources that have these labels."""
+    with _lock:
+        for source in [each for each in _sources if labels.items() <= dict(each.labels).items()]:
+            del _sources[source]
+
+
+def export_to(provider: MeterProvider) -> None:
+    """Export by this meter provider as well; OpenTelemetry's global one needs no call."""
+    with _lock:
+        known = provider in _measured
+        _measured.add(provider)
+    if not known:
+        _create_instruments(provider.get_meter("connectgroup"))
+
+
+def snapshot() -> Snapshot:
+    """The values of all metrics now; a metric without values has an empty list. May be called from any thread.
+
+    Of two sources with the same labels the one that was registered later counts.
+    """
+    with _lock:
+        sources = sorted(_sources.items(), key=lambda entry: entry[1])
+    parts = [part for source, _ in sources for part in source.parts()]
+    latest = {(part.scope, *part.labels.items()): part for part in parts}
+    found: dict[Metric, list[Sample]] = {metric: [] for metric in METRICS}
+    for part in latest.values():
+        values = part.values()
+        for metric in _METRICS_OF[part.scope]:
+            value = values[metric.name]
+            if metric.label and value:
+                found[metric].append(Sample({**part.labels, metric.label: str(value)}, 1.0))
+            elif not metric.label and value is not None:
+                found[metric].append(Sample(part.labels, float(value)))
+    return found
+
+
+class _Collections:
+    """OpenTelemetry calls each instrument once in a collection; these calls share one snapshot."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot = {}
+        self._left: set[Metric] = set()
+        self._lock = threading.Lock()
+
+    def samples(self, metric: Metric) -> list[Sample]:
+        """The values of a metric; a second call for the same metric belongs to the next collection."""
+        with self._lock:
+            if metric not in self._left:
+                self._snapshot, self._left = snapshot(), set(METRICS)
+            self._left.discard(metric)
+            return self._snapshot[metric]
+
+
+def _create_instruments(meter: metrics.Meter) -> None:
+    collections = _Collections()
+    for metric in METRICS:
+        create: Callable[..., object]
+        create = meter.create_observable_counter if metric.is_counter else meter.create_observable_gauge
+        create(metric.exported, [partial(_observe, collections, metric)], unit=metric.unit, description=metric.meaning)
+
+
+def _observe(collections: _Collections, metric: Metric, _: CallbackOptions) -> Iterable[Observation]:
+    for sample in collections.samples(metric):
+        yield Observation(sample.value, {ATTRIBUTES.get(name, name): text for name, text in sample.labels.items()})

@@ -1,0 +1,76 @@
+"""Averages, maxima and rates of the last minute, as Kafka's metrics compute them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SAMPLE_S: Final = 30.0
+"""Kafka's ``metrics.sample.window.ms``."""
+
+SAMPLES: Final = 2
+"""Kafka's ``metrics.num.samples``."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    started_s: float
+    count: int = 0
+    total: float = 0.0
+    highest: float = 0.0
+
+
+class Window:
+    """The values of the last 30 to 60 seconds, and the sum of all. Values are not negative.
+
+    Methods take the time in seconds on any monotonic clock, always the same one.
+
+    Attributes:
+        count: how many values were ever recorded.
+        total: their sum.
+    """
+
+    __slots__ = ("_samples", "count", "total")
+
+    def __init__(self) -> None:
+        self.count, self.total = 0, 0.0
+        self._samples: tuple[_Sample, ...] = ()
+
+    def record(self, value: float, now_s: float) -> None:
+        """Add a value."""
+        self.count += 1
+        self.total += value
+        if not self._samples or now_s - self._samples[-1].started_s >= SAMPLE_S:
+            self._samples = (*self._recent(now_s), _Sample(now_s))[-SAMPLES:]
+        sample = self._samples[-1]
+        sample.count += 1
+        sample.total += value
+        sample.highest = max(sample.highest, value)
+
+    def average(self, now_s: float) -> float | None:
+        """The average of the recent values; ``None`` if there are none."""
+        recent = self._recent(now_s)
+        return sum(sample.total for sample in recent) / sum(sample.count for sample in recent) if recent else None
+
+    def maximum(self, now_s: float) -> float | None:
+        """The highest of the recent values; ``None`` if there are none."""
+        return max((sample.highest for sample in self._recent(now_s)), default=None)
+
+    def rate(self, now_s: float) -> float:
+        """The sum of the recent values per second."""
+        recent = self._recent(now_s)
+        if not recent:
+            return 0.0
+        # At least one full sample: a single value just recorded is not an infinite rate (Kafka's ``Rate``).
+        return sum(sample.total for sample in recent) / max(now_s - recent[0].started_s, (SAMPLES - 1) * SAMPLE_S)
+
+    def events_per_hour(self, now_s: float) -> float:
+        """The number of recent values, extrapolated to an hour."""
+        recent = self._recent(now_s)
+        if not recent:
+            return 0.0
+        elapsed_s = max(now_s - recent[0].started_s, (SAMPLES - 1) * SAMPLE_S)
+        return 3600 * sum(sample.count for sample in recent) / elapsed_s
+
+    def _recent(self, now_s: float) -> list[_Sample]:
+        return [sample for sample in self._samples if now_s - sample.started_s < SAMPLES * SAMPLE_S]

@@ -1,0 +1,230 @@
+"""What is measured of the units that a worker runs: starts, statuses, batches, errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Final
+
+from ..connector import Batch
+from ..protocol.records.connect import UnitState
+from ..protocol.units import Unit
+from ..telemetry.metric_table import Scope
+from ..telemetry.metrics import Source, Value, register
+from ..telemetry.window import Window
+
+STATUSES: Final = {UnitState.RUNNING: "running", UnitState.FAILED: "failed", None: "unassigned"}
+"""Kafka's word for the status of a unit; a unit that has no status yet is starting."""
+
+
+class Starts:
+    """How many starts of units were attempted, succeeded and failed."""
+
+    def __init__(self) -> None:
+        self.attempts = self.successes = self.failures = 0
+
+    def values(self, kind: str) -> dict[str, float | None]:
+        """The metrics of the connectors (``connector``) or the tasks (``task``) of a worker."""
+        ended = self.successes + self.failures
+        return {
+            f"{kind}-startup-attempts-total": self.attempts,
+            f"{kind}-startup-success-total": self.successes,
+            f"{kind}-startup-success-percentage": self.successes / ended if ended else None,
+            f"{kind}-startup-failure-total": self.failures,
+            f"{kind}-startup-failure-percentage": self.failures / ended if ended else None,
+        }
+
+
+class UnitMetrics:
+    """The metrics of the run of one grant. ``on_progress`` and ``on_batch`` may be called from a thread of the task.
+
+    Attributes:
+        state: the status that was last reported; ``None`` while the unit starts.
+    """
+
+    def __init__(self, unit: Unit, connector_class: str, starts: Starts, clock: Callable[[], float]) -> None:
+        """``starts``: counts the starts of all units of this kind; ``clock``: seconds on a monotonic clock."""
+        self.unit, self._connector_class = unit, connector_class
+        self.state: UnitState | None = None
+        self._starts, self._clock = starts, clock
+        self._is_starting = False
+        self._attempts = self._failures = 0
+        self._assigned_s = self._changed_s = clock()
+        self._running_s = 0.0
+        self._failed_ms = 0
+        self._polled, self._written, self._poll_ms = Window(), Window(), Window()
+        self._read, self._sent = Window(), Window()
+        self._batches, self._commit_ms, self._commits = Window(), Window(), Window()
+        self._failed_commits = self._dead_letters = self._failed_dead_letters = 0
+
+    # ---- events
+
+    def on_attempt(self) -> None:
+        """The unit is about to start."""
+        self._attempts += 1
+        self._starts.attempts += 1
+        self._is_starting = True
+
+    def on_state(self, state: UnitState) -> None:
+        """The unit runs or has failed."""
+        if self._is_starting:
+            self._is_starting = False
+            self._starts.successes += state == UnitState.RUNNING
+            self._starts.failures += state == UnitState.FAILED
+        if state == UnitState.FAILED:
+            self._failures += 1
+            self._failed_ms = time.time_ns() // 1_000_000
+        self._running_s = self._time_running()
+        self._changed_s = self._clock()
+        self.state = state
+
+    def on_progress(self, rows: int) -> None:
+        """Rows have become durable."""
+        now_s = self._clock()
+        self._written.record(rows, now_s)
+        self._sent.record(rows, now_s)
+
+    def on_batch(self, batch: Batch) -> None:
+        """A batch was committed, or its commit failed."""
+        now_s = self._clock()
+        self._polled.record(batch.read, now_s)
+        self._poll_ms.record(batch.read_s * 1000, now_s)
+        self._read.record(batch.rows, now_s)
+        self._batches.record(batch.rows, now_s)
+        self._commit_ms.record(batch.commit_s * 1000, now_s)
+        self._dead_letters += batch.dead_letters
+        if batch.committed:
+            self._commits.record(1, now_s)
+        else:
+            self._failed_commits += 1
+            self._failed_dead_letters += batch.dead_letters
+
+    # ---- values
+
+    @property
+    def running_class(self) -> str:
+        """The connector class, once it runs: the name of an installed class, never just any text of a configuration."""
+        return self._connector_class if self.state == UnitState.RUNNING else ""
+
+    def _time_running(self) -> float:
+        """Seconds for which the unit has been running."""
+        running = self.state == UnitState.RUNNING
+        return self._running_s + (self._clock() - self._changed_s if running else 0.0)
+
+    def values(self) -> Mapping[str, Value]:
+        """The values of the scope ``task``."""
+        now_s, commit_ms = self._clock(), self._commit_ms
+        ended = commit_ms.count
+        elapsed_s = now_s - self._assigned_s
+        return {
+            "status": STATUSES[self.state],
+            "running-ratio": self._time_running() / elapsed_s if elapsed_s else None,
+            "batch-size-avg": self._batches.average(now_s),
+            "batch-size-max": self._batches.maximum(now_s),
+            "offset-commit-avg-time-ms": commit_ms.average(now_s),
+            "offset-commit-max-time-ms": commit_ms.maximum(now_s),
+            "offset-commit-success-percentage": self._commits.count / ended if ended else None,
+            "offset-commit-failure-percentage": self._failed_commits / ended if ended else None,
+            "source-record-poll-total": self._polled.total,
+            "source-record-poll-rate": self._polled.rate(now_s),
+            "source-record-write-total": self._written.total,
+            "source-record-write-rate": self._written.rate(now_s),
+            "poll-batch-avg-time-ms": self._poll_ms.average(now_s),
+            "poll-batch-max-time-ms": self._poll_ms.maximum(now_s),
+            "sink-record-read-total": self._read.total,
+            "sink-record-read-rate": self._read.rate(now_s),
+            "sink-record-send-total": self._sent.total,
+            "sink-record-send-rate": self._sent.rate(now_s),
+            "put-batch-avg-time-ms": commit_ms.average(now_s),
+            "put-batch-max-time-ms": commit_ms.maximum(now_s),
+            "offset-commit-completion-total": self._commits.total,
+            "offset-commit-completion-rate": self._commits.rate(now_s),
+            "total-record-errors": self._dead_letters,
+            "total-record-failures": self._failures,
+            "total-records-skipped": 0,
+            "total-retries": max(self._attempts - 1, 0),
+            "total-errors-logged": self._failures,
+            "deadletterqueue-produce-requests": self._dead_letters,
+            "deadletterqueue-produce-failures": self._failed_dead_letters,
+            "last-error-timestamp": self._failed_ms,
+        }
+
+
+class _Task(Source):
+    scope: ClassVar[Scope] = "task"
+
+    def __init__(self, labels: Mapping[str, str], metrics: UnitMetrics) -> None:
+        self.labels = {**labels, "connector": metrics.unit.connector, "task": str(metrics.unit.task)}
+        self._metrics = metrics
+
+    def values(self) -> Mapping[str, Value]:
+        return self._metrics.values()
+
+
+class _Connector(Source):
+    """A connector of which this worker runs the connector itself, or at least one task."""
+
+    scope: ClassVar[Scope] = "connector"
+
+    def __init__(self, labels: Mapping[str, str], name: str) -> None:
+        self.labels = {**labels, "connector": name}
+        self.connector: UnitMetrics | None = None
+        self.tasks: list[UnitMetrics] = []
+
+    def values(self) -> Mapping[str, Value]:
+        states = [task.state for task in self.tasks]
+        return {
+            "status": "" if self.connector is None else STATUSES[self.connector.state],
+            "connector-class": "" if self.connector is None else self.connector.running_class,
+            "connector-total-task-count": len(states),
+            "connector-running-task-count": states.count(UnitState.RUNNING),
+            "connector-failed-task-count": states.count(UnitState.FAILED),
+        }
+
+
+class RunnerMetrics(Source):
+    """The metrics of a runner, of its connectors and of its tasks.
+
+    Attributes:
+        connector_starts, task_starts: the starts since the runner was created.
+        fenced_writes: claims and commits that a sink rejected.
+    """
+
+    scope: ClassVar[Scope] = "runner"
+
+    def __init__(self, group_id: str, member_id: str, units: Callable[[], Iterable[UnitMetrics]]) -> None:
+        """``units``: the metrics of the units that run now; called from any thread."""
+        self.labels: Mapping[str, str] = {"group": group_id, "worker": member_id}
+        self.connector_starts, self.task_starts = Starts(), Starts()
+        self.fenced_writes = 0
+        self._units = units
+        register(self)
+
+    def starts_of(self, unit: Unit) -> Starts:
+        """The starts that a start of this unit counts to."""
+        return self.connector_starts if unit.is_connector else self.task_starts
+
+    def values(self) -> Mapping[str, Value]:
+        """See ``Source.values``."""
+        units = [metrics.unit for metrics in self._units()]
+        return {
+            "connector-count": sum(unit.is_connector for unit in units),
+            "task-count": sum(not unit.is_connector for unit in units),
+            **self.connector_starts.values("connector"),
+            **self.task_starts.values("task"),
+            "fenced-writes-total": self.fenced_writes,
+        }
+
+    def parts(self) -> Iterable[Source]:
+        """The runner, its connectors and its tasks."""
+        connectors: dict[str, _Connector] = {}
+        tasks: list[Source] = []
+        for metrics in self._units():
+            name = metrics.unit.connector
+            connector = connectors.setdefault(name, _Connector(self.labels, name))
+            if metrics.unit.is_connector:
+                connector.connector = metrics
+            else:
+                connector.tasks.append(metrics)
+                tasks.append(_Task(self.labels, metrics))
+        return [self, *connectors.values(), *tasks]
