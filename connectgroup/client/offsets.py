@@ -7,7 +7,6 @@ connector's sink, and access to where the sink stores its offsets.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -17,10 +16,17 @@ from ..errors import ConnectorNotFound, GroupIdNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup
 from ..protocol.units import printable
+from ..threads import off_loop
 from .admin import Admin
 
 OffLoop = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs blocking code off the event loop."""
+
+
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """Call blocking code in a daemon thread, without a time limit."""
+    return await off_loop("offsets", function)
+
 
 NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified"
@@ -28,7 +34,7 @@ NOT_STOPPED = (
 )
 
 
-async def offsets(admin: Admin, group_id: str, name: str, off_loop: OffLoop = asyncio.to_thread) -> Any:
+async def offsets(admin: Admin, group_id: str, name: str, run: OffLoop = in_thread) -> Any:
     """Return the committed offsets of a connector as ``list[PartitionOffset]``.
 
     Raises:
@@ -36,7 +42,7 @@ async def offsets(admin: Admin, group_id: str, name: str, off_loop: OffLoop = as
         ConnectGroupError: the offsets cannot be read.
     """
     config = config_of((await _described(admin, group_id, name))[1].config)
-    return await off_loop(lambda: connector_offsets.read_offsets(name, config))
+    return await run(lambda: connector_offsets.read_offsets(name, config))
 
 
 async def alter(
@@ -44,7 +50,7 @@ async def alter(
     group_id: str,
     name: str,
     changes: Sequence[PartitionOffset] | None,
-    off_loop: OffLoop = asyncio.to_thread,
+    run: OffLoop = in_thread,
 ) -> None:
     """Change the committed offsets of a stopped connector, all or none.
 
@@ -66,10 +72,10 @@ async def alter(
         raise InvalidRequest(NOT_STOPPED.format(name=printable(name)))
     token = fencing_token(group.incarnation, connector.version)
     config = config_of(connector.config)
-    await off_loop(lambda: connector_offsets.alter_offsets(name, config, token, changes))
+    await run(lambda: connector_offsets.alter_offsets(name, config, token, changes))
 
 
-async def topics(admin: Admin, group_id: str, name: str, off_loop: OffLoop = asyncio.to_thread) -> Any:
+async def topics(admin: Admin, group_id: str, name: str, run: OffLoop = in_thread) -> Any:
     """Return the Kafka topics of a connector as ``list[str]``.
 
     Raises:
@@ -77,7 +83,7 @@ async def topics(admin: Admin, group_id: str, name: str, off_loop: OffLoop = asy
         ConnectGroupError: the topics cannot be determined.
     """
     config = config_of((await _described(admin, group_id, name))[1].config)
-    return await off_loop(lambda: connector_offsets.read_topics(name, config))
+    return await run(lambda: connector_offsets.read_topics(name, config))
 
 
 async def require_connector(admin: Admin, group_id: str, name: str) -> None:

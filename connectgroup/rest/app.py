@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from starlette.applications import Starlette
@@ -17,10 +17,24 @@ from ..errors import ConnectGroupError, TransportError
 from ..protocol.units import printable
 from .errors import status_of
 from .guard import Guard, error_response
-from .routes import connectors, groups, offsets, plugins, root, topics
+from .loggers import Loggers
+from .openapi import document
+from .operations import Operation
+from .routes import connectors, groups, loggers, offsets, plugins, root, topics
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *root.OPERATIONS,
+    *connectors.OPERATIONS,
+    *offsets.OPERATIONS,
+    *topics.OPERATIONS,
+    *plugins.OPERATIONS,
+    *loggers.OPERATIONS,
+    *groups.OPERATIONS,
+)
+"""Everything that is served."""
 
 _PHRASES: Final = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}
 
@@ -34,12 +48,14 @@ class RestContext:
         group_id: the group that ``/connectors`` shows.
         version: the version in ``GET /``.
         commit: the commit there: the version of connectgroup.
+        loggers: the loggers of this process.
     """
 
     admin: Admin
     group_id: str
     version: str = VERSION
     commit: str = ""
+    loggers: Loggers = field(default_factory=Loggers)
 
 
 def create_app(
@@ -55,7 +71,7 @@ def create_app(
         allowed_hosts, users: see ``Guard``.
     """
     app = Starlette(
-        routes=[*root.ROUTES, *connectors.ROUTES, *offsets.ROUTES, *topics.ROUTES, *plugins.ROUTES, *groups.ROUTES],
+        routes=[operation.route() for operation in OPERATIONS],
         exception_handlers={
             ConnectGroupError: cast("Callable[[Request, Exception], Response]", _on_error),
             HTTPException: cast("Callable[[Request, Exception], Response]", _on_http_error),
@@ -63,6 +79,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.context = context
+    app.state.document = document(OPERATIONS, context.version)
     return Guard(app, allowed_hosts=allowed_hosts, users=users)
 
 

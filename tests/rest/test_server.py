@@ -162,14 +162,6 @@ async def test_a_trailing_slash_makes_no_difference(api: Api) -> None:
     await api("PUT", "/connectors/c/config/", 201, IDLE)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/admin/loggers"), ("GET", "/admin/loggers/root"), ("PUT", "/admin/loggers/root")],
-)
-async def test_a_route_that_is_not_implemented_says_so(api: Api, method: str, path: str) -> None:
-    assert await api(method, path, 501) == f"{method} {path}: not implemented in connectgroup"
-
-
 # ---- bodies
 
 

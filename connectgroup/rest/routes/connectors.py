@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ...config import connector_validation
 from ...errors import ConnectorNotFound, GroupIdNotFound
@@ -19,6 +18,7 @@ from ...protocol.units import CONNECTOR, printable
 from .. import views
 from ..bodies import config_from, flag, patch_from, read_object
 from ..errors import RestError
+from ..operations import ANY, FLAG, NUMBER, TEXT, Operation, listing, mapping, shape
 from .plugins import off_loop
 
 
@@ -42,6 +42,7 @@ async def list_connectors(request: Request) -> Response:
 
 
 async def create_connector(request: Request) -> Response:
+    """Create a connector."""
     body = await read_object(request)
     unknown = sorted(body.keys() - {"name", "config", "initial_state"})
     if unknown:
@@ -60,16 +61,19 @@ async def create_connector(request: Request) -> Response:
 
 
 async def get_connector(request: Request) -> Response:
+    """The configuration and the tasks of a connector."""
     return JSONResponse(views.connector_info(await _described(request)))
 
 
 async def delete_connector(request: Request) -> Response:
+    """Delete a connector and its tasks."""
     context = request.app.state.context
     await context.admin.delete_connector(context.group_id, request.path_params["name"])
     return Response(status_code=204)
 
 
 async def get_config(request: Request) -> Response:
+    """The configuration of a connector, credentials masked."""
     return JSONResponse(views.connector_config(await _described(request)))
 
 
@@ -95,27 +99,33 @@ async def patch_config(request: Request) -> Response:
 
 
 async def get_status(request: Request) -> Response:
+    """The state of a connector and of its tasks, each with its worker."""
     return JSONResponse(views.connector_status(await _described(request)))
 
 
 async def list_tasks(request: Request) -> Response:
+    """The configurations of the tasks of a connector, credentials masked."""
     return JSONResponse(views.tasks_info(await _described(request, task_configs=True)))
 
 
 async def get_task_status(request: Request) -> Response:
+    """The state of one task."""
     connector = await _described(request)
     return JSONResponse(views.task_status(connector, _task(request, connector)))
 
 
 async def pause(request: Request) -> Response:
+    """Stop the tasks of a connector; the connector itself keeps running."""
     return await _set_state(request, TargetState.PAUSED, 202)
 
 
 async def resume(request: Request) -> Response:
+    """Run a paused or stopped connector."""
     return await _set_state(request, TargetState.RUNNING, 202)
 
 
 async def stop(request: Request) -> Response:
+    """Stop a connector and its tasks."""
     return await _set_state(request, TargetState.STOPPED, 204)
 
 
@@ -136,6 +146,7 @@ async def restart_connector(request: Request) -> Response:
 
 
 async def restart_task(request: Request) -> Response:
+    """Restart one task."""
     context = request.app.state.context
     unit = _task(request, await _described(request))
     await context.admin.restart_task(context.group_id, request.path_params["name"], unit.task)
@@ -222,20 +233,47 @@ async def _checked(name: str, config: Mapping[str, str]) -> dict[str, str]:
     return complete
 
 
-ROUTES: Final = (
-    Route("/connectors", list_connectors, methods=["GET"]),
-    Route("/connectors", create_connector, methods=["POST"]),
-    Route("/connectors/{name}", get_connector, methods=["GET"]),
-    Route("/connectors/{name}", delete_connector, methods=["DELETE"]),
-    Route("/connectors/{name}/config", get_config, methods=["GET"]),
-    Route("/connectors/{name}/config", put_config, methods=["PUT"]),
-    Route("/connectors/{name}/config", patch_config, methods=["PATCH"]),
-    Route("/connectors/{name}/status", get_status, methods=["GET"]),
-    Route("/connectors/{name}/restart", restart_connector, methods=["POST"]),
-    Route("/connectors/{name}/pause", pause, methods=["PUT"]),
-    Route("/connectors/{name}/resume", resume, methods=["PUT"]),
-    Route("/connectors/{name}/stop", stop, methods=["PUT"]),
-    Route("/connectors/{name}/tasks", list_tasks, methods=["GET"]),
-    Route("/connectors/{name}/tasks/{task}/status", get_task_status, methods=["GET"]),
-    Route("/connectors/{name}/tasks/{task}/restart", restart_task, methods=["POST"]),
+CONFIG: Final = mapping({"type": ["string", "number", "boolean", "null"]})
+NEW_CONNECTOR: Final = {
+    "type": "object",
+    "properties": {
+        "name": TEXT,
+        "config": CONFIG,
+        "initial_state": {"enum": ["RUNNING", "PAUSED", "STOPPED", None]},
+    },
+    "required": ["config"],
+    "additionalProperties": False,
+}
+INFO: Final = shape(name=TEXT, config=mapping(TEXT), tasks=listing(shape(connector=TEXT, task=NUMBER)), type=TEXT)
+UNIT: Final = shape(id=NUMBER, state=TEXT, worker_id=TEXT)
+STATUS: Final = shape(name=TEXT, connector=shape(state=TEXT, worker_id=TEXT), tasks=listing(UNIT), type=TEXT)
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/connectors",
+        list_connectors,
+        query={"expand": listing({"enum": ["status", "info"]})},
+        response={"type": ["array", "object"]},
+    ),
+    Operation("POST", "/connectors", create_connector, body=NEW_CONNECTOR, response=INFO, statuses=(201,)),
+    Operation("GET", "/connectors/{name}", get_connector, response=INFO),
+    Operation("DELETE", "/connectors/{name}", delete_connector, statuses=(204,)),
+    Operation("GET", "/connectors/{name}/config", get_config, response=mapping(TEXT)),
+    Operation("PUT", "/connectors/{name}/config", put_config, body=CONFIG, response=INFO, statuses=(200, 201)),
+    Operation("PATCH", "/connectors/{name}/config", patch_config, body=CONFIG, response=INFO),
+    Operation("GET", "/connectors/{name}/status", get_status, response=STATUS),
+    Operation(
+        "POST",
+        "/connectors/{name}/restart",
+        restart_connector,
+        query={"includeTasks": FLAG, "onlyFailed": FLAG},
+        response=STATUS,
+        statuses=(202, 204),
+    ),
+    Operation("PUT", "/connectors/{name}/pause", pause, statuses=(202,)),
+    Operation("PUT", "/connectors/{name}/resume", resume, statuses=(202,)),
+    Operation("PUT", "/connectors/{name}/stop", stop, statuses=(204,)),
+    Operation("GET", "/connectors/{name}/tasks", list_tasks, response=listing(ANY)),
+    Operation("GET", "/connectors/{name}/tasks/{task}/status", get_task_status, response=UNIT),
+    Operation("POST", "/connectors/{name}/tasks/{task}/restart", restart_task, statuses=(204,)),
 )

@@ -6,27 +6,31 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from .. import views
+from ..operations import ANY, Operation, listing
 
 
 async def list_groups(request: Request) -> Response:
+    """All groups."""
     groups = await request.app.state.context.admin.list_groups()
     return JSONResponse([views.group_summary(group) for group in groups])
 
 
 async def describe_group(request: Request) -> Response:
+    """Epochs, workers, delayed units, connectors and the state of each unit."""
     group = await request.app.state.context.admin.describe(request.path_params["group"])
     return JSONResponse(views.group_description(group))
 
 
 async def list_rebalances(request: Request) -> Response:
+    """The last 100 rebalances: causes, moves, downtime."""
     group = await request.app.state.context.admin.describe(request.path_params["group"], connectors=())
     return JSONResponse(views.rebalances(group))
 
 
 async def delete_group(request: Request) -> Response:
+    """Delete a group that has no workers, with its connectors."""
     await request.app.state.context.admin.delete_group(request.path_params["group"])
     return Response(status_code=204)
 
@@ -38,10 +42,10 @@ async def restart_worker(request: Request) -> Response:
     return Response(status_code=202)
 
 
-ROUTES: Final = (
-    Route("/groups", list_groups, methods=["GET"]),
-    Route("/groups/{group}", describe_group, methods=["GET"]),
-    Route("/groups/{group}", delete_group, methods=["DELETE"]),
-    Route("/groups/{group}/rebalances", list_rebalances, methods=["GET"]),
-    Route("/groups/{group}/workers/{worker}/restart", restart_worker, methods=["POST"]),
+OPERATIONS: Final = (
+    Operation("GET", "/groups", list_groups, response=listing(ANY)),
+    Operation("GET", "/groups/{group}", describe_group, response=ANY),
+    Operation("DELETE", "/groups/{group}", delete_group, statuses=(204,)),
+    Operation("GET", "/groups/{group}/rebalances", list_rebalances, response=listing(ANY)),
+    Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, statuses=(202,)),
 )

@@ -6,11 +6,11 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ...client import offsets
 from ...config.connector_offsets import changes_from, offsets_as_json
 from ..bodies import read_object
+from ..operations import ANY, TEXT, Operation, listing, shape
 from .plugins import off_loop
 
 
@@ -35,8 +35,13 @@ async def delete_offsets(request: Request) -> Response:
     return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
 
 
-ROUTES: Final = (
-    Route("/connectors/{name}/offsets", get_offsets, methods=["GET"]),
-    Route("/connectors/{name}/offsets", patch_offsets, methods=["PATCH"]),
-    Route("/connectors/{name}/offsets", delete_offsets, methods=["DELETE"]),
+OFFSETS: Final = {
+    **shape(offsets=listing(shape(partition=ANY, offset={"type": ["object", "null"]}))),
+    "additionalProperties": False,
+}
+MESSAGE: Final = shape(message=TEXT)
+OPERATIONS: Final = (
+    Operation("GET", "/connectors/{name}/offsets", get_offsets, response=OFFSETS),
+    Operation("PATCH", "/connectors/{name}/offsets", patch_offsets, body=OFFSETS, response=MESSAGE),
+    Operation("DELETE", "/connectors/{name}/offsets", delete_offsets, response=MESSAGE),
 )

@@ -8,13 +8,14 @@ from typing import Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
+from ... import threads
 from ...config import connector_validation
 from ...errors import ConfigError
 from ...protocol.units import printable
 from ..bodies import config_from, read_object
 from ..errors import RestError
+from ..operations import ANY, Operation, listing, mapping
 
 T = TypeVar("T")
 
@@ -30,12 +31,13 @@ async def off_loop(function: Callable[[], T]) -> T:
     """
     try:
         async with asyncio.timeout(PLUGIN_TIMEOUT_S):
-            return await asyncio.to_thread(function)
+            return await threads.off_loop("a plug-in for REST", function)
     except TimeoutError:
         raise RestError(500, f"the plug-in did not respond within {PLUGIN_TIMEOUT_S:g} s") from None
 
 
 async def list_plugins(request: Request) -> Response:
+    """The installed connector classes."""
     return JSONResponse(connector_validation.list_connector_classes())
 
 
@@ -63,8 +65,14 @@ async def validate_config(request: Request) -> Response:
     return JSONResponse((await off_loop(lambda: connector_validation.validate(config))).as_json())
 
 
-ROUTES: Final = (
-    Route("/connector-plugins", list_plugins, methods=["GET"]),
-    Route("/connector-plugins/{plugin}/config", plugin_config, methods=["GET"]),
-    Route("/connector-plugins/{plugin}/config/validate", validate_config, methods=["PUT"]),
+OPERATIONS: Final = (
+    Operation("GET", "/connector-plugins", list_plugins, response=listing(ANY)),
+    Operation("GET", "/connector-plugins/{plugin}/config", plugin_config, response=listing(ANY)),
+    Operation(
+        "PUT",
+        "/connector-plugins/{plugin}/config/validate",
+        validate_config,
+        body=mapping({"type": ["string", "number", "boolean", "null"]}),
+        response=ANY,
+    ),
 )

@@ -1,4 +1,4 @@
-"""``GET /``, ``GET /health`` (KIP-1017), and the routes of Kafka Connect that are not implemented."""
+"""``GET /``, ``GET /health`` (KIP-1017) and ``GET /openapi.json``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ...errors import ConnectGroupError, GroupIdNotFound
-from ..errors import RestError
+from ..operations import ANY, TEXT, Operation, shape
 
 
 async def server_info(request: Request) -> Response:
@@ -30,13 +29,13 @@ async def health(request: Request) -> Response:
     return JSONResponse({"status": "healthy", "message": "The coordinator responds to requests."})
 
 
-async def not_implemented(request: Request) -> Response:
-    raise RestError(501, f"{request.method} {request.url.path}: not implemented in connectgroup")
+async def openapi(request: Request) -> Response:
+    """This document: all operations, OpenAPI 3.1."""
+    return JSONResponse(request.app.state.document)
 
 
-ROUTES: Final = (
-    Route("/", server_info, methods=["GET"]),
-    Route("/health", health, methods=["GET"]),
-    Route("/admin/loggers", not_implemented, methods=["GET"]),
-    Route("/admin/loggers/{logger}", not_implemented, methods=["GET", "PUT"]),
+OPERATIONS: Final = (
+    Operation("GET", "/", server_info, response=shape(version=TEXT, commit=TEXT, kafka_cluster_id=TEXT)),
+    Operation("GET", "/openapi.json", openapi, response=ANY),
+    Operation("GET", "/health", health, response=shape(status=TEXT, message=TEXT)),
 )

@@ -10,9 +10,9 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ...client import offsets
+from ..operations import TEXT, Operation, listing, mapping, shape
 from .plugins import off_loop
 
 
@@ -30,7 +30,7 @@ async def reset_topics(request: Request) -> Response:
     return Response(status_code=200)
 
 
-ROUTES: Final = (
-    Route("/connectors/{name}/topics", get_topics, methods=["GET"]),
-    Route("/connectors/{name}/topics/reset", reset_topics, methods=["PUT"]),
+OPERATIONS: Final = (
+    Operation("GET", "/connectors/{name}/topics", get_topics, response=mapping(shape(topics=listing(TEXT)))),
+    Operation("PUT", "/connectors/{name}/topics/reset", reset_topics),
 )

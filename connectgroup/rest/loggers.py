@@ -1,0 +1,84 @@
+"""The levels of the loggers of this process, with Kafka's names of levels (KIP-495, KIP-976)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+ROOT: Final = "root"
+
+LEVELS: Final = {
+    "ALL": 1,
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "CRITICAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 10,
+}
+"""Level by name: Kafka's names, and Python's where they differ."""
+
+_NAMES: Final = {level: name for name, level in reversed(LEVELS.items())}
+
+
+class Loggers:
+    """Shows and sets the levels of loggers, and remembers when each was set."""
+
+    def __init__(self) -> None:
+        self._modified_ms: dict[str, int] = {}
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        """Return the root and the loggers that have a level of their own, sorted: level and time of the last change."""
+        own = [name for name, logger in _loggers().items() if logger.level != logging.NOTSET]
+        return {name: self._shown(name) for name in sorted({*own, ROOT})}
+
+    def shown(self, name: str) -> dict[str, Any] | None:
+        """Return the level that is in effect for a logger, and the time of its last change; None if there is none."""
+        return self._shown(name) if _affected(name) else None
+
+    def set_level(self, name: str, level: int) -> list[str]:
+        """Set the level of a logger and of all loggers below it.
+
+        Returns:
+            The names of these loggers, sorted; empty if there is none of this name.
+        """
+        names = _affected(name)
+        if not names:
+            return []
+        now_ms = time.time_ns() // 1_000_000
+        _logger(name).setLevel(level)
+        self._modified_ms[name] = now_ms
+        for below in names:
+            # The others inherit the level.
+            if below != name and _logger(below).level != logging.NOTSET:
+                _logger(below).setLevel(level)
+            self._modified_ms[below] = now_ms
+        return names
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        level = _logger(name).getEffectiveLevel()
+        return {
+            "level": _NAMES.get(level, logging.getLevelName(level)),
+            "last_modified": self._modified_ms.get(name),
+        }
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    known = dict(logging.root.manager.loggerDict)
+    return {name: logger for name, logger in known.items() if isinstance(logger, logging.Logger)}
+
+
+def _affected(name: str) -> list[str]:
+    """The logger and all loggers below it; empty if there is none. A package without a logger of its own counts."""
+    if name == ROOT:
+        return sorted({ROOT, *_loggers()})
+    below = [other for other in _loggers() if other == name or other.startswith(f"{name}.")]
+    return sorted({name, *below}) if below else []
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)

@@ -1,0 +1,66 @@
+"""The form in which route files list their operations; the application and the OpenAPI document are built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+Schema = Mapping[str, Any]
+"""A JSON schema (OpenAPI 3.1)."""
+
+TEXT: Final[Schema] = {"type": "string"}
+NUMBER: Final[Schema] = {"type": "integer"}
+FLAG: Final[Schema] = {"type": "boolean"}
+ANY: Final[Schema] = {"type": "object"}
+
+
+def shape(**fields: Schema) -> Schema:
+    """An object with these fields, all of them required; more are allowed."""
+    return {"type": "object", "properties": dict(fields), "required": [*fields]}
+
+
+def listing(element: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": element}
+
+
+def mapping(element: Schema) -> Schema:
+    """An object with any keys."""
+    return {"type": "object", "additionalProperties": element}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path.
+
+    Attributes:
+        method: the HTTP method.
+        path: the path, with parameters in braces.
+        handler: handles a request; the first line of its docstring describes the operation.
+        query: the query parameters, each with its schema.
+        body: schema of the body; null if the operation has none.
+        response: schema of the body of a successful response; null if it has none.
+        statuses: the status codes of success.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Request], Awaitable[Response]]
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    body: Schema | None = None
+    response: Schema | None = None
+    statuses: tuple[int, ...] = (200,)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the handler's docstring."""
+        return (self.handler.__doc__ or "").strip().split("\n")[0].replace("``", "`")
+
+    def route(self) -> Route:
+        """The route of the application."""
+        return Route(self.path, self.handler, methods=[self.method])

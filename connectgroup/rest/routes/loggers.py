@@ -1,0 +1,62 @@
+"""``/admin/loggers``: the log levels of this process (KIP-495, KIP-976 with the scope ``worker``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ...protocol.units import printable
+from ..bodies import read_object
+from ..errors import RestError
+from ..loggers import LEVELS
+from ..operations import TEXT, Operation, listing, mapping, shape
+
+LEVEL = shape(level=TEXT, last_modified={"type": ["integer", "null"]})
+
+
+async def list_loggers(request: Request) -> Response:
+    """The loggers that have a level of their own."""
+    return JSONResponse(request.app.state.context.loggers.listed())
+
+
+async def get_logger(request: Request) -> Response:
+    """The level of one logger."""
+    name = request.path_params["logger"]
+    shown = request.app.state.context.loggers.shown(name)
+    if shown is None:
+        raise RestError(404, f"Logger {printable(name)} not found.")
+    return JSONResponse(shown)
+
+
+async def put_logger(request: Request) -> Response:
+    """Set the level of a logger and of all loggers below it."""
+    name, body = request.path_params["logger"], await read_object(request)
+    scope = request.query_params.get("scope", "worker").lower()
+    if scope != "worker":
+        raise RestError(400, f"scope: got {printable(scope)!r}; allowed: worker, the process that serves this request")
+    level = body.get("level")
+    if level is None:
+        raise RestError(400, "Desired 'level' parameter was not specified in request.")
+    if not isinstance(level, str) or level.upper() not in LEVELS:
+        # Kafka Connect's status.
+        raise RestError(404, f"invalid log level '{printable(level)}'.")
+    names = request.app.state.context.loggers.set_level(name, LEVELS[level.upper()])
+    if not names:
+        raise RestError(404, f"Logger {printable(name)} not found.")
+    return JSONResponse(names)
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/admin/loggers", list_loggers, response=mapping(LEVEL)),
+    Operation("GET", "/admin/loggers/{logger}", get_logger, response=LEVEL),
+    Operation(
+        "PUT",
+        "/admin/loggers/{logger}",
+        put_logger,
+        query={"scope": {"enum": ["worker"]}},
+        body=shape(level={"enum": [*LEVELS]}),
+        response=listing(TEXT),
+    ),
+)
