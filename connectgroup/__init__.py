@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .analysis.plan import Change as Change, Plan as Plan, plan as plan
+    from .analysis.replay import GroupHistory as GroupHistory, replay as replay
     from .assign.api import (
         Assignor as Assignor,
         ConnectAssignment as ConnectAssignment,
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "analysis.plan": ("Change", "Plan", "plan"),
+    "analysis.replay": ("GroupHistory", "replay"),
     "assign.api": (
         "Assignor",
         "ConnectAssignment",

@@ -138,6 +138,15 @@ async def plan_groups(options: argparse.Namespace) -> int:
     return 0
 
 
+async def replay_log(options: argparse.Namespace) -> int:
+    from ..analysis.replay import replay
+
+    history = replay(options.log, options.group, assignor=options.assignor)
+    for line in [json.dumps(history.to_json())] if options.json else history.lines():
+        print(line)
+    return 0
+
+
 async def restart_worker(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         requested = await admin.restart_worker(options.group, options.name)

@@ -18,7 +18,7 @@ from .connectors import (
     restart_connector,
     set_target_state,
 )
-from .groups import delete_groups, describe_groups, explain_groups, list_groups, plan_groups, restart_worker
+from .groups import delete_groups, describe_groups, explain_groups, list_groups, plan_groups, replay_log, restart_worker
 from .processes import run_up, serve_coordinator, serve_rest, serve_worker
 
 
@@ -134,6 +134,13 @@ def build_parser() -> argparse.ArgumentParser:
     planning.add_argument("--json", action="store_true", help="print JSON")
     _add_coordinator(planning)
     planning.set_defaults(run=plan_groups)
+
+    replaying = commands.add_parser("replay", help="print the history of a group from its log, which is only read")
+    replaying.add_argument("log", help="sqlite:///PATH, the path of the file, or the --data directory of a coordinator")
+    replaying.add_argument("--group", metavar="GROUP", help="group id; not needed if the log has one group only")
+    replaying.add_argument("--assignor", metavar="NAME", help="show what this assignor would have done instead")
+    replaying.add_argument("--json", action="store_true", help="print JSON")
+    replaying.set_defaults(run=replay_log)
 
     workers = commands.add_parser("workers", help="restart workers").add_subparsers(required=True, metavar="ACTION")
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")
