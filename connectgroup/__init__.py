@@ -65,8 +65,9 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor as Supervisor
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient
-    from .worker.loop import Worker as Worker, WorkerSettings as WorkerSettings
+    from .worker.loop import Worker as Worker
     from .worker.runner import Runner as Runner, RunnerSettings as RunnerSettings, TaskRunner as TaskRunner
+    from .worker.settings import Connections as Connections, WorkerSettings as WorkerSettings
 
 __version__ = "0.1.0"
 
@@ -117,7 +118,8 @@ _HOME = {
     "supervisor": ("Supervisor",),
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),
-    "worker.loop": ("Worker", "WorkerSettings"),
+    "worker.loop": ("Worker",),
+    "worker.settings": ("Connections", "WorkerSettings"),
     "worker.runner": ("Runner", "RunnerSettings", "TaskRunner"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

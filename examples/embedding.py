@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from connectgroup import (
     Admin,
+    Connections,
     Coordinator,
     Grant,
     GroupSettings,
@@ -55,8 +56,7 @@ async def main() -> None:
     workers = {
         name: Worker(
             MemberSettings(group_id="mine", member_id=name),
-            heartbeats=LocalClient(coordinator),
-            control=LocalClient(coordinator),
+            Connections(heartbeats=LocalClient(coordinator), control=LocalClient(coordinator)),
             assignors=[load_assignor("balanced")],
             runner=printer,
         )

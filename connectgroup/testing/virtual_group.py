@@ -25,6 +25,7 @@ from ..protocol.records.connect import Record
 from ..telemetry import metrics
 from ..worker.loop import Worker
 from ..worker.runner import RunnerSettings, TaskRunner
+from ..worker.settings import Connections, WorkerSettings
 from .faults import Faults
 from .network import Link, Network
 from .plugins import (
@@ -207,11 +208,10 @@ class VirtualGroup(WorkerGroup):
         self._sequence += 1_000_000_000
         worker = Worker(
             MemberSettings(group_id=self.plan.group_id, member_id=name),
-            heartbeats=links[0],
-            control=links[1],
+            Connections(heartbeats=links[0], control=links[1]),
             assignors=make_assignors(self.plan.assignors),
             listeners=[GuardedListener(listener, node) for listener in make_listeners(self.plan.listeners)],
-            first_sequence=self._sequence,
+            times=WorkerSettings(first_sequence=self._sequence),
         )
         runner = TaskRunner(
             name,

@@ -22,6 +22,7 @@ from ..member.state_machine import MemberSettings
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker
 from ..worker.runner import RunnerSettings, TaskRunner
+from ..worker.settings import Connections
 from ..worker.signals import handle_signals
 from .history import History
 from .plugins import RecordingRunner, class_loader, make_assignors, make_listeners
@@ -83,8 +84,7 @@ async def run(settings: Mapping[str, Any]) -> None:
     clients = [TcpClient("127.0.0.1", settings["port"], name) for _ in range(2)]
     worker = Worker(
         MemberSettings(group_id=settings["group"], member_id=name),
-        heartbeats=clients[0],
-        control=clients[1],
+        Connections(heartbeats=clients[0], control=clients[1]),
         assignors=make_assignors([load(plugin) for plugin in settings["assignors"]]),
         listeners=make_listeners([load(plugin) for plugin in settings["listeners"]]),
     )

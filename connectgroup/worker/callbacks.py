@@ -25,11 +25,16 @@ logger = logging.getLogger(__name__)
 Event = Literal["on_assigned", "on_revoked", "on_lost"]
 
 
-class Listeners:
-    """A worker's listeners. The calls of a listener never overlap, even after one was abandoned (reliability S12)."""
+class Callbacks:
+    """Calls a worker's listeners, and its assignors' ``on_assignment``.
 
-    def __init__(self, listeners: Sequence[WorkerRebalanceListener]) -> None:
-        self._listeners = tuple(listeners)
+    The calls of a listener never overlap, even after one was abandoned (reliability S12).
+    """
+
+    def __init__(
+        self, listeners: Sequence[WorkerRebalanceListener] = (), assignors: Sequence[Assignor[Any, Any, Any]] = ()
+    ) -> None:
+        self._listeners, self._assignors = tuple(listeners), tuple(assignors)
         self._calls: dict[int, asyncio.Task[None]] = {}
 
     async def tell(self, event: Event, units: Units, epoch: int) -> PluginError | None:
@@ -72,6 +77,30 @@ class Listeners:
             message = f"{who}: {event} of {show(units)} raised {describe(error)}"
             raise PluginError(message, location=location_of(error, listener)) from error
 
+    async def on_assignment(self, member: MemberSettings, action: TellAssignor) -> None:
+        """Call ``onAssignment`` of the assignor that the group used, and of no other assignor of this worker.
+
+        An exception is logged; the assignment remains valid.
+        """
+        for assignor in self._assignors:
+            if assignor.name != action.assignor:
+                continue
+            share = ConnectMemberAssignment(
+                member_id=member.member_id,
+                units=action.units,
+                error=action.error,
+                # A member that the assignor omitted has no version.
+                version=max(action.version, assignor.minimum_version),
+                metadata=action.metadata,
+                group_id=member.group_id,
+                epoch=action.epoch,
+                instance_id=member.instance_id,
+            )
+            try:
+                await off_loop("on_assignment", call_on_assignment, assignor, share)
+            except PluginError as error:
+                logger.error("%s", error.with_location())
+
     def close(self) -> None:
         """Cancel the calls that are still under way."""
         for call in self._calls.values():
@@ -95,30 +124,3 @@ async def _call(listener: WorkerRebalanceListener, event: Event, units: Units, e
         except SystemExit as error:
             # On the event loop, ``SystemExit`` would end the loop and every worker in it.
             raise PluginError(describe(error)) from error
-
-
-async def notify_plugin_assignor(
-    assignors: Sequence[Assignor[Any, Any, Any]], member: MemberSettings, action: TellAssignor
-) -> None:
-    """Call ``onAssignment`` of the assignor that the group used, and of no other assignor of this worker.
-
-    An exception is logged; the assignment remains valid.
-    """
-    for assignor in assignors:
-        if assignor.name != action.assignor:
-            continue
-        share = ConnectMemberAssignment(
-            member_id=member.member_id,
-            units=action.units,
-            error=action.error,
-            # A member that the assignor omitted has no version.
-            version=max(action.version, assignor.minimum_version),
-            metadata=action.metadata,
-            group_id=member.group_id,
-            epoch=action.epoch,
-            instance_id=member.instance_id,
-        )
-        try:
-            await off_loop("on_assignment", call_on_assignment, assignor, share)
-        except PluginError as error:
-            logger.error("%s", error.with_location())

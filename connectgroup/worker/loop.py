@@ -31,12 +31,13 @@ from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
 from ..transport.base import Client
 from .arguments import check_plugins, check_runner
+from .callbacks import Callbacks
 from .compute import Computations
 from .heartbeat import Heartbeats
 from .perform import Performer
 from .publish import ControlRequests
 from .runner import Runner
-from .settings import FIRST_INTERVAL_MS, STOP_SHARE, WorkerSettings as WorkerSettings
+from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -55,46 +56,42 @@ class Worker:
     def __init__(
         self,
         settings: MemberSettings,
+        connections: Connections,
         *,
-        heartbeats: Client,
-        control: Client,
         assignors: Sequence[ConnectAssignor] = (),
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
         times: WorkerSettings | None = None,
-        first_sequence: int | None = None,
     ) -> None:
         """Create a worker that has not joined yet.
 
         Args:
-            heartbeats: connection to the coordinator for heartbeats only.
-            control: connection to the coordinator for all other requests.
+            connections: to the coordinator; the caller closes them.
             assignors: in order of preference; if empty, the coordinator assigns.
             listeners: called in this order.
             runner: runs the units; ``set_runner`` sets a runner that itself needs this worker.
-            first_sequence: see ``Member``; the default is taken from the wall clock.
 
         Raises:
             ConfigError: an assignor, a listener or the runner is not an object of the required kind.
         """
         check_plugins(assignors, listeners)
         check_runner(runner)
-        self._control = control
+        self._control = connections.control
         self._times = times or WorkerSettings()
-        sequence = time.time_ns() // 1000 if first_sequence is None else first_sequence
+        first = self._times.first_sequence
+        sequence = time.time_ns() // 1000 if first is None else first
         self.member = Member(settings, [assignor_info(each) for each in assignors], first_sequence=sequence)
         self._performer = Performer(
             self.member,
             runner=runner,
-            assignors=assignors,
-            listeners=listeners,
+            callbacks=Callbacks(listeners, assignors),
             lose_timeout_s=self._times.lose_limit_s(settings.rebalance_timeout_ms),
             report=self.report,
             on_change=self._on_change,
         )
         self._metrics = metrics = self._performer.metrics
-        self._heartbeats = Heartbeats(self.member, heartbeats, self._times, self._do, metrics)
-        self._requests = ControlRequests(self.member, control, self._times)
+        self._heartbeats = Heartbeats(self.member, connections.heartbeats, self._times, self._do, metrics)
+        self._requests = ControlRequests(self.member, connections.control, self._times)
         self._computations = Computations(
             self.member, self._requests, assignors, self._times, self._heartbeats.notify, metrics
         )
@@ -124,11 +121,10 @@ class Worker:
         Raises:
             GroupError: the coordinator rejected this worker; raised at the end of the block.
         """
-        heartbeats, control = connect(), connect()
+        connections = Connections(heartbeats=connect(), control=connect())
         worker = cls(
             settings,
-            heartbeats=heartbeats,
-            control=control,
+            connections,
             assignors=assignors,
             listeners=listeners,
             runner=runner,
@@ -141,8 +137,8 @@ class Worker:
             try:
                 await life
             finally:
-                await heartbeats.close()
-                await control.close()
+                await connections.heartbeats.close()
+                await connections.control.close()
 
     @property
     def member_id(self) -> str:

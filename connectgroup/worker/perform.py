@@ -15,17 +15,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ..assign.api import Assignor
 from ..assign.sandbox import describe, location_of
 from ..errors import GroupError, PluginError, one_line
-from ..listener import WorkerRebalanceListener
 from ..member.actions import Assign, Fail, Grant, Lose, Revoke, TellAssignor
 from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, MEMBER_EPOCH, UNITS, Value, current_traceparent, mark_failed, span
-from .callbacks import Listeners, notify_plugin_assignor
+from .callbacks import Callbacks
 from .metrics import WorkerMetrics
 from .offload import slices
 from .runner import Runner
@@ -58,8 +56,7 @@ class Performer:
         member: Member,
         *,
         runner: Runner | None,
-        assignors: Sequence[Assignor[Any, Any, Any]],
-        listeners: Sequence[WorkerRebalanceListener],
+        callbacks: Callbacks,
         lose_timeout_s: float,
         report: Callable[[TaskStatus], None],
         on_change: Callable[[], None],
@@ -76,8 +73,7 @@ class Performer:
         self.fatal: GroupError | None = None
         self.lost = 0
         self._member = member
-        self._assignors = tuple(assignors)
-        self._listeners = Listeners(listeners)
+        self._callbacks = callbacks
         self._lose_timeout_s = lose_timeout_s
         self._lost_at, self._limit_s = 0.0, lose_timeout_s
         self._report = report
@@ -135,7 +131,7 @@ class Performer:
                 self.idle.set()
                 self.metrics.on_idle()
         finally:
-            self._listeners.close()
+            self._callbacks.close()
             for stopping in (self._stopping, *self._begun.values()):
                 if stopping is not None:
                     stopping.cancel()
@@ -171,7 +167,7 @@ class Performer:
             case Revoke():
                 await self._unless_lost(self._revoke(action))
             case TellAssignor():
-                await self._unless_lost(notify_plugin_assignor(self._assignors, self._member.settings, action))
+                await self._unless_lost(self._callbacks.on_assignment(self._member.settings, action))
             case Assign():
                 await self._unless_lost(self._assign(action))
             case Lose(epoch=epoch, why=why):
@@ -221,7 +217,7 @@ class Performer:
             return
         if self._losing.is_set():
             return
-        failure = await self._listeners.tell("on_revoked", action.units, action.epoch)
+        failure = await self._callbacks.tell("on_revoked", action.units, action.epoch)
         if failure is None:
             with span("acknowledge", self._traced(action)):
                 self._member.mark_revoked(action.units)
@@ -231,7 +227,7 @@ class Performer:
         grants: tuple[Grant, ...] = action.grants
         units = frozenset(grant.unit for grant in grants)
         logger.info("epoch %d: assigned %s", action.epoch, show(units))
-        await self._listeners.tell("on_assigned", units, action.epoch)
+        await self._callbacks.tell("on_assigned", units, action.epoch)
         if self._losing.is_set() or self.runner is None:
             return
         try:
@@ -277,7 +273,7 @@ class Performer:
                 await asyncio.wait_for(self._stopped(units), self._left_s(1))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._left_s(1.25)):
-                await self._listeners.tell("on_lost", units, epoch)
+                await self._callbacks.tell("on_lost", units, epoch)
         self._begun.clear()
         self._losing.clear()
         self._member.mark_lost()

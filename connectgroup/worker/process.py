@@ -33,6 +33,7 @@ from .garbage import collect_all_again, short_collections
 from .loop import Worker
 from .runner import RunnerSettings, TaskRunner
 from .scratch import Scratch
+from .settings import Connections
 from .signals import handle_signals
 
 logger = logging.getLogger(__name__)
@@ -64,8 +65,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     heartbeats, control = TcpClient(host, port, config.name), TcpClient(host, port, config.name)
     worker = Worker(
         config.member_settings(),
-        heartbeats=heartbeats,
-        control=control,
+        Connections(heartbeats=heartbeats, control=control),
         assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
     )

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..transport.base import Client
+
+
+class Connections(NamedTuple):
+    """A worker's two connections to its coordinator: one delivers responses in order, and heartbeats are parked."""
+
+    heartbeats: Client
+    """For heartbeats only."""
+    control: Client
+    """For all other requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Timeouts and back-offs of a worker, in seconds.
+    """Timeouts and back-offs of a worker, in seconds, and its first sequence.
 
     Attributes:
         call_timeout_s: request timeout, in addition to the time a heartbeat is parked.
@@ -17,6 +29,7 @@ class WorkerSettings:
         status_wait_s: batching delay for task statuses.
         lose_timeout_s: how long lost units may take to stop before the worker rejoins. Units that still run after it
             can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
+        first_sequence: see ``Member``; ``None``: taken from the wall clock.
     """
 
     call_timeout_s: float = 5.0
@@ -25,6 +38,7 @@ class WorkerSettings:
     retry_max_s: float = 2.0
     status_wait_s: float = 0.05
     lose_timeout_s: float | None = None
+    first_sequence: int | None = None
 
     def lose_limit_s(self, rebalance_timeout_ms: int) -> float:
         """The time limit for stopping lost units."""

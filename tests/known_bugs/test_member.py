@@ -12,7 +12,7 @@ from connectgroup.errors import PluginError
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
 from connectgroup.protocol.units import Unit, Units, show
-from connectgroup.worker.loop import WorkerSettings
+from connectgroup.worker.settings import WorkerSettings
 from tests.worker.builders import World, server_spread, settings
 
 

@@ -12,7 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from connectgroup import LocalClient, MemberSettings, Runner, RunnerSettings, TaskRunner, Worker, load_assignor
+from connectgroup import (
+    Connections,
+    LocalClient,
+    MemberSettings,
+    Runner,
+    RunnerSettings,
+    TaskRunner,
+    Worker,
+    load_assignor,
+)
 from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
 from connectgroup.coordinator.runtime import Coordinator
@@ -76,7 +85,7 @@ async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
     """A worker named ``w`` that runs the connectors of installed classes."""
     control, heartbeats = LocalClient(api.coordinator), LocalClient(api.coordinator)
     member = MemberSettings(group_id=GROUP, member_id="w")
-    worker = Worker(member, heartbeats=heartbeats, control=control, assignors=[load_assignor("balanced")])
+    worker = Worker(member, Connections(heartbeats=heartbeats, control=control), assignors=[load_assignor("balanced")])
     runner: Runner = TaskRunner(
         "w",
         RunnerSettings(scratch=tmp_path / "scratch"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup import LocalClient, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
+from connectgroup import Connections, LocalClient, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
 from connectgroup.connector import Config, Connector, Task, TaskContext, fencing_token
 from connectgroup.dataplane.errors import Fenced
 from connectgroup.dataplane.offset_store import OffsetStore
@@ -216,7 +216,7 @@ def claims() -> list[tuple[Owner, dict[str, int]]]:
 async def claiming_worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
     member = MemberSettings(group_id=GROUP, member_id="w")
     heartbeats, control = LocalClient(api.coordinator), LocalClient(api.coordinator)
-    worker = Worker(member, heartbeats=heartbeats, control=control, assignors=[load_assignor("balanced")])
+    worker = Worker(member, Connections(heartbeats=heartbeats, control=control), assignors=[load_assignor("balanced")])
     worker.set_runner(
         TaskRunner(
             "w",

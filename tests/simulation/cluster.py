@@ -22,8 +22,9 @@ from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import Record
 from connectgroup.protocol.units import Unit, Units
-from connectgroup.worker.loop import Worker, WorkerSettings
+from connectgroup.worker.loop import Worker
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.settings import Connections, WorkerSettings
 
 from . import network as wires
 from .desk import Desk
@@ -75,14 +76,15 @@ class WorkerNode(Node):
                 rebalance_timeout_ms=int(cluster.rebalance_s * 1000),
                 max_wait_ms=cluster.max_wait_ms,
             ),
-            heartbeats=self.clients[0],
-            control=self.clients[1],
+            Connections(heartbeats=self.clients[0], control=self.clients[1]),
             assignors=[make_assignor(self, cluster.versions_of(self.place))] if lists_assignors else [],
             listeners=[SimulatedListener(self)],
             times=WorkerSettings(
-                call_timeout_s=3.0, assignor_timeout_s=ASSIGNOR_TIMEOUT_S, lose_timeout_s=1.5 * cluster.rebalance_s
+                call_timeout_s=3.0,
+                assignor_timeout_s=ASSIGNOR_TIMEOUT_S,
+                lose_timeout_s=1.5 * cluster.rebalance_s,
+                first_sequence=cluster.next_sequence(),
             ),
-            first_sequence=cluster.next_sequence(),
         )
         connector = type("SimulatedConnector", (SimulatedConnector,), {"node": self})
         worker.set_runner(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units, show
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
-from connectgroup.worker.loop import Worker, WorkerSettings
+from connectgroup.worker.loop import Worker
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.settings import Connections, WorkerSettings
 
 from .virtual_time import Gate
 
@@ -287,12 +288,10 @@ class World:
         heartbeats, control = Link(self), Link(self)
         worker = Worker(
             MemberSettings(group_id=GROUP, member_id=member_id, **more),
-            heartbeats=heartbeats,
-            control=control,
+            Connections(heartbeats=heartbeats, control=control),
             assignors=assignors,
             listeners=[RecordingListener(self, member_id)] if listeners is None else listeners,
-            times=times,
-            first_sequence=int(self.now * 1_000_000),
+            times=replace(times or WorkerSettings(), first_sequence=int(self.now * 1_000_000)),
         )
         runner = TaskRunner(
             member_id,

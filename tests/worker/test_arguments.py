@@ -22,6 +22,7 @@ from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
+from connectgroup.worker.settings import Connections
 
 from .builders import World
 from .test_embedding import start
@@ -49,7 +50,7 @@ class PlainRunner:
 def worker(**arguments: Any) -> Worker:
     client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
     settings = MemberSettings(group_id="g", member_id="w")
-    return Worker(settings, heartbeats=client, control=client, **arguments)
+    return Worker(settings, Connections(heartbeats=client, control=client), **arguments)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from connectgroup.protocol.messages.heartbeat import (
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker import heartbeat
-from connectgroup.worker.loop import WorkerSettings
+from connectgroup.worker.settings import WorkerSettings
 
 from .builders import GROUP, World, error, settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from connectgroup import Coordinator, GroupSettings, LocalClient, MemberSettings, MemoryLog, Worker
+from connectgroup import Connections, Coordinator, GroupSettings, LocalClient, MemberSettings, MemoryLog, Worker
 from connectgroup.assign.members import Metadata
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -38,8 +38,7 @@ async def test_changed_reason_requests_a_rebalance() -> None:
     await coordinator.start()
     worker = Worker(
         MemberSettings(group_id="g", member_id="w", max_wait_ms=100),
-        heartbeats=LocalClient(coordinator),
-        control=LocalClient(coordinator),
+        Connections(heartbeats=LocalClient(coordinator), control=LocalClient(coordinator)),
         assignors=[Moody()],
     )
     running = asyncio.create_task(worker.run())
@@ -93,8 +92,7 @@ def test_unchanged_metadata_causes_no_heartbeat() -> None:
         heartbeats = Counting(coordinator)
         worker = Worker(
             MemberSettings(group_id="g", member_id="w", max_wait_ms=0),
-            heartbeats=heartbeats,
-            control=LocalClient(coordinator),
+            Connections(heartbeats=heartbeats, control=LocalClient(coordinator)),
             assignors=[Moody()],
         )
         running = asyncio.create_task(worker.run(), context=Slow("w", "a seed").context)

@@ -22,7 +22,7 @@ from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.threads import off_loop
-from connectgroup.worker.loop import WorkerSettings
+from connectgroup.worker.settings import WorkerSettings
 
 from .builders import GROUP, RecordingListener, Spread, World
 from .virtual_time import Gate

@@ -9,6 +9,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.member.actions import Assign, Grant, Lose, Revoke, TellAssignor
 from connectgroup.member.state_machine import Member, MemberSettings, Phase
 from connectgroup.protocol.units import Unit, Units
+from connectgroup.worker.callbacks import Callbacks
 from connectgroup.worker.perform import Performer
 
 from .builders import Spread
@@ -60,8 +61,7 @@ async def test_actions_queued_before_a_loss_are_dropped() -> None:
     performer = Performer(
         member,
         runner=hands,
-        assignors=[assignor],
-        listeners=[listener],
+        callbacks=Callbacks([listener], [assignor]),
         lose_timeout_s=5,
         report=lambda status: None,
         on_change=lambda: changes.append(len(member.owned)),
@@ -113,8 +113,7 @@ async def test_unit_that_starts_during_a_loss_is_stopped_too() -> None:
     performer = Performer(
         member,
         runner=runner,
-        assignors=[],
-        listeners=[],
+        callbacks=Callbacks(),
         lose_timeout_s=5,
         report=lambda status: None,
         on_change=lambda: None,
