@@ -84,7 +84,7 @@ MEMBERS = {"m1": units("foo foo-0 foo-1"), "m2": NO_UNITS}
 def scene_with(assign: ServerAssignorCall, members: dict[str, Units] = MEMBERS) -> Scene:
     """A group of a connector with two tasks, at rest."""
     more = settings(server_assignor="here", server_assignors={"here": assign})
-    return Scene.at_rest(more, epoch=10, connectors={"foo": 2}, members=members)
+    return Scene.stable(more, epoch=10, connectors={"foo": 2}, members=members)
 
 
 @pytest.mark.parametrize("bad", BAD)

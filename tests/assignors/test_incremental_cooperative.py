@@ -367,4 +367,4 @@ def test_second_round_begins_as_soon_as_the_first_is_reached() -> None:
 def scene_of(members: Mapping[str, Units], *, assignor: object) -> Scene:
     more = settings(server_assignor="here", server_assignors={"here": assignor})
     everything = frozenset(Unit(name, task) for name in ("bar", "foo") for task in range(-1, 2))
-    return Scene.at_rest(more, epoch=10, connectors={"foo": 2, "bar": 2}, members={**members, "m1": everything})
+    return Scene.stable(more, epoch=10, connectors={"foo": 2, "bar": 2}, members={**members, "m1": everything})

@@ -198,4 +198,4 @@ async def memory_is_log(coordinator: Coordinator, log: Log, group_id: str = GROU
     if group is None:
         assert not stored.exists
     else:
-        assert invariants.picture(group) == invariants.picture(stored)
+        assert invariants.group_state(group) == invariants.group_state(stored)

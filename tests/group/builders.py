@@ -1,8 +1,8 @@
-"""What the tests of the group rules are written with: groups made from records, and a scene that watches itself.
+"""Builders for the tests of the group rules: groups made from records, and a harness that checks every step.
 
-A ``Scene`` is one group, the log of all it wrote, and a worst-case picture of what its workers may be running:
-a worker runs all it was ever told to run, until it has said otherwise or was removed. After every step the scene
-checks the invariants of ``tests.group.invariants``, so a test that only plays a story checks them too.
+A ``Scene`` is one group, the log of all its records, and an upper bound of what its workers may be running: a worker
+runs every unit it was ever assigned, until it reports otherwise or is removed. After every step the scene checks
+the invariants of ``tests.group.invariants``.
 """
 
 from __future__ import annotations
@@ -72,53 +72,53 @@ def foo(*numbers: int) -> Units:
 
 
 def names(units: Iterable[Unit]) -> list[str]:
-    """Units as sorted words, for assertions that read well when they fail."""
+    """Units as sorted strings."""
     return [str(unit) for unit in sorted(units)]
 
 
 class FixedAssignor:
-    """A server-side assignor that returns the target it was given: what the rules do with it is the test."""
+    """A server-side assignor that returns a fixed target assignment."""
 
     def __init__(self) -> None:
-        self.shares: dict[str, Units] = {}
-        self.asked: list[PrepareResponse] = []
+        self.target: dict[str, Units] = {}
+        self.inputs: list[PrepareResponse] = []
         self.error: Exception | None = None
 
     @property
     def calls(self) -> int:
-        """How often it was asked."""
-        return len(self.asked)
+        """How often the assignor has run."""
+        return len(self.inputs)
 
-    def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
-        self.asked.append(question)
+    def __call__(self, prepared: PrepareResponse) -> tuple[InstalledMember, ...]:
+        self.inputs.append(prepared)
         if self.error is not None:
             raise self.error
-        present = {member.member_id for member in question.members}
+        present = {member.member_id for member in prepared.members}
         return tuple(
             InstalledMember(member_id=member_id, units=grouped(units))
-            for member_id, units in self.shares.items()
+            for member_id, units in self.target.items()
             if member_id in present
         )
 
 
-def round_robin(question: PrepareResponse) -> tuple[InstalledMember, ...]:
-    """A sticky round robin: members keep what they have up to an even share, the rest goes to whoever has least."""
-    units = sorted(question.all_units())
-    limit = -(-len(units) // len(question.members))
+def round_robin(prepared: PrepareResponse) -> tuple[InstalledMember, ...]:
+    """A sticky round robin: a member keeps units up to an even number; the rest goes to the member with the fewest."""
+    units = sorted(prepared.all_units())
+    limit = -(-len(units) // len(prepared.members))
     shares: dict[str, set[Unit]] = {}
     left = set(units)
-    for member, share in zip(question.members, question.shares(), strict=True):
+    for member, share in zip(prepared.members, prepared.shares(), strict=True):
         shares[member.member_id] = set(sorted(share & left)[:limit])
         left -= shares[member.member_id]
     for unit in sorted(left):
         poorest = min(shares, key=lambda member_id: (len(shares[member_id]), member_id))
         shares[poorest].add(unit)
-    # Its own version of metadata is the lowest that every member can read.
+    # The version of the metadata is the lowest that every member can read.
     return tuple(
         InstalledMember(
             member_id=member.member_id, units=grouped(shares[member.member_id]), version=member.assignor.version
         )
-        for member in question.members
+        for member in prepared.members
     )
 
 
@@ -131,9 +131,9 @@ def settings(fixed: FixedAssignor | None = None, **changes: object) -> GroupSett
 
 
 def info(name: str = "a", low: int = 0, high: int = 0, version: int | None = None, **more: int | bytes) -> AssignorInfo:
-    """One entry of ClientAssignors; its metadata has the highest version unless said otherwise."""
-    said = high if version is None else version
-    return AssignorInfo(name=name, minimum_version=low, maximum_version=high, version=said, **more)  # type: ignore[arg-type]
+    """One entry of ClientAssignors; by default its metadata has the highest supported version."""
+    metadata_version = high if version is None else version
+    return AssignorInfo(name=name, minimum_version=low, maximum_version=high, version=metadata_version, **more)  # type: ignore[arg-type]
 
 
 def group_records(
@@ -144,7 +144,7 @@ def group_records(
     rebalance_timeout_ms: int = 10_000,
     instances: Mapping[str, str] | None = None,
 ) -> list[Value]:
-    """The records of a group at rest: connectors with so many tasks, members with units and their owner epochs."""
+    """The records of a stable group: connectors with their task counts, members with units and their owner epochs."""
     records: list[Value] = [
         ConnectorRecord(
             group_id=GROUP,
@@ -174,13 +174,13 @@ def group_records(
         CurrentRecord(group_id=GROUP, member_id=member_id, epoch=epoch, previous_epoch=epoch - 1, assigned=held(units))
         for member_id, units in members.items()
     ]
-    past = Rebalance(epoch=epoch, causes=("it was long ago",), finished_ms=0, computed_by="coordinator")
+    past = Rebalance(epoch=epoch, causes=("former rebalance",), finished_ms=0, computed_by="coordinator")
     return [*records, RebalanceRecord(group_id=GROUP, rebalance=past)]
 
 
 @dataclass(kw_only=True)
 class Scene:
-    """One group on stage; every call is one step, applied, logged and checked."""
+    """A group under test. Every call is one step, which is applied, logged and checked."""
 
     settings: GroupSettings
     group: Group = field(default_factory=lambda: Group(GROUP))
@@ -192,7 +192,7 @@ class Scene:
     check_replay: bool = True
 
     @classmethod
-    def at_rest(
+    def stable(
         cls,
         settings: GroupSettings,
         *,
@@ -202,7 +202,7 @@ class Scene:
         rebalance_timeout_ms: int = 10_000,
         instances: Mapping[str, str] | None = None,
     ) -> Scene:
-        """A group that has been at ``epoch`` for a while; plain units were all given at that epoch."""
+        """A group that is stable at ``epoch``; units without an owner epoch were granted at that epoch."""
         owned = {
             member_id: dict(units) if isinstance(units, Mapping) else dict.fromkeys(units, epoch)
             for member_id, units in members.items()
@@ -220,24 +220,24 @@ class Scene:
         return scene
 
     def put(self, *records: Record) -> None:
-        """Set the stage by records, without a step."""
+        """Apply and log records without a step."""
         for record in records:
             self.group.apply(record)
             self.log.append(record)
         self.ledger.note(self.group)
 
-    # ---- steps
-
-    def act(self, what: GroupRequest | TimerKey, *, lost: bool = False, copy: bool = False) -> Outcome[Response | None]:
+    def act(
+        self, what: GroupRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
+    ) -> Outcome[Response | None]:
         """One step.
 
         Args:
             what: a request, or the timer that fired.
-            lost: the answer never reaches the worker.
-            copy: a late copy: what it says is no news of the worker, and nobody waits for its answer.
+            lost: the response is lost.
+            duplicate: a late duplicate: it shows nothing of the worker's state, and its response is dropped.
         """
         before = {member_id: self.group.current(member_id) for member_id in self.group.members}
-        story = invariants.picture(self.group)
+        previous_state = invariants.group_state(self.group)
         outcome = step_and_compute(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
         self.last = outcome
@@ -248,14 +248,14 @@ class Scene:
         # A stale assignment is followed by another computation, which is recorded.
         recorded = (FencedMemberEpoch.code, ComputeAssignment.code, InvalidAssignment.code, StaleGroupEpoch.code)
         if refused and refused not in recorded:
-            assert not outcome.records, "a request turned down costs no record"
-            assert invariants.picture(self.group) == story, "a request turned down changes nothing"
+            assert not outcome.records, "a rejected request writes no record"
+            assert invariants.group_state(self.group) == previous_state, "a rejected request changes nothing"
         if not outcome.records:
-            assert invariants.picture(self.group) == story, "only records change a group"
-        if isinstance(what, HeartbeatRequest) and not copy:
-            self._see_report(what, outcome.response, before)
+            assert invariants.group_state(self.group) == previous_state, "only records change a group"
+        if isinstance(what, HeartbeatRequest) and not duplicate:
+            self._track_request(what, outcome.response, before)
             if not lost:
-                self._see_answer(what, outcome.response)
+                self._track_response(what, outcome.response)
         for member_id in list(self.may_run):
             if member_id not in self.group.members:
                 del self.may_run[member_id]  # a zombie's writes are fenced by its owner epoch
@@ -263,24 +263,24 @@ class Scene:
         return outcome
 
     def check(self) -> None:
-        """Every invariant there is."""
+        """Check all invariants."""
         invariants.one_owner(self.group)
         invariants.epochs_in_order(self.group)
         invariants.indexes_match(self.group)
-        invariants.rebalances_make_sense(self.group)
-        invariants.nothing_runs_twice(self.may_run)
+        invariants.rebalance_history_is_consistent(self.group)
+        invariants.no_unit_runs_twice(self.may_run)
         if self.check_replay:
             invariants.replay_equals_live(self.group, self.log)
 
-    def _see_report(self, request: HeartbeatRequest, response: object, before: Mapping[str, Current]) -> None:
-        """A request says what its sender runs when it is sent; it runs no more until it is answered."""
+    def _track_request(self, request: HeartbeatRequest, response: object, before: Mapping[str, Current]) -> None:
+        """``owned`` lists what the worker runs when it sends the request; it starts nothing before the response."""
         assert isinstance(response, HeartbeatResponse)
         if request.owned is not None and response.error_code in (0, ComputeAssignment.code):
             self.may_run[request.member_id] = set(units_of(request.owned))
         if response.assignment is not None:
-            invariants.never_both(request, response.assignment, before.get(request.member_id))
+            invariants.revokes_or_assigns(request, response.assignment, before.get(request.member_id))
 
-    def _see_answer(self, request: HeartbeatRequest, response: object) -> None:
+    def _track_response(self, request: HeartbeatRequest, response: object) -> None:
         assert isinstance(response, HeartbeatResponse)
         if response.assignment is not None:
             self.may_run.setdefault(request.member_id, set()).update(units_of(response.assignment.units))
@@ -301,7 +301,7 @@ class Scene:
         instance: str | None = None,
         draining: bool = False,
     ) -> HeartbeatResponse:
-        """A heartbeat; ``full`` sets the rebalance timeout as a worker does on join and after an error."""
+        """Send a heartbeat; ``full`` sets the rebalance timeout as a worker does on join and after an error."""
         request = HeartbeatRequest(
             group_id=GROUP,
             member_id=member_id,
@@ -314,7 +314,7 @@ class Scene:
             instance_id=instance,
             draining=draining,
         )
-        return self.answer(self.act(request, lost=lost), HeartbeatResponse)
+        return self.response_of(self.act(request, lost=lost), HeartbeatResponse)
 
     def join(
         self,
@@ -325,7 +325,7 @@ class Scene:
         lost: bool = False,
         instance: str | None = None,
     ) -> HeartbeatResponse:
-        """Epoch 0, owning nothing."""
+        """Join: a heartbeat with epoch 0 that owns nothing."""
         request = HeartbeatRequest(
             group_id=GROUP,
             member_id=member_id,
@@ -336,30 +336,30 @@ class Scene:
             owned=(),
             instance_id=instance,
         )
-        return self.answer(self.act(request, lost=lost), HeartbeatResponse)
+        return self.response_of(self.act(request, lost=lost), HeartbeatResponse)
 
     def leave(self, member_id: str) -> HeartbeatResponse:
-        """Epoch -1."""
+        """Leave: a heartbeat with epoch -1."""
         return self.heartbeat(member_id, -1)
 
-    def go_away(self, member_id: str, instance: str) -> HeartbeatResponse:
-        """Epoch -2: a static member that has stopped everything and comes back."""
+    def leave_temporarily(self, member_id: str, instance: str) -> HeartbeatResponse:
+        """A heartbeat with epoch -2: a static member leaves temporarily, after all its tasks have stopped."""
         self.may_run[member_id] = set()
         return self.heartbeat(member_id, -2, instance=instance)
 
     def reload(self) -> None:
-        """Another coordinator reads the log."""
+        """Coordinator failover: replay the log."""
         self.group = replay(GROUP, self.log)
 
     def expire(self, kind: TimerKind, member_id: str = "") -> Outcome[Response | None]:
-        """A timer fires that belongs to the group as it is now."""
+        """Fire a timer of the group's current state."""
         key = TimerKey(kind, GROUP, member_id)
         return self.act(key._replace(belongs_to=belongs_to(self.group, key)))
 
     def prepare(self, member_id: str, epoch: int) -> PrepareResponse:
-        """The chosen member asks what the group is."""
+        """The chosen member sends Prepare."""
         request = PrepareRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch)
-        return self.answer(self.act(request), PrepareResponse)
+        return self.response_of(self.act(request), PrepareResponse)
 
     def install(
         self,
@@ -371,14 +371,14 @@ class Scene:
         error: int = 0,
         message: str = "",
     ) -> InstallResponse:
-        """The chosen member sends its target."""
+        """The chosen member sends Install with the units of each member."""
         members = tuple(InstalledMember(member_id=who, units=grouped(units)) for who, units in shares.items())
         return self.install_members(member_id, epoch, group_epoch, *members, error=error, message=message)
 
     def install_members(
         self, member_id: str, epoch: int, group_epoch: int, *members: InstalledMember, error: int = 0, message: str = ""
     ) -> InstallResponse:
-        """The same, word by word."""
+        """The chosen member sends Install with complete entries for each member."""
         request = InstallRequest(
             group_id=GROUP,
             member_id=member_id,
@@ -388,28 +388,26 @@ class Scene:
             members=members,
             message=message,
         )
-        return self.answer(self.act(request), InstallResponse)
+        return self.response_of(self.act(request), InstallResponse)
 
     def update(self, *changes: ConnectorChange, member_id: str | None = None) -> UpdateConnectorsResponse:
-        """An operator's (or an owner's) changes to connectors."""
+        """Change connectors as an operator, or as the connector's owner if ``member_id`` is set."""
         request = UpdateConnectorsRequest(group_id=GROUP, member_id=member_id, changes=changes)
-        return self.answer(self.act(request), UpdateConnectorsResponse)
+        return self.response_of(self.act(request), UpdateConnectorsResponse)
 
-    def answer(self, outcome: Outcome[Response | None], kind: type[R]) -> R:
-        """The response, of the kind the request calls for."""
+    def response_of(self, outcome: Outcome[Response | None], kind: type[R]) -> R:
+        """The response of a step, which must have the given type."""
         assert isinstance(outcome.response, kind)
         return outcome.response
 
-    # ---- what a test looks at
-
     @property
     def records(self) -> tuple[Record, ...]:
-        """What the last step wrote."""
+        """The records of the last step."""
         assert self.last is not None
         return self.last.records
 
     def current(self, member_id: str) -> Current:
-        """Where a member stands."""
+        """A member's current assignment."""
         return self.group.current(member_id)
 
     def state(self, member_id: str) -> MemberState:
@@ -417,15 +415,15 @@ class Scene:
         return self.group.current(member_id).state
 
 
-def given(response: HeartbeatResponse) -> Units | None:
-    """The units an answer names; ``None`` where it says "as before"."""
+def response_units(response: HeartbeatResponse) -> Units | None:
+    """The units of a response; ``None`` if the response leaves the assignment unchanged."""
     return None if response.assignment is None else units_of(response.assignment.units)
 
 
-def told(response: HeartbeatResponse) -> tuple[int, list[str] | None]:
-    """Epoch and units of an answer without error, in the words of the scenario tables."""
+def units_at(response: HeartbeatResponse) -> tuple[int, list[str] | None]:
+    """The member epoch and the units of a response without error."""
     assert response.error_code == 0, response.error_message
-    units = given(response)
+    units = response_units(response)
     return response.member_epoch, None if units is None else names(units)
 
 
@@ -444,7 +442,7 @@ def task_list(connector: str, configs: Iterable[Mapping[str, str]], owner_epoch:
 
 
 def numbered(count: int, **more: str) -> list[dict[str, str]]:
-    """So many task configurations, each different."""
+    """``count`` task configurations, each different."""
     return [{"task": str(number), **more} for number in range(count)]
 
 

@@ -30,30 +30,29 @@ def computed(effect: Compute, settings: GroupSettings) -> Computed:
 def step_and_compute(group: Group, what: GroupInput, now_ms: int, settings: GroupSettings) -> Outcome[Response | None]:
     """One step, and the steps of the server-side computations that follow from it.
 
-    If a join, or a heartbeat without news for its sender, starts a computation, it is decided once more after the
-    result, as if it had been parked. The outcome
-    has the records, the timers and the other effects of all steps, and the response of the last one.
+    If a join, or a heartbeat that changes nothing for its sender, starts a computation, it is decided once more after
+    the result, as if it had been parked. The outcome
     """
     outcome = step(group, what, now_ms, settings)
     effects, last, first = list(outcome.effects), outcome, outcome
     while computations := [effect for effect in last.effects if isinstance(effect, Compute)]:
         last = step(group, computed(computations[0], settings), now_ms, settings)
         effects += last.effects
-        outcome = _then(outcome, last)
-        if not any(isinstance(effect, Compute) for effect in last.effects) and _may_wait(what, first):
+        outcome = _combined(outcome, last)
+        if not any(isinstance(effect, Compute) for effect in last.effects) and _parks(what, first):
             last = step(group, what, now_ms, settings)
             effects += last.effects
-            outcome = replace(_then(outcome, last), response=last.response, parks=last.parks)
+            outcome = replace(_combined(outcome, last), response=last.response, parks=last.parks)
     return replace(outcome, effects=tuple(effect for effect in effects if not isinstance(effect, Compute)))
 
 
-def _may_wait(what: GroupInput, outcome: Outcome[Response | None]) -> bool:
-    """Whether the input is a join, or a heartbeat whose response has no news for its sender."""
+def _parks(what: GroupInput, outcome: Outcome[Response | None]) -> bool:
+    """Whether the input is a join, or a heartbeat whose response changes nothing for its sender."""
     if not isinstance(what, HeartbeatRequest) or getattr(outcome.response, "error_code", False):
         return False
     changed = {record.member_id for record in outcome.records if isinstance(record, CurrentRecord)}
     return what.member_epoch == JOIN_EPOCH or (what.member_epoch > JOIN_EPOCH and what.member_id not in changed)
 
 
-def _then(first: Outcome[Response | None], second: Outcome[Response | None]) -> Outcome[Response | None]:
+def _combined(first: Outcome[Response | None], second: Outcome[Response | None]) -> Outcome[Response | None]:
     return replace(first, records=first.records + second.records, timers=first.timers + second.timers)

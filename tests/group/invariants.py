@@ -1,4 +1,4 @@
-"""What must hold of a group after every step, each by the name reliability.md gives it."""
+"""Invariants that hold in a group after every step. Each docstring names its rule."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from connectgroup.protocol.records.connect import HISTORY, MemberState, Record
 from connectgroup.protocol.units import Unit, show
 
 
-def picture(group: Group) -> dict[str, Any]:
-    """All that records made of a group, and what is derived from that for the rules to decide by."""
+def group_state(group: Group) -> dict[str, Any]:
+    """The complete state of a group: what its records contain, and the indexes derived from them."""
     return {
         "epoch": group.epoch,
         "members": dict(group.members),
@@ -42,7 +42,7 @@ def picture(group: Group) -> dict[str, Any]:
 
 
 def one_owner(group: Group) -> None:
-    """S1: nobody holds, or is still stopping, what another holds."""
+    """S1: a unit that one member owns or is still stopping is owned by no other member."""
     owner: dict[Unit, str] = {}
     for member_id, current in group.currents.items():
         assert not current.assigned.keys() & current.pending.keys(), f"{member_id} holds and stops the same unit"
@@ -52,20 +52,20 @@ def one_owner(group: Group) -> None:
 
 
 def epochs_in_order(group: Group) -> None:
-    """S4, S7: member epoch <= target epoch <= group epoch, and who has nothing to stop says so."""
+    """S4, S7: member epoch <= target epoch <= group epoch; only a member in UNREVOKED has pending revocations."""
     assert group.target_epoch <= group.epoch
     for member_id, current in group.currents.items():
         assert current.epoch <= group.target_epoch, member_id
         if current.state is MemberState.UNREVOKED:
-            assert current.pending, f"{member_id} waits for nothing to be stopped"
+            assert current.pending, f"{member_id} is UNREVOKED without a pending revocation"
         else:
-            assert not current.pending, f"{member_id} is {current.state.name} but stops {show(current.pending)}"
+            assert not current.pending, f"{member_id} is {current.state.name} but has to revoke {show(current.pending)}"
         if current.epoch == group.target_epoch:
             assert current.assigned.keys() <= group.target(member_id).units, member_id
 
 
 def indexes_match(group: Group) -> None:
-    """The derived indexes are what a look at everything would find (KAFKA-18916)."""
+    """The derived indexes equal what a scan of the whole group computes (KAFKA-18916)."""
     assert group.holders == {
         unit: (member_id, epoch)
         for member_id, current in group.currents.items()
@@ -76,7 +76,7 @@ def indexes_match(group: Group) -> None:
     }
     assert group.runnable == dict(pair for connector in group.connectors.values() for pair in runnable_units(connector))
     assert group.wanted_by == {unit: member_id for member_id, target in group.targets.items() for unit in target.units}
-    assert group.statuses.keys() <= group.runnable.keys(), "a status of what nobody shall run"
+    assert group.statuses.keys() <= group.runnable.keys(), "a unit that must not run has a status"
     there = {
         member_id
         for member_id in group.members
@@ -92,8 +92,8 @@ def indexes_match(group: Group) -> None:
     assert group.currents.keys() == group.members.keys()
 
 
-def legal_target(group: Group) -> None:
-    """S9: a current target gives each unit that shall run to exactly one member, or it is held back; nothing else."""
+def target_is_valid(group: Group) -> None:
+    """S9: a current target assigns each runnable unit to exactly one member or delays it; it has no other unit."""
     if group.members and group.epoch == group.target_epoch:
         shares = [unit for target in group.targets.values() for unit in target.units]
         waiting = [
@@ -105,12 +105,12 @@ def legal_target(group: Group) -> None:
         assert sorted(shares + waiting) == sorted(group.runnable)
 
 
-def rebalances_make_sense(group: Group) -> None:
-    """The explanation of rebalances: in order, at most 100, ended when all are there, with moves to who has them."""
+def rebalance_history_is_consistent(group: Group) -> None:
+    """The history of rebalances: ascending epochs, at most 100, finished when all members are; its moves happened."""
     epochs = list(group.rebalances)
     assert epochs == sorted(epochs)
     assert len(epochs) <= HISTORY
-    legal_target(group)
+    target_is_valid(group)
     last = group.latest_rebalance
     if last is None:
         return
@@ -123,14 +123,14 @@ def rebalances_make_sense(group: Group) -> None:
         assert last.epoch == group.epoch
         for move in last.moves:
             unit = Unit(move.connector, move.task)
-            # A static member's successor takes its place without a rebalance.
+            # The successor of a static member takes over its units without a rebalance.
             if unit in group.runnable and move.target in group.members:
                 assert unit in group.current(move.target).assigned, f"{unit} did not move to {move.target}"
             assert move.downtime_ms >= 0
 
 
-def nothing_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
-    """S2: no two live members can be running the same unit, whatever answers they did or did not get."""
+def no_unit_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
+    """S2: no two live members can run the same unit, whichever responses were lost."""
     owner: dict[Unit, str] = {}
     for member_id, units in may_run.items():
         for unit in units:
@@ -138,22 +138,22 @@ def nothing_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
             owner[unit] = member_id
 
 
-def never_both(request: HeartbeatRequest, assignment: MemberAssignment, before: Current | None) -> None:
+def revokes_or_assigns(request: HeartbeatRequest, assignment: MemberAssignment, before: Current | None) -> None:
     """CN-13: "either revoked connectors/tasks or newly assigned connectors/tasks. The protocol never does both"."""
     knows = set(units_of(request.owned)) if request.owned is not None else set(before.held if before else ())
     units = units_of(assignment.units)
     both = bool(knows - units) and bool(units - knows)
-    assert not both, f"{request.member_id}: stop {show(knows - units)} and start {show(units - knows)} in one answer"
+    assert not both, f"{request.member_id}: stop {show(knows - units)} and start {show(units - knows)} in one response"
     granted = [Unit(grant.connector, grant.task) for grant in assignment.grants]
-    assert granted == sorted(units - knows), "what is new comes with its token and configuration"
+    assert granted == sorted(units - knows), "each new unit has its owner epoch and its configuration"
     assert {config.connector for config in assignment.configs} == {unit.connector for unit in granted}
 
 
 class Ledger:
-    """S6: a unit is never given twice under the same owner epoch, and the epochs of its grants only grow.
+    """S6: a unit is never granted twice under the same owner epoch, and its owner epochs only increase.
 
-    But for one: a static member that has left for a while, after it had stopped everything, may be given what it had
-    under the same epoch again (CN-12).
+    One exception: a static member that left temporarily, after all its tasks had stopped, may be granted its former
+    units under the same owner epoch (CN-12).
     """
 
     def __init__(self) -> None:
@@ -163,14 +163,14 @@ class Ledger:
         self._epoch = 0
 
     def forget(self, member_id: str) -> None:
-        """The member says it runs nothing: what it is given from now on is given anew."""
+        """The member rejoined and runs nothing: whatever it is assigned from now on is a new grant."""
         self._held = {key: epoch for key, epoch in self._held.items() if key[0] != member_id}
 
     def note(self, group: Group) -> None:
-        """Look at the group after a step; one that has been deleted may begin again, as another incarnation."""
+        """Check the group after a step. A deleted group may be created again, as another incarnation."""
         if not group.exists:
             self.__init__()  # type: ignore[misc]
-        assert group.epoch >= self._epoch, "a group epoch fell"
+        assert group.epoch >= self._epoch, "the group epoch decreased"
         self._epoch = group.epoch
         held: dict[tuple[str, Unit], int] = {}
         for member_id, current in group.currents.items():
@@ -182,14 +182,14 @@ class Ledger:
                 if self._held.get((member_id, unit)) != epoch:
                     newest = self._newest.get(unit, -1)
                     again = unit in self._kept and epoch == newest
-                    assert epoch > newest or again, f"{unit} given to {member_id} at {epoch}, before that at {newest}"
+                    assert epoch > newest or again, f"{unit} granted to {member_id} at {epoch}, before that at {newest}"
                     self._newest[unit] = epoch
                     self._kept.discard(unit)
         self._held = held
 
 
 def compacted(log: Iterable[Record], *, tombstones: bool = False) -> list[Record]:
-    """The newest record of each key, where it stood; tombstones dropped unless they are to stay."""
+    """The newest record of each key, in log order; tombstones are dropped unless ``tombstones`` is set."""
     newest: dict[Key, tuple[int, Record]] = {}
     for offset, record in enumerate(log):
         newest[record.key] = (offset, record)
@@ -198,7 +198,7 @@ def compacted(log: Iterable[Record], *, tombstones: bool = False) -> list[Record
 
 
 def replay_equals_live(group: Group, log: list[Record]) -> None:
-    """D2, P3: reading the log, whole or compacted, gives the group that is being served."""
-    live = picture(group)
-    assert picture(replay(group.group_id, log)) == live, "the whole log"
-    assert picture(replay(group.group_id, compacted(log))) == live, "the compacted log"
+    """D2, P3: the replay of the log, whole or compacted, equals the group that is being served."""
+    live = group_state(group)
+    assert group_state(replay(group.group_id, log)) == live, "the whole log"
+    assert group_state(replay(group.group_id, compacted(log))) == live, "the compacted log"

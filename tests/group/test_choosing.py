@@ -32,23 +32,23 @@ def ranges(**versions: tuple[int, int]) -> list[MemberRecord]:
     ("listed", "chosen"),
     [
         pytest.param({"A": ["x"], "B": ["x"]}, "x", id="the only one"),
-        pytest.param({"A": ["x", "y"], "B": ["y", "x"], "C": ["y"]}, "y", id="the one all list"),
-        pytest.param({"A": ["x", "y"], "B": ["x", "y"], "C": ["y", "x"]}, "x", id="most put it first"),
-        pytest.param({"A": ["y", "x"], "B": ["x", "y"]}, "x", id="as many put either first: by name"),
-        pytest.param({"A": ["z", "y", "x"], "B": ["y", "x"], "C": ["z", "x", "y"]}, "y", id="first of what is common"),
-        pytest.param({"A": ["x"], "B": []}, None, id="somebody lists none"),
-        pytest.param({}, None, id="nobody is there"),
+        pytest.param({"A": ["x", "y"], "B": ["y", "x"], "C": ["y"]}, "y", id="only one is listed by all"),
+        pytest.param({"A": ["x", "y"], "B": ["x", "y"], "C": ["y", "x"]}, "x", id="most prefer it"),
+        pytest.param({"A": ["y", "x"], "B": ["x", "y"]}, "x", id="equally preferred: by name"),
+        pytest.param({"A": ["z", "y", "x"], "B": ["y", "x"], "C": ["z", "x", "y"]}, "y", id="first of the common ones"),
+        pytest.param({"A": ["x"], "B": []}, None, id="one member lists none"),
+        pytest.param({}, None, id="no members"),
     ],
 )
 def test_assignor_that_all_members_list_and_most_prefer(listed: dict[str, list[str]], chosen: str | None) -> None:
-    """PD-06: the one all members list; among several the one most members put first."""
+    """PD-06: the one that all members list; among several, the one that most members put first."""
     members = [member(member_id, *(info(name) for name in some)) for member_id, some in listed.items()]
     assert select_assignor(members) == chosen
     assert select_assignor(list(reversed(members))) == chosen
 
 
 def test_assignor_without_a_common_version_is_not_chosen() -> None:
-    """Preferred by both, usable by neither."""
+    """Both members prefer x, but they have no version of it in common."""
     members = [member("A", info("x", 1, 2), info("y", 0, 1)), member("B", info("x", 3, 4), info("y", 1, 5))]
     assert select_assignor(members) == "y"
 
@@ -59,23 +59,23 @@ def test_assignor_without_a_common_version_is_not_chosen() -> None:
 @pytest.mark.parametrize(
     ("members", "able"),
     [
-        pytest.param(ranges(A=(1, 5), B=(3, 4), C=(2, 4)), ["A"], id="CN-01 and the source: A supports all the others"),
-        pytest.param(ranges(B=(3, 4), C=(2, 4), A=(1, 5)), ["A"], id="in another order"),
+        pytest.param(ranges(A=(1, 5), B=(3, 4), C=(2, 4)), ["A"], id="CN-01: A supports the versions of all others"),
+        pytest.param(ranges(B=(3, 4), C=(2, 4), A=(1, 5)), ["A"], id="CN-01 in another order"),
         pytest.param(
             [member("A", info("a", 1, 5, 3)), member("B", info("a", 3, 4, 3)), member("C", info("a", 2, 4, 3))],
             ["A"],
-            id="though all could read what all have said so far",
+            id="even if all can read the present metadata",
         ),
-        pytest.param(ranges(A=(1, 5), B=(1, 5), C=(2, 4)), ["A", "B"], id="either of two"),
-        pytest.param(ranges(A=(2, 2), B=(2, 2)), ["A", "B"], id="all alike"),
-        pytest.param(ranges(A=(1, 4), B=(2, 5)), ["B"], id="none covers all: who reads everybody's metadata (4, 5)"),
+        pytest.param(ranges(A=(1, 5), B=(1, 5), C=(2, 4)), ["A", "B"], id="two members"),
+        pytest.param(ranges(A=(2, 2), B=(2, 2)), ["A", "B"], id="equal ranges"),
+        pytest.param(ranges(A=(1, 4), B=(2, 5)), ["B"], id="no range covers all: B reads all metadata (4, 5)"),
         pytest.param(
             [member("A", info("a", 1, 3, 2)), member("B", info("a", 2, 5, 3)), member("C", info("a", 0, 3, 2))],
             ["A", "B", "C"],
-            id="none covers all, all read everybody's",
+            id="no range covers all: all read all metadata",
         ),
         pytest.param(
-            [member("A", info("a", 1, 4, 1)), member("B", info("a", 2, 5, 5))], [], id="nobody can read everybody's"
+            [member("A", info("a", 1, 4, 1)), member("B", info("a", 2, 5, 5))], [], id="no member reads all metadata"
         ),
     ],
 )
@@ -85,8 +85,8 @@ def test_cn_01_members_that_are_able_to_compute(members: list[MemberRecord], abl
 
 
 def test_cn_01_member_with_the_widest_version_range_computes() -> None:
-    """CN-01 in a group; an install that hands B a version it cannot read is refused."""
-    scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
+    """CN-01 in a group; an Install with a version that B cannot read is rejected."""
+    scene = Scene.stable(settings(), epoch=1, connectors={"foo": 1}, members={})
     for member_id, low, high in (("B", 3, 4), ("C", 2, 4), ("A", 1, 5)):
         scene.join(member_id, info("a", low, high))
     assert scene.group.computation is not None
@@ -115,7 +115,7 @@ def test_cn_01_member_with_the_widest_version_range_computes() -> None:
 
 
 def test_cn_02_member_that_lists_no_assignor_does_not_admit_two_incompatible_ones() -> None:
-    """They would be left alone with each other when it goes, and its leaving, or its death, could not be handled."""
+    """When it leaves or expires, members without a common assignor would remain, and the removal could not fail."""
     scene = Scene(settings=settings())
     scene.join("A", info("x"))
     scene.join("C")
@@ -127,7 +127,7 @@ def test_cn_02_member_that_lists_no_assignor_does_not_admit_two_incompatible_one
 
 def test_coordinator_computes_if_a_member_lists_no_assignor() -> None:
     """PD-06: "or when a member lists none, the coordinator runs its own"."""
-    scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
+    scene = Scene.stable(settings(), epoch=1, connectors={"foo": 1}, members={})
     scene.join("A", info("a"))
     assert scene.group.target_epoch < scene.group.epoch
     scene.join("B")
@@ -137,7 +137,7 @@ def test_coordinator_computes_if_a_member_lists_no_assignor() -> None:
 
 def test_last_computing_member_is_chosen_again() -> None:
     """Its assignor is known to work; the choice is the same on every replay."""
-    scene = Scene.at_rest(settings(), epoch=1, connectors={"foo": 1}, members={})
+    scene = Scene.stable(settings(), epoch=1, connectors={"foo": 1}, members={})
     scene.join("B", info("a"))
     scene.prepare("B", 0)
     assert scene.install("B", 0, scene.group.epoch, {"B": FOO}).error_code == 0
@@ -152,16 +152,16 @@ def test_last_computing_member_is_chosen_again() -> None:
 
 
 def test_changed_timeout_or_address_does_not_bump_the_group_epoch() -> None:
-    """The record is written; the epoch stays."""
-    scene = Scene.at_rest(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO}, rebalance_timeout_ms=7)
+    """A member record is written; the group epoch stays."""
+    scene = Scene.stable(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO}, rebalance_timeout_ms=7)
     scene.heartbeat("m1", 5, full=True)
     assert scene.group.members["m1"].rebalance_timeout_ms == 10_000
     assert scene.group.epoch == 5
 
 
 def test_changing_from_client_side_to_server_side_and_back() -> None:
-    """Naming one kind ends the other, and is a change of assignors (cause 2)."""
-    scene = Scene.at_rest(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO})
+    """Naming one kind replaces the other, and is a change of assignors (cause 2)."""
+    scene = Scene.stable(settings(), epoch=5, connectors={"foo": 1}, members={"m1": FOO})
     scene.heartbeat("m1", 5, assignors=(info("a"),))
     assert (scene.group.epoch, scene.group.target_epoch) == (6, 5)
     scene.heartbeat("m1", 5, server_assignor="round-robin")

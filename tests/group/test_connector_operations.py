@@ -11,14 +11,14 @@ from connectgroup.protocol.messages.describe import DescribedConnector, Describe
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit
 
-from .builders import GROUP, FixedAssignor, Scene, added, foo, numbered, settings, task_list, told
+from .builders import GROUP, FixedAssignor, Scene, added, foo, numbered, settings, task_list, units_at
 
 
 @pytest.fixture
 def scene(fixed: FixedAssignor) -> Scene:
     """Member A owns connector foo and task foo-0, member B foo-1 and foo-2, all at epoch 20; the target stays so."""
-    fixed.shares = {"A": foo(-1, 0), "B": foo(1, 2)}
-    return Scene.at_rest(settings(fixed), epoch=20, connectors={"foo": 3}, members={"A": foo(-1, 0), "B": foo(1, 2)})
+    fixed.target = {"A": foo(-1, 0), "B": foo(1, 2)}
+    return Scene.stable(settings(fixed), epoch=20, connectors={"foo": 3}, members={"A": foo(-1, 0), "B": foo(1, 2)})
 
 
 def patch(**values: str | None) -> ConnectorChange:
@@ -98,29 +98,29 @@ def test_repr_of_a_patch_shows_no_credential() -> None:
 
 
 def test_restarted_task_is_granted_again_at_a_later_owner_epoch(scene: Scene) -> None:
-    """Only the restarted task: the other units keep their grants."""
+    """The other units keep their grants."""
     assert scene.update(restart(1)).results[0].version == 21
     assert scene.group.latest_rebalance is not None
     assert scene.group.latest_rebalance.causes == ("connector foo restarted",)
-    assert told(scene.heartbeat("B", 20)) == (20, ["foo-2"])
-    assert told(scene.heartbeat("B", 20, foo(2))) == (21, ["foo-1", "foo-2"])
+    assert units_at(scene.heartbeat("B", 20)) == (20, ["foo-2"])
+    assert units_at(scene.heartbeat("B", 20, foo(2))) == (21, ["foo-1", "foo-2"])
     assert scene.current("B").assigned == {Unit("foo", 1): 21, Unit("foo", 2): 20}
     scene.heartbeat("A", 20)
     assert scene.current("A").assigned == dict.fromkeys(foo(-1, 0), 20)
 
 
 def test_restarted_connector_keeps_its_tasks_running(scene: Scene, fixed: FixedAssignor) -> None:
-    """includeTasks=false. The task list of the former grant is refused; that of the new grant is accepted."""
+    """includeTasks=false. A task list under the former grant is rejected; one under the new grant is accepted."""
     scene.update(restart(-1))
     assert scene.update(task_list("foo", numbered(1), 20), member_id="A").error_code != 0
-    assert told(scene.heartbeat("A", 20)) == (20, ["foo-0"])
-    assert told(scene.heartbeat("A", 20, foo(0))) == (21, ["foo", "foo-0"])
+    assert units_at(scene.heartbeat("A", 20)) == (20, ["foo-0"])
+    assert units_at(scene.heartbeat("A", 20, foo(0))) == (21, ["foo", "foo-0"])
     assert scene.update(task_list("foo", numbered(3), 21), member_id="A").error_code == 0
     assert scene.current("B").assigned == dict.fromkeys(foo(1, 2), 20)
 
 
 def test_repeated_restart_of_a_task_has_no_effect(scene: Scene) -> None:
-    """The request names the grant it ends, so a copy of it does not end the next grant."""
+    """The request names the grant that it ends, so a late duplicate does not end the next grant."""
     scene.update(restart(-1, 0, 1, 2))
     assert scene.update(restart(-1, 0, 1, 2)).results[0].version == 21
     assert scene.records == ()
@@ -139,7 +139,7 @@ def test_restart_of_an_unknown_grant_has_no_effect(scene: Scene, change: Connect
 
 
 def test_paused_task_is_not_started_by_a_restart(scene: Scene, fixed: FixedAssignor) -> None:
-    fixed.shares = {"A": foo(-1)}
+    fixed.target = {"A": foo(-1)}
     scene.update(ConnectorChange(connector="foo", target_state=TargetState.PAUSED))
     scene.update(restart(0, 1, 2))
     assert Unit("foo", 1) not in scene.group.runnable
@@ -155,7 +155,7 @@ def described(scene: Scene, **fields: object) -> tuple[DescribedConnector, ...]:
 
 
 def test_describe_returns_only_the_requested_connectors(scene: Scene, fixed: FixedAssignor) -> None:
-    fixed.shares = {"A": foo(-1, 0) | {Unit("bar")}, "B": foo(1, 2)}
+    fixed.target = {"A": foo(-1, 0) | {Unit("bar")}, "B": foo(1, 2)}
     scene.update(added("bar"))
     assert [each.connector for each in described(scene)] == ["bar", "foo"]
     assert [each.connector for each in described(scene, connectors=("foo", "nosuch"))] == ["foo"]

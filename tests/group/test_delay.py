@@ -1,4 +1,4 @@
-"""Scheduled delay: what a lost worker ran waits for it until a deadline that is in the log (S15, CN-11, L8)."""
+"""Scheduled rebalance delay: the units of a lost worker are delayed until a deadline in the log (S15, CN-11, L8)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import DelayRecord, GroupRecord
 from connectgroup.protocol.units import NO_UNITS, Units
 
-from .builders import GROUP, FixedAssignor, Scene, info, names, round_robin, settings, tasks, told
+from .builders import GROUP, FixedAssignor, Scene, info, names, round_robin, settings, tasks, units_at
 
 FOO = tasks(foo=[-1, 0, 1])
 BAR = tasks(bar=[-1, 0])
@@ -26,8 +26,8 @@ A = info("a")
 
 @pytest.fixture
 def rest() -> Scene:
-    """m1, m2 with the static name i2, and m3, with two units each at epoch 10; work waits for 60 s."""
-    return Scene.at_rest(
+    """m1, m2 with the instance id i2, and m3 own two units each at epoch 10; the delay is 60 s."""
+    return Scene.stable(
         settings(scheduled_delay_ms=DELAY_MS),
         epoch=10,
         connectors={"foo": 5},
@@ -36,12 +36,12 @@ def rest() -> Scene:
     )
 
 
-def waiting(scene: Scene) -> Units:
+def delayed_units(scene: Scene) -> Units:
     return frozenset().union(*(units_of(delay.units) for delay in scene.group.delays.values()))
 
 
-def held_at(scene: Scene, epoch: int) -> dict[str, list[str]]:
-    """Everybody's units after a heartbeat or two."""
+def owned_at(scene: Scene, epoch: int) -> dict[str, list[str]]:
+    """The units of each member after two heartbeats."""
     for _ in range(2):
         for member_id in sorted(scene.group.members):
             current = scene.current(member_id)
@@ -52,11 +52,11 @@ def held_at(scene: Scene, epoch: int) -> dict[str, list[str]]:
 
 def test_s15_units_of_a_lost_worker_are_assigned_to_no_member(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
-    assert waiting(rest) == TWO
+    assert delayed_units(rest) == TWO
     epoch = rest.group.epoch
     assert rest.last is not None
     assert SetTimer(TimerKey(TimerKind.DELAY, GROUP, "m2"), DELAY_MS) in rest.last.timers
-    held = held_at(rest, epoch)
+    held = owned_at(rest, epoch)
     assert {*held} == {"m1", "m3"}
     assert not {*names(TWO)} & {unit for units in held.values() for unit in units}
     [shown] = describe(rest.group, rest.now_ms + 1_000).delayed
@@ -66,13 +66,13 @@ def test_s15_units_of_a_lost_worker_are_assigned_to_no_member(rest: Scene) -> No
 
 def test_ic_06_delayed_units_are_assigned_once_the_delay_ends(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
-    held_at(rest, 11)
+    owned_at(rest, 11)
     rest.now_ms += DELAY_MS
     rest.expire(TimerKind.DELAY, "m2")
     assert rest.group.latest_rebalance is not None
     assert rest.group.latest_rebalance.causes == (f"m2 did not return within {DELAY_MS} ms",)
-    assert waiting(rest) == frozenset()
-    held = held_at(rest, 12)
+    assert delayed_units(rest) == frozenset()
+    held = owned_at(rest, 12)
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
     rest.expire(TimerKind.DELAY, "m2")
     assert rest.records == ()
@@ -82,48 +82,48 @@ def test_ic_06_delayed_units_are_assigned_once_the_delay_ends(rest: Scene) -> No
 def test_l8_worker_that_returns_gets_its_units_without_a_computation(
     rest: Scene, member_id: str, instance: str | None
 ) -> None:
-    """IC-07: same member id or same static name. Others keep what they have, and the tokens are later ones."""
+    """IC-07: same member id or same instance id. Others keep their units; the owner epochs are later ones."""
     rest.expire(TimerKind.SESSION, "m2")
-    held_at(rest, 11)
-    rest.settings.server_assignors["round-robin"] = lambda _: pytest.fail("nobody has to compute")  # type: ignore[index]
-    assert told(rest.join(member_id, instance=instance)) == (12, names(TWO))
+    owned_at(rest, 11)
+    rest.settings.server_assignors["round-robin"] = lambda _: pytest.fail("no computation needed")  # type: ignore[index]
+    assert units_at(rest.join(member_id, instance=instance)) == (12, names(TWO))
     assert rest.current(member_id).assigned == dict.fromkeys(TWO, 12)
     assert rest.group.delays == {}
-    assert held_at(rest, 12) == {"m1": names(ONE), member_id: names(TWO), "m3": names(THREE)}
+    assert owned_at(rest, 12) == {"m1": names(ONE), member_id: names(TWO), "m3": names(THREE)}
 
 
 def test_two_lost_workers_get_their_own_units_back(rest: Scene) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     rest.expire(TimerKind.SESSION, "m3")
-    assert waiting(rest) == TWO | THREE
-    held_at(rest, 12)
-    assert told(rest.join("m3"))[1] == names(THREE)
-    assert told(rest.join("m2b", instance="i2"))[1] == names(TWO)
+    assert delayed_units(rest) == TWO | THREE
+    owned_at(rest, 12)
+    assert units_at(rest.join("m3"))[1] == names(THREE)
+    assert units_at(rest.join("m2b", instance="i2"))[1] == names(TWO)
     assert rest.group.delays == {}
 
 
 def test_return_after_further_changes_is_an_ordinary_join(rest: Scene) -> None:
-    """The assignor is asked, and is shown what waits as the returning worker's own."""
-    asked = []
+    """An assignor runs; its input contains the delayed units as the returning worker's own."""
+    inputs = []
 
-    def watched(question):  # type: ignore[no-untyped-def]
-        asked.append(question)
-        return round_robin(question)
+    def watched(prepared):  # type: ignore[no-untyped-def]
+        inputs.append(prepared)
+        return round_robin(prepared)
 
     rest.settings.server_assignors["round-robin"] = watched  # type: ignore[index]
     rest.expire(TimerKind.SESSION, "m2")
     rest.join("m4")
-    assert [work.member_id for work in asked[-1].delayed] == ["m2"]
+    assert [work.member_id for work in inputs[-1].delayed] == ["m2"]
     rest.join("m2b", instance="i2")
-    assert TWO in asked[-1].shares()
-    assert asked[-1].delayed == ()
+    assert TWO in inputs[-1].shares()
+    assert inputs[-1].delayed == ()
     assert rest.group.delays == {}
-    held = held_at(rest, rest.group.epoch)
+    held = owned_at(rest, rest.group.epoch)
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
 
 
 def test_cn_11_new_coordinator_continues_the_delay(rest: Scene) -> None:
-    """Neither forgotten (Connect's leader does: IC-08) nor begun anew."""
+    """The delay is neither forgotten (Connect's leader does: IC-08) nor restarted."""
     rest.expire(TimerKind.SESSION, "m2")
     rest.now_ms += DELAY_MS // 2
     rest.reload()
@@ -139,47 +139,47 @@ def test_f14_clock_jump_neither_prolongs_nor_ends_a_delay(rest: Scene, jump_ms: 
 
 
 def test_kafka_15693_units_are_assigned_at_once_without_a_delay() -> None:
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
     scene.expire(TimerKind.SESSION, "m2")
     assert scene.group.delays == {}
-    assert told(scene.heartbeat("m1", 10)) == (11, names(ONE | TWO))
+    assert units_at(scene.heartbeat("m1", 10)) == (11, names(ONE | TWO))
 
 
 @pytest.mark.parametrize("epoch", [-1, -2])
 def test_units_of_a_member_that_left_are_not_delayed(rest: Scene, epoch: int) -> None:
     if epoch == -2:
-        rest.go_away("m2", "i2")
+        rest.leave_temporarily("m2", "i2")
         rest.expire(TimerKind.SESSION, "m2")
     else:
         rest.leave("m2")
     assert rest.group.delays == {}
-    held = held_at(rest, 11)
+    held = owned_at(rest, 11)
     assert sorted(unit for units in held.values() for unit in units) == names(ONE | TWO | THREE)
 
 
 def test_units_of_the_last_worker_are_not_delayed(rest: Scene) -> None:
-    """Nobody is left whom moves back and forth could be spared."""
+    """No member is left that could be spared a move back and forth."""
     for member_id in ("m1", "m3"):
         rest.leave(member_id)
-        held_at(rest, rest.group.epoch)
+        owned_at(rest, rest.group.epoch)
     rest.expire(TimerKind.SESSION, "m2")
     assert rest.group.delays == {}
     assert rest.group.target_epoch == rest.group.epoch
 
 
 def test_only_units_that_the_lost_member_owned_and_was_to_keep_are_delayed(rest: Scene) -> None:
-    """What it was told to stop belongs to another; what it had not been given has not stopped anywhere."""
+    """Pending units belong to another member; units not granted yet have no owner that could return."""
     fixed = FixedAssignor()
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed, scheduled_delay_ms=DELAY_MS), epoch=10, connectors={"foo": 5},
         members={"m1": ONE, "m2": TWO, "m3": THREE},
     )  # fmt: skip
-    fixed.shares = {"m1": ONE | tasks(foo=[1]), "m2": tasks(foo=[2, 3]), "m3": tasks(foo=[4])}
+    fixed.target = {"m1": ONE | tasks(foo=[1]), "m2": tasks(foo=[2, 3]), "m3": tasks(foo=[4])}
     scene.heartbeat("m1", 10, assignors=())
     scene.join("m9")
-    assert told(scene.heartbeat("m2", 10, TWO, full=True)) == (10, ["foo-2"])
+    assert units_at(scene.heartbeat("m2", 10, TWO, full=True)) == (10, ["foo-2"])
     scene.expire(TimerKind.REBALANCE, "m2")
-    assert waiting(scene) == tasks(foo=[2])
+    assert delayed_units(scene) == tasks(foo=[2])
 
 
 def test_removed_units_are_not_delayed(rest: Scene) -> None:
@@ -193,13 +193,13 @@ def test_removed_units_are_not_delayed(rest: Scene) -> None:
 
 def test_fenced_worker_gets_its_units_back(rest: Scene) -> None:
     assert rest.heartbeat("m2", 99).error_code != 0
-    assert waiting(rest) == TWO
-    assert told(rest.join("m2", instance="i2"))[1] == names(TWO)
+    assert delayed_units(rest) == TWO
+    assert units_at(rest.join("m2", instance="i2"))[1] == names(TWO)
 
 
 def test_assignment_that_includes_delayed_units_is_accepted() -> None:
-    """It need not know of delays at all; the coordinator gives nothing of it away."""
-    scene = Scene.at_rest(
+    """The assignor need not know of delays; the coordinator does not assign delayed units to other members."""
+    scene = Scene.stable(
         settings(scheduled_delay_ms=DELAY_MS), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO}
     )
     scene.heartbeat("m1", 10, assignors=(A,))
@@ -212,15 +212,15 @@ def test_assignment_that_includes_delayed_units_is_accepted() -> None:
     scene.expire(TimerKind.SESSION, "m2")
     assert scene.prepare("m1", scene.current("m1").epoch).delayed[0].member_id == "m2"
     members = [InstalledMember(member_id="m1", units=grouped(ONE | TWO))]
-    for _ in range(2):  # and the same install again is a no-op (CN-08)
+    for _ in range(2):  # a repeated Install is a no-op (CN-08)
         assert scene.install_members("m1", scene.current("m1").epoch, epoch + 1, *members).error_code == 0
     assert scene.records == ()
     assert scene.group.target("m1").units == ONE
-    assert told(scene.heartbeat("m1", scene.current("m1").epoch)) == (epoch + 1, ["foo", "foo-0"])
+    assert units_at(scene.heartbeat("m1", scene.current("m1").epoch)) == (epoch + 1, ["foo", "foo-0"])
 
 
 class TestAnAssignorsOwnDelay:
-    """An assignor leaves units out and says for how long."""
+    """An assignor delays units for a time that it chooses."""
 
     def installed(self, scene: Scene, epoch: int, group_epoch: int, delay_ms: int, held: Units) -> InstallResponse:
         scene.prepare("m1", epoch)
@@ -233,63 +233,63 @@ class TestAnAssignorsOwnDelay:
             delayed=grouped(held),
             delay_ms=delay_ms,
         )
-        return scene.answer(scene.act(request), InstallResponse)
+        return scene.response_of(scene.act(request), InstallResponse)
 
     @pytest.fixture
-    def asked(self) -> Scene:
-        """m1 alone with foo of three tasks, asked to compute for epoch 11."""
-        scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE | TWO})
+    def computing(self) -> Scene:
+        """m1 is the only member, owns foo with three tasks, and is asked to compute for epoch 11."""
+        scene = Scene.stable(settings(), epoch=10, connectors={"foo": 3}, members={"m1": ONE | TWO})
         scene.heartbeat("m1", 10, assignors=(A,))
         return scene
 
-    def test_delay_of_an_assignor_is_stored_described_and_ends(self, asked: Scene) -> None:
-        assert self.installed(asked, 10, 11, 5_000, TWO).error_code == 0
-        [record] = [record for record in asked.records if isinstance(record, DelayRecord)]
-        assert (record.member_id, record.delay_ms, record.deadline_ms) == ("", 5_000, asked.now_ms + 5_000)
-        assert describe(asked.group, asked.now_ms).delayed[0].left_ms == 5_000
-        asked.now_ms += 5_000
-        asked.expire(TimerKind.DELAY)
-        assert asked.group.epoch == 12
-        assert self.installed(asked, 10, 12, 0, frozenset()).error_code == 0
-        assert asked.group.delays == {}
+    def test_delay_of_an_assignor_is_stored_described_and_ends(self, computing: Scene) -> None:
+        assert self.installed(computing, 10, 11, 5_000, TWO).error_code == 0
+        [record] = [record for record in computing.records if isinstance(record, DelayRecord)]
+        assert (record.member_id, record.delay_ms, record.deadline_ms) == ("", 5_000, computing.now_ms + 5_000)
+        assert describe(computing.group, computing.now_ms).delayed[0].left_ms == 5_000
+        computing.now_ms += 5_000
+        computing.expire(TimerKind.DELAY)
+        assert computing.group.epoch == 12
+        assert self.installed(computing, 10, 12, 0, frozenset()).error_code == 0
+        assert computing.group.delays == {}
 
-    def test_same_delayed_units_keep_their_deadline(self, asked: Scene) -> None:
-        self.installed(asked, 10, 11, 5_000, TWO)
-        asked.now_ms += 3_000
-        asked.heartbeat("m1", 10, assignors=(info("a", reason=1),))
-        self.installed(asked, 10, 12, 5_000, tasks(foo=[1]))
-        assert asked.group.delays[""].left_ms(asked.now_ms) == 2_000
-        asked.heartbeat("m1", 10, assignors=(info("a", reason=2),))
-        self.installed(asked, 10, 13, 5_000, tasks(foo=[0, 1]) - ONE | TWO)
-        assert asked.group.delays[""].left_ms(asked.now_ms) == 5_000
+    def test_same_delayed_units_keep_their_deadline(self, computing: Scene) -> None:
+        self.installed(computing, 10, 11, 5_000, TWO)
+        computing.now_ms += 3_000
+        computing.heartbeat("m1", 10, assignors=(info("a", reason=1),))
+        self.installed(computing, 10, 12, 5_000, tasks(foo=[1]))
+        assert computing.group.delays[""].left_ms(computing.now_ms) == 2_000
+        computing.heartbeat("m1", 10, assignors=(info("a", reason=2),))
+        self.installed(computing, 10, 13, 5_000, tasks(foo=[0, 1]) - ONE | TWO)
+        assert computing.group.delays[""].left_ms(computing.now_ms) == 5_000
 
-    def test_delayed_units_exist_and_are_not_assigned(self, asked: Scene) -> None:
-        response = self.installed(asked, 10, 11, 5_000, tasks(bar=[0]))
+    def test_delayed_units_exist_and_are_not_assigned(self, computing: Scene) -> None:
+        response = self.installed(computing, 10, 11, 5_000, tasks(bar=[0]))
         assert response.error_message is not None
         assert "bar-0, delayed, does not exist" in response.error_message
 
-    def test_delay_of_an_assignor_is_an_hour_at_most(self, asked: Scene) -> None:
-        """A fault like any other: it is recorded, so that the next member is asked, and the group goes on."""
-        response = self.installed(asked, 10, 11, 3_600_001, frozenset())
+    def test_delay_of_an_assignor_is_an_hour_at_most(self, computing: Scene) -> None:
+        """A failure like any other: it is recorded, so that the next member is asked."""
+        response = self.installed(computing, 10, 11, 3_600_001, frozenset())
         assert response.error_message is not None
         assert "a delay of 3600001 ms; allowed: 0 to 3600000" in response.error_message
-        assert asked.group.computation is not None
-        assert asked.group.computation.failures == 1
-        assert self.installed(asked, 10, 11, 3_600_000, frozenset()).error_code == 0
+        assert computing.group.computation is not None
+        assert computing.group.computation.failures == 1
+        assert self.installed(computing, 10, 11, 3_600_000, frozenset()).error_code == 0
 
-    def test_delay_without_units_requests_another_computation(self, asked: Scene) -> None:
-        """A back-off: nothing waits, but the assignor wants another turn (IC-23)."""
-        self.installed(asked, 10, 11, 40, frozenset())
-        asked.expire(TimerKind.DELAY)
-        assert any(isinstance(record, GroupRecord) for record in asked.records)
-        last = asked.group.latest_rebalance
+    def test_delay_without_units_requests_another_computation(self, computing: Scene) -> None:
+        """A back-off: no unit is delayed, but the assignor requests another computation (IC-23)."""
+        self.installed(computing, 10, 11, 40, frozenset())
+        computing.expire(TimerKind.DELAY)
+        assert any(isinstance(record, GroupRecord) for record in computing.records)
+        last = computing.group.latest_rebalance
         assert last is not None
         assert last.causes == ("the delay requested by the assignor has elapsed",)
 
 
 def test_assignment_without_a_delay_ends_the_delay_of_the_one_before() -> None:
-    """An assignment replaces the delayed units of the one before."""
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    """An assignment replaces the delayed units of the previous one."""
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
     for reason, held, delay_ms in ((1, tasks(foo=[1]), 5_000), (2, NO_UNITS, 0)):
         scene.heartbeat("m1", 10, assignors=(info(reason=reason),))
         scene.prepare("m1", 10)
@@ -302,7 +302,7 @@ def test_assignment_without_a_delay_ends_the_delay_of_the_one_before() -> None:
             delayed=grouped(held),
             delay_ms=delay_ms,
         )
-        assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+        assert scene.response_of(scene.act(request), InstallResponse).error_code == 0
         assert list(scene.group.delays) == ([""] if held else [])
     assert scene.last is not None
     assert CancelTimer(TimerKey(TimerKind.DELAY, GROUP)) in scene.last.timers
@@ -310,18 +310,16 @@ def test_assignment_without_a_delay_ends_the_delay_of_the_one_before() -> None:
 
 @pytest.mark.parametrize(("jump_ms", "left_ms"), [(0, 60_000), (-3_600_000, 60_000), (3_600_000, 0)])
 def test_described_delay_is_within_zero_and_the_whole_delay_after_a_clock_jump(jump_ms: int, left_ms: int) -> None:
-    """F14: people and assignors decide by it."""
+    """F14: operators and assignors decide by it."""
     shares = {"m1": FOO, "m2": BAR}
-    scene = Scene.at_rest(
-        settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members=shares
-    )
+    scene = Scene.stable(settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members=shares)
     scene.expire(TimerKind.SESSION, "m2")
     assert [work.left_ms for work in describe(scene.group, scene.now_ms + jump_ms).delayed] == [left_ms]
 
 
 def test_delay_requested_by_an_assignor_is_at_least_one_second() -> None:
-    """L2: an assignor that always asks for the shortest delay would keep the group busy with nothing else."""
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    """L2: an assignor that always requests the shortest delay would keep the group busy."""
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
     scene.heartbeat("m1", 10, assignors=(info(),))
     scene.prepare("m1", 10)
     request = InstallRequest(
@@ -332,14 +330,14 @@ def test_delay_requested_by_an_assignor_is_at_least_one_second() -> None:
         members=(InstalledMember(member_id="m1", units=grouped(FOO)),),
         delay_ms=1,
     )
-    assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+    assert scene.response_of(scene.act(request), InstallResponse).error_code == 0
     assert scene.last is not None
     assert SetTimer(TimerKey(TimerKind.DELAY, GROUP), 1_000) in scene.last.timers
 
 
 def test_units_of_a_draining_member_that_expires_are_not_delayed() -> None:
-    """Its target assignment still holds units only because of the limit of moves a round."""
-    scene = Scene.at_rest(
+    """Its target assignment still contains units only because of the limit of moves per round."""
+    scene = Scene.stable(
         settings(scheduled_delay_ms=60_000, max_moves=1),
         epoch=10,
         connectors={"foo": 2},
@@ -351,8 +349,8 @@ def test_units_of_a_draining_member_that_expires_are_not_delayed() -> None:
 
 
 def test_units_delayed_for_a_lost_member_are_not_delayed_again_by_an_assignor() -> None:
-    """They are described once, and their delay is over with that of the lost member."""
-    scene = Scene.at_rest(
+    """They are described once, and their delay ends with that of the lost member."""
+    scene = Scene.stable(
         settings(scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 2, "bar": 1}, members={"m1": FOO, "m2": BAR}
     )
     for member_id, owned in (("m1", FOO), ("m2", BAR)):
@@ -374,6 +372,6 @@ def test_units_delayed_for_a_lost_member_are_not_delayed_again_by_an_assignor() 
         delayed=grouped(delayed),
         delay_ms=600_000,
     )
-    assert scene.answer(scene.act(request), InstallResponse).error_code == 0
+    assert scene.response_of(scene.act(request), InstallResponse).error_code == 0
     shown = {work.member_id: units_of(work.units) for work in describe(scene.group, scene.now_ms).delayed}
     assert shown == {"": tasks(foo=[1]), "m2": BAR}

@@ -1,4 +1,4 @@
-"""A group is deleted: nothing of it stays but when it was made (KAFKA-19163 and what follows from fencing)."""
+"""Deletion of a group: only its creation time is kept (KAFKA-19163; owner epochs must keep increasing)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.base import Tombstone
 
 from .builders import GROUP, Scene, added, settings, tasks
-from .invariants import compacted, picture
+from .invariants import compacted, group_state
 
 FOO = tasks(foo=[-1, 0, 1])
 
@@ -21,7 +21,7 @@ FOO = tasks(foo=[-1, 0, 1])
 @pytest.fixture
 def scene() -> Scene:
     """A group with members, connectors, statuses and a history."""
-    return Scene.at_rest(
+    return Scene.stable(
         settings(scheduled_delay_ms=60_000),
         epoch=10,
         connectors={"foo": 2},
@@ -31,7 +31,7 @@ def scene() -> Scene:
 
 
 def deleted(scene: Scene, group_id: str = GROUP) -> DeletedGroup:
-    response = scene.answer(scene.act(DeleteRequest(group_ids=(group_id,))), DeleteResponse)
+    response = scene.response_of(scene.act(DeleteRequest(group_ids=(group_id,))), DeleteResponse)
     [result] = response.results
     return result
 
@@ -41,8 +41,8 @@ def test_group_with_members_is_not_deleted(scene: Scene) -> None:
     assert refused.error_code == NonEmptyGroup.code
     assert refused.error_message == "group workers has 2 members; allowed: a group that all have left"
     scene.leave("m1")
-    scene.go_away("m2", "i2")
-    assert deleted(scene).error_code == NonEmptyGroup.code, "it comes back"
+    scene.leave_temporarily("m2", "i2")
+    assert deleted(scene).error_code == NonEmptyGroup.code, "m2 has only left temporarily"
 
 
 def test_deletion_removes_every_key_of_the_group(scene: Scene) -> None:
@@ -54,14 +54,14 @@ def test_deletion_removes_every_key_of_the_group(scene: Scene) -> None:
     gone_before = {record.key for record in scene.log if isinstance(record, Tombstone)}
     assert live - gone_before - dead == {scene.records[-1].key}
     assert not scene.group.exists
-    nothing = picture(Group(GROUP))
-    assert picture(scene.group) == nothing
-    assert picture(replay(GROUP, compacted(scene.log))) == nothing
+    nothing = group_state(Group(GROUP))
+    assert group_state(scene.group) == nothing
+    assert group_state(replay(GROUP, compacted(scene.log))) == nothing
     assert deleted(scene).error_code == GroupIdNotFound.code
 
 
 def test_recreated_group_has_a_later_incarnation_whatever_the_clock(scene: Scene) -> None:
-    """Else its tokens would be lower than those the sinks have seen, and its tasks could not write."""
+    """Else its owner epochs would be lower than those that the sinks have stored, and its tasks could not write."""
     scene.group.created_ms = 5_000_000
     for member_id in ("m2", "m1"):
         scene.leave(member_id)
@@ -88,8 +88,8 @@ def test_invalid_group_id(name: str) -> None:
 
 
 def test_task_statuses_end_with_the_group() -> None:
-    """A group created again under the name would describe the states of the first."""
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
+    """Else a group created again under the name would describe the states of the deleted one."""
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 2}, members={"m1": FOO})
     scene.heartbeat("m1", 10, statuses=(TaskStatus(connector="foo", task=1, owner_epoch=10, state=1),))
     scene.leave("m1")
     assert scene.group.statuses

@@ -1,7 +1,7 @@
-"""Epochs, lost answers, repeated requests and silence: rows HB-01..HB-19 and TO-01..TO-05 of the scenarios.
+"""Epochs, lost responses, repeated requests and expired sessions: HB-01 to HB-19 and TO-01 to TO-05.
 
-Not here: HB-17 (a failed write) is the runtime's; HB-18 (an assignor that
-raises) is in test_computing.py. Static membership (-2, KAFKA-20747) does not exist yet: epoch -2 is refused.
+Not here: HB-17 (a failed write) is the runtime's; HB-18 (an assignor that raises) is in test_computing.py; epoch -2
+is in test_static.py.
 """
 
 from __future__ import annotations
@@ -22,25 +22,36 @@ from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import CurrentRecord, MemberState, held
 from connectgroup.protocol.units import Unit, Units
 
-from .builders import GROUP, FixedAssignor, Scene, foo, given, numbered, settings, task_list, tasks, told
+from .builders import (
+    GROUP,
+    FixedAssignor,
+    Scene,
+    foo,
+    numbered,
+    response_units,
+    settings,
+    task_list,
+    tasks,
+    units_at,
+)
 
 FOO = Unit("foo")
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
 
 
-# ---- which epoch may speak
+# ---- which epochs are accepted
 
 
 @pytest.mark.parametrize(
     ("epoch", "owned"),
     [
-        pytest.param(200, None, id="HB-01 an epoch from the future"),
-        pytest.param(101, None, id="HB-01 the very next epoch"),
-        pytest.param(50, None, id="HB-02 an epoch long gone"),
-        pytest.param(98, foo(1, 2), id="HB-02 the one before the previous, whatever it owns"),
-        pytest.param(99, None, id="HB-03 the previous epoch, saying nothing of what it owns"),
-        pytest.param(99, foo(1, 0), id="the previous epoch with a unit that is another's"),
-        pytest.param(99, tasks(foo=[1], bar=[0]), id="the previous epoch with a unit nobody knows"),
+        pytest.param(200, None, id="HB-01 an epoch of the future"),
+        pytest.param(101, None, id="HB-01 the next epoch"),
+        pytest.param(50, None, id="HB-02 an old epoch"),
+        pytest.param(98, foo(1, 2), id="HB-02 the epoch before the previous one, whatever the member owns"),
+        pytest.param(99, None, id="HB-03 the previous epoch, with owned null"),
+        pytest.param(99, foo(1, 0), id="the previous epoch with a unit of another member"),
+        pytest.param(99, tasks(foo=[1], bar=[0]), id="the previous epoch with an unknown unit"),
     ],
 )
 def test_member_with_a_wrong_epoch_is_fenced_and_removed(rest: Scene, epoch: int, owned: Units | None) -> None:
@@ -50,17 +61,17 @@ def test_member_with_a_wrong_epoch_is_fenced_and_removed(rest: Scene, epoch: int
     assert "m1" not in rest.group.members
     assert rest.group.epoch == 101
     assert rest.heartbeat("m1", 100).error_code == UnknownMemberId.code
-    assert told(rest.join("m1")) == (102, ["foo-1", "foo-2", "foo-3"])  # KAFKA-19233: it may always come back
+    assert units_at(rest.join("m1")) == (102, ["foo-1", "foo-2", "foo-3"])  # KAFKA-19233: it can always rejoin
 
 
 @pytest.mark.parametrize("owned", [foo(1, 2), foo(1, 2, 3), foo()], ids=["a part", "all", "nothing"])
 def test_hb_04_lost_response_is_repeated(rest: Scene, owned: Units) -> None:
-    """HB-04: the previous epoch with a subset of what it was given: the answer is the same again, and complete.
+    """HB-04: the previous epoch with a subset of the assigned units: the response is repeated, and complete.
 
-    S17 (KAFKA-16367): the member is told a new epoch, so it must be told the assignment that goes with it.
+    S17 (KAFKA-16367): a response with a new epoch contains the assignment of that epoch.
     """
     response = rest.heartbeat("m1", 99, owned)
-    assert told(response) == (100, ["foo-1", "foo-2", "foo-3"])
+    assert units_at(response) == (100, ["foo-1", "foo-2", "foo-3"])
     assert rest.records == ()
     assert response.assignment is not None
     assert [grant.task for grant in response.assignment.grants] == sorted({1, 2, 3} - {unit.task for unit in owned})
@@ -68,9 +79,9 @@ def test_hb_04_lost_response_is_repeated(rest: Scene, owned: Units) -> None:
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED, UNRELEASED])
 def test_hb_05_epoch_zero_is_always_a_rejoin(fixed: FixedAssignor, state: MemberState) -> None:
-    """HB-05, KAFKA-19233: UNREVOKED e100 with foo-1 pending, target@101: it comes back at e101 with its share."""
+    """HB-05, KAFKA-19233: UNREVOKED at 100 with foo-1 pending, target at 101: rejoins at 101 with its target."""
     pending = {Unit("foo", 1): 100} if state is UNREVOKED else {}
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed), epoch=101, connectors={"foo": 2}, members={"m1": dict.fromkeys(foo(-1, 0, 1), 100)}
     )
     scene.put(
@@ -84,15 +95,15 @@ def test_hb_05_epoch_zero_is_always_a_rejoin(fixed: FixedAssignor, state: Member
             pending=held(pending),
         )
     )
-    assert told(scene.join("m1")) == (101, ["foo", "foo-0", "foo-1"])
+    assert units_at(scene.join("m1")) == (101, ["foo", "foo-0", "foo-1"])
     assert scene.current("m1").assigned == dict.fromkeys(foo(-1, 0, 1), 101)
     assert scene.current("m1").pending == {}
 
 
 def test_hb_15_compacted_log_may_show_the_new_owner_first() -> None:
-    """HB-15, KAFKA-19862: m1 has foo-1@10, then m2 has it @11; the later grant counts, in both orders.
+    """HB-15, KAFKA-19862: m1 owns foo-1 at 10, then m2 owns it at 11; the later grant counts, in both orders.
 
-    Kafka fails the load where a third record claims an *older* grant. Here reading never fails (D2): it does not count.
+    Kafka fails the load if a third record claims an *older* grant. Here a load never fails (D2): the record is ignored.
     """
     unit = Unit("foo", 1)
 
@@ -115,17 +126,17 @@ def test_tombstones_of_unknown_keys_have_no_effect() -> None:
     """KAFKA-17306."""
     group = Group(GROUP)
     for kind in Kind:
-        group.apply(Tombstone(Key(kind, GROUP, {Kind.STATUS: "foo\n0", Kind.REBALANCE: "3"}.get(kind, "nobody"))))
+        group.apply(Tombstone(Key(kind, GROUP, {Kind.STATUS: "foo\n0", Kind.REBALANCE: "3"}.get(kind, "unknown"))))
     assert not group.exists
     assert (group.members, group.currents, group.targets, group.holders) == ({}, {}, {}, {})
 
 
-# ---- lost answers in chains
+# ---- several lost responses
 
 
 def test_lost_responses_in_a_row_never_fence_the_member(rest: Scene, fixed: FixedAssignor) -> None:
-    """S16: three answers in a row are lost while the target moves on; the honest member is never fenced."""
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    """S16: three responses in a row are lost while the target changes."""
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
     rest.heartbeat("m0", 100)
     rest.heartbeat("m0", 100, foo(-1))
@@ -134,71 +145,74 @@ def test_lost_responses_in_a_row_never_fence_the_member(rest: Scene, fixed: Fixe
     rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # target e102
     rest.leave("m9")
     rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=True)  # target e103
-    answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)
-    assert told(answer) == (101, ["foo-0", "foo-1", "foo-2", "foo-3"])  # "the answer is the same again"
+    response = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)
+    assert units_at(response) == (101, ["foo-0", "foo-1", "foo-2", "foo-3"])  # the response is repeated
     assert rest.records == ()
-    assert told(rest.heartbeat("m1", 101)) == (103, ["foo-0", "foo-1", "foo-2", "foo-3"])
+    assert units_at(rest.heartbeat("m1", 101)) == (103, ["foo-0", "foo-1", "foo-2", "foo-3"])
 
 
 def test_grant_in_a_lost_response_is_revoked_before_another_member_gets_it(rest: Scene, fixed: FixedAssignor) -> None:
-    """S3: a unit is freed only by a heartbeat of the *current* epoch whose list omits it.
+    """S3: a unit is released only by a heartbeat of the *current* epoch whose list omits it.
 
-    A report at the previous epoch may have been written before its sender was given foo-0, so it cannot acknowledge
-    that foo-0 has stopped; a late copy of it must not free what the member runs by now.
+    A request at the previous epoch may have been sent before the member was granted foo-0, so it cannot acknowledge
+    that foo-0 has stopped; a late copy of it must not release what the member runs by now.
     """
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
     rest.heartbeat("m0", 100)
     rest.heartbeat("m0", 100, foo(-1))
-    assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (101, ["foo-0", "foo-1", "foo-2", "foo-3"])
+    assert units_at(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (
+        101,
+        ["foo-0", "foo-1", "foo-2", "foo-3"],
+    )
     request = rest_request(rest, "m1", 100, foo(1, 2, 3))
-    fixed.shares = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
+    fixed.target = {"m0": foo(-1, 0), "m1": foo(1, 2, 3)}
     rest.join("m9")
     for _ in range(3):
-        rest.act(request, copy=True)
+        rest.act(request, duplicate=True)
         assert rest.records == ()
         assert rest.group.holders[Unit("foo", 0)] == ("m1", 101)
-    assert told(rest.heartbeat("m1", 101)) == (101, ["foo-1", "foo-2", "foo-3"])
-    assert told(rest.heartbeat("m0", 101)) == (102, ["foo"])
+    assert units_at(rest.heartbeat("m1", 101)) == (101, ["foo-1", "foo-2", "foo-3"])
+    assert units_at(rest.heartbeat("m0", 101)) == (102, ["foo"])
     rest.heartbeat("m1", 101, foo(1, 2, 3))
-    assert told(rest.heartbeat("m0", 102)) == (102, ["foo", "foo-0"])
+    assert units_at(rest.heartbeat("m0", 102)) == (102, ["foo", "foo-0"])
 
 
 def test_removed_unit_of_a_lost_response_is_not_awaited(rest: Scene, fixed: FixedAssignor) -> None:
-    """m1 never heard of foo-0, so it would never say that it has stopped it, and would be fenced for that."""
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    """m1 never received foo-0, so it could never acknowledge its revocation, and would be fenced."""
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
     rest.heartbeat("m0", 100)
     rest.heartbeat("m0", 100, foo(-1))
     rest.heartbeat("m1", 100, lost=True)
     rest.heartbeat("m0", 101)
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     changed = [{"task": "0", "table": "other"}, *numbered(4)[1:]]
     assert rest.update(task_list("foo", changed, 100), member_id="m0").error_code == 0
     for lost in (True, True, False):
-        answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=lost)
-        assert told(answer) == (102, ["foo-0", "foo-1", "foo-2", "foo-3"])
+        response = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=lost)
+        assert units_at(response) == (102, ["foo-0", "foo-1", "foo-2", "foo-3"])
     assert rest.current("m1").assigned[Unit("foo", 0)] == 102
 
 
 def test_revocation_lost_after_a_lost_grant(rest: Scene, fixed: FixedAssignor) -> None:
-    """S16: two answers lost, and what it is being told to stop is among what it says it runs: that is no surplus."""
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
+    """S16: two lost responses. The owned units include a pending unit: that is no reason to fence the member."""
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2, 3)}
     rest.join("m8")
     rest.heartbeat("m0", 100)
     rest.heartbeat("m0", 100, foo(-1))
     rest.heartbeat("m1", 100, lost=True)
     rest.heartbeat("m0", 101)
-    fixed.shares = {"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
+    fixed.target = {"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
     rest.update(task_list("foo", [{"task": "0", "table": "other"}, *numbered(4)[1:]], 100), member_id="m0")
     for lost in (True, True, False):
-        answer = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=lost)
-        assert told(answer) == (101, ["foo-1", "foo-2"])
-    assert told(rest.heartbeat("m1", 101, foo(1, 2))) == (102, ["foo-0", "foo-1", "foo-2"])
+        response = rest.heartbeat("m1", 100, foo(1, 2, 3), full=True, lost=lost)
+        assert units_at(response) == (101, ["foo-1", "foo-2"])
+    assert units_at(rest.heartbeat("m1", 101, foo(1, 2))) == (102, ["foo-0", "foo-1", "foo-2"])
 
 
 def rest_request(scene: Scene, member_id: str, epoch: int, owned: Units) -> HeartbeatRequest:
-    """The full heartbeat a worker sends after an error."""
+    """The full heartbeat that a worker sends after an error."""
     return HeartbeatRequest(
         group_id=scene.group.group_id,
         member_id=member_id,
@@ -211,44 +225,44 @@ def rest_request(scene: Scene, member_id: str, epoch: int, owned: Units) -> Hear
 def test_revocation_after_a_lost_grant_comes_first(
     fixed: FixedAssignor,
 ) -> None:
-    """CN-13 after a lost answer: the member has not heard of foo-2 yet and is to stop foo-1. First stop, then start."""
-    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1), "m1": foo(0, 1)})
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2)}
+    """CN-13: the member has not received foo-2 yet and must stop foo-1. The revocation comes first."""
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1), "m1": foo(0, 1)})
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2)}
     scene.leave("m0")
-    fixed.shares = {"m1": foo(-1, 0, 1, 2)}
+    fixed.target = {"m1": foo(-1, 0, 1, 2)}
     scene.join("m1b")
     scene.heartbeat("m1", 10, lost=True)
     assert scene.current("m1").assigned.keys() == foo(-1, 0, 1, 2)
-    fixed.shares = {"m1": foo(-1, 0, 2), "m1b": foo(1)}
+    fixed.target = {"m1": foo(-1, 0, 2), "m1b": foo(1)}
     scene.join("m2")
     again = scene.heartbeat("m1", 10, foo(0, 1), full=True)
-    assert told(again) == (12, ["foo", "foo-0", "foo-1", "foo-2"])
-    assert told(scene.heartbeat("m1", 12)) == (12, ["foo", "foo-0", "foo-2"])
-    assert told(scene.heartbeat("m1", 12, foo(-1, 0, 2))) == (13, ["foo", "foo-0", "foo-2"])
+    assert units_at(again) == (12, ["foo", "foo-0", "foo-1", "foo-2"])
+    assert units_at(scene.heartbeat("m1", 12)) == (12, ["foo", "foo-0", "foo-2"])
+    assert units_at(scene.heartbeat("m1", 12, foo(-1, 0, 2))) == (13, ["foo", "foo-0", "foo-2"])
 
 
 def test_revocation_after_a_lost_grant_at_the_same_epoch_comes_first(fixed: FixedAssignor) -> None:
-    """CN-13: foo-2 came free and was given at the epoch m1 has already; that answer was lost, and foo-1 is to go."""
-    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1, 2), "m1": foo(0, 1)})
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 1, 2)}
+    """CN-13: foo-2 was granted at the member's current epoch; the response was lost, and foo-1 must be revoked."""
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 3}, members={"m0": foo(-1, 2), "m1": foo(0, 1)})
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 1, 2)}
     scene.join("m2")
-    assert told(scene.heartbeat("m1", 10)) == (11, ["foo-0", "foo-1"])
+    assert units_at(scene.heartbeat("m1", 10)) == (11, ["foo-0", "foo-1"])
     scene.heartbeat("m0", 10)
     scene.heartbeat("m0", 10, foo(-1))
     scene.heartbeat("m1", 11, lost=True)
     assert scene.current("m1").assigned.keys() == foo(0, 1, 2)
-    fixed.shares = {"m0": foo(-1), "m1": foo(0, 2), "m2": foo(1)}
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 2), "m2": foo(1)}
     scene.join("m3")
-    assert told(scene.heartbeat("m1", 11, foo(0, 1), full=True)) == (11, ["foo-0"])  # first stop
-    assert told(scene.heartbeat("m1", 11, foo(0))) == (12, ["foo-0", "foo-2"])  # then start
+    assert units_at(scene.heartbeat("m1", 11, foo(0, 1), full=True)) == (11, ["foo-0"])  # the revocation first
+    assert units_at(scene.heartbeat("m1", 11, foo(0))) == (12, ["foo-0", "foo-2"])  # then the grant
 
 
 def test_lost_revocation_is_repeated(rest: Scene, fixed: FixedAssignor) -> None:
-    """UNREVOKED without a change of epoch: the full heartbeat after the error hears what it is to keep."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    """UNREVOKED without a change of epoch: the full heartbeat after the error is answered with the units to keep."""
+    fixed.target = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m9")
     rest.heartbeat("m1", 100, lost=True)
-    assert told(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (100, ["foo-1", "foo-2"])
+    assert units_at(rest.heartbeat("m1", 100, foo(1, 2, 3), full=True)) == (100, ["foo-1", "foo-2"])
     assert rest.state("m1") is UNREVOKED
 
 
@@ -272,11 +286,11 @@ def rebalance_timers(scene: Scene) -> list[Timer]:
 
 
 def test_second_revocation_has_its_own_deadline(rest: Scene, fixed: FixedAssignor) -> None:
-    """Straight from one revocation to the next (CA-08): the timer starts anew for what is newly to be stopped."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    """From one revocation directly to the next (CA-08): the timer is re-armed for the new revocation."""
+    fixed.target = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m8")
     rest.heartbeat("m1", 100)
-    fixed.shares = {"m0": foo(-1, 0, 3, 2), "m1": foo(1)}
+    fixed.target = {"m0": foo(-1, 0, 3, 2), "m1": foo(1)}
     rest.join("m9")
     rest.heartbeat("m1", 100, foo(1, 2))
     assert rest.state("m1") is UNREVOKED
@@ -285,11 +299,11 @@ def test_second_revocation_has_its_own_deadline(rest: Scene, fixed: FixedAssigno
 
 def test_rebalance_timer_of_a_former_revocation_does_nothing(rest: Scene, fixed: FixedAssignor) -> None:
     """CA-08: the member epoch is the same in both revocations; the first one's timer does not end the second."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    fixed.target = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m8")
     rest.heartbeat("m1", 100)
     [first] = rebalance_timers(rest)
-    fixed.shares = {"m0": foo(-1, 0, 3, 2), "m1": foo(1)}
+    fixed.target = {"m0": foo(-1, 0, 3, 2), "m1": foo(1)}
     rest.join("m9")
     rest.heartbeat("m1", 100, foo(1, 2))
     [second] = rebalance_timers(rest)
@@ -301,7 +315,6 @@ def test_rebalance_timer_of_a_former_revocation_does_nothing(rest: Scene, fixed:
 
 
 def test_every_answered_heartbeat_restarts_the_session(rest: Scene) -> None:
-    """A member that is heard lives."""
     rest.heartbeat("m1", 100)
     assert rest.last is not None
     assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000) in rest.last.timers
@@ -311,8 +324,8 @@ def test_every_answered_heartbeat_restarts_the_session(rest: Scene) -> None:
 
 
 def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
-    """TO-05, D5: sessions for all from now on; a rebalance timer for UNREVOKED only."""
-    fixed.shares = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
+    """TO-05, D5: a session timer for each member; a rebalance timer for UNREVOKED only."""
+    fixed.target = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m9")
     rest.heartbeat("m0", 100)
     rest.heartbeat("m1", 100)
@@ -326,15 +339,15 @@ def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
 
 
 def test_units_of_an_expired_member_are_free(rest: Scene, fixed: FixedAssignor) -> None:
-    """S3(c): expiry frees, by a durable record, and the others get it at their next heartbeat."""
-    fixed.shares = {"m0": foo(-1, 0, 1, 2, 3)}
+    """S3(c): expiry releases the units by a durable record; other members get them at their next heartbeat."""
+    fixed.target = {"m0": foo(-1, 0, 1, 2, 3)}
     rest.expire(TimerKind.SESSION, "m1")
-    assert told(rest.heartbeat("m0", 100)) == (101, ["foo", "foo-0", "foo-1", "foo-2", "foo-3"])
-    assert given(rest.heartbeat("m0", 101, foo(-1, 0, 1, 2, 3))) is None
+    assert units_at(rest.heartbeat("m0", 100)) == (101, ["foo", "foo-0", "foo-1", "foo-2", "foo-3"])
+    assert response_units(rest.heartbeat("m0", 101, foo(-1, 0, 1, 2, 3))) is None
 
 
 def test_timers_of_a_member_that_leaves_are_cancelled() -> None:
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1), "m2": ()})
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1), "m2": ()})
     scene.leave("m1")
     assert scene.last is not None
     for kind in (TimerKind.SESSION, TimerKind.REBALANCE):
@@ -342,6 +355,6 @@ def test_timers_of_a_member_that_leaves_are_cancelled() -> None:
 
 
 def test_group_is_described_as_empty_after_the_last_member_leaves() -> None:
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
     scene.leave("m1")
     assert describe(scene.group).state == "Empty"

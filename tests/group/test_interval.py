@@ -1,4 +1,4 @@
-"""A burst of changes is answered by one computation: TO-06, TO-07, TO-08, F23."""
+"""One computation serves a burst of changes: TO-06, TO-07, TO-08, F23."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from connectgroup.group.connect.describe import state_name
 from connectgroup.group.connect.timers import compute, on_load
 from connectgroup.group.kernel.timers import SetTimer, TimerKind
 
-from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, told
+from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, units_at
 
 FOO = tasks(foo=[-1, 0, 1])
 
@@ -19,16 +19,16 @@ INTERVAL_MS = 5_000
 @pytest.fixture
 def fixed() -> FixedAssignor:
     assignor = FixedAssignor()
-    assignor.shares = {"m1": tasks(foo=[-1])}
+    assignor.target = {"m1": tasks(foo=[-1])}
     return assignor
 
 
 @pytest.fixture
 def scene(fixed: FixedAssignor) -> Scene:
-    """foo, and m1 that joined at time t0: at once, since no assignor had been asked before (TO-06)."""
+    """foo, and m1, which joined first: its computation started at once, since there was none before (TO-06)."""
     scene = Scene(settings=settings(fixed, assignment_interval_ms=INTERVAL_MS))
     scene.update(added("foo"))
-    assert told(scene.join("m1")) == (scene.group.epoch, ["foo"])
+    assert units_at(scene.join("m1")) == (scene.group.epoch, ["foo"])
     assert fixed.calls == 1
     return scene
 
@@ -36,20 +36,20 @@ def scene(fixed: FixedAssignor) -> Scene:
 def test_to_06_early_changes_wait_and_to_07_are_computed_together(scene: Scene, fixed: FixedAssignor) -> None:
     epoch = scene.group.epoch
     scene.now_ms += 4_995
-    assert told(scene.join("m2")) == (epoch, [])
+    assert units_at(scene.join("m2")) == (epoch, [])
     assert scene.last is not None
     assert compute(GROUP, scene.group, 5) in scene.last.timers
     scene.join("m3")
     assert (scene.group.epoch, scene.group.target_epoch, fixed.calls) == (epoch + 2, epoch, 1)
     assert state_name(scene.group) == "Assigning"
     scene.now_ms += 10
-    assert told(scene.heartbeat("m2", epoch)) == (epoch + 2, [])
+    assert units_at(scene.heartbeat("m2", epoch)) == (epoch + 2, [])
     assert (scene.group.target_epoch, fixed.calls) == (epoch + 2, 2)
 
 
 def test_interval_timer_starts_a_computation_without_a_heartbeat(scene: Scene, fixed: FixedAssignor) -> None:
     scene.join("m2")
-    scene.now_ms -= 1_000_000  # whatever the wall clock did: the timer has waited
+    scene.now_ms -= 1_000_000  # the timer has fired, whatever the wall clock shows
     scene.expire(TimerKind.COMPUTE)
     assert (fixed.calls, scene.group.target_epoch) == (2, scene.group.epoch)
 
@@ -74,12 +74,12 @@ def test_to_08_each_change_is_computed_at_once_without_an_interval(fixed: FixedA
 def test_hb_13_empty_group_has_no_interval(scene: Scene, fixed: FixedAssignor) -> None:
     scene.leave("m1")
     assert scene.group.target_ms == 0
-    assert told(scene.join("m1"))[1] == ["foo"]
+    assert units_at(scene.join("m1"))[1] == ["foo"]
     assert fixed.calls == 2
 
 
 def test_members_compute_once_for_a_burst_of_changes() -> None:
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(assignment_interval_ms=INTERVAL_MS),
         epoch=10,
         connectors={"foo": 1},
@@ -93,16 +93,16 @@ def test_members_compute_once_for_a_burst_of_changes() -> None:
         scene.now_ms += 100
         scene.join(member_id, info("a"))
     assert scene.group.computation is not None
-    assert scene.group.computation.epoch == epoch, "nobody is asked yet"
+    assert scene.group.computation.epoch == epoch, "no member is asked to compute yet"
     scene.expire(TimerKind.COMPUTE)
     assert (scene.group.computation.epoch, scene.group.computation.member_id) == (epoch + 3, "m1")
 
 
 def test_clock_that_was_set_back_does_not_postpone_a_computation() -> None:
-    """F14: no member would compute until the clock has caught up."""
+    """F14: else no member would compute until the clock has caught up."""
     fixed = FixedAssignor()
-    fixed.shares = {"m1": FOO}
-    scene = Scene.at_rest(
+    fixed.target = {"m1": FOO}
+    scene = Scene.stable(
         settings(fixed, assignment_interval_ms=5_000), epoch=10, connectors={"foo": 2}, members={"m1": FOO}
     )
     scene.join("m2")

@@ -1,4 +1,4 @@
-"""What the group keeps of a member beside its assignors: labels, rack, capacity, host, client id, joined epoch."""
+"""The fields of a member record besides its assignors: labels, rack, capacity, host, client id, joined epoch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_labels_rack_capacity_and_host_of_a_member_are_stored_prepared_and_descr
 )
 def test_changed_properties_of_a_member_bump_the_group_epoch(change: dict[str, object]) -> None:
     """Like a change of its assignors' metadata (CN-10); only a full heartbeat carries them."""
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
     scene.act(replace(JOIN, client_assignors=None))
     scene.heartbeat("m2", 10, foo(-1, 0))
     epoch = scene.group.epoch
@@ -76,7 +76,7 @@ def test_changed_properties_of_a_member_bump_the_group_epoch(change: dict[str, o
     ],
 )
 def test_properties_out_of_range_are_an_invalid_request(change: dict[str, object], message: str) -> None:
-    """They are stored, and sent to every assignor: 1,000 members must fit a frame."""
+    """They are stored and sent to every assignor: 1,000 members must fit into a frame."""
     scene = Scene(settings=settings())
     response = scene.act(replace(JOIN, **change)).response  # type: ignore[arg-type]
     assert isinstance(response, HeartbeatResponse)
@@ -84,15 +84,15 @@ def test_properties_out_of_range_are_an_invalid_request(change: dict[str, object
     assert message in str(response.error_message)
 
 
-@pytest.mark.parametrize(("labels", "computations"), [((), 0), (GPU, 1)], ids=["the same", "others"])
+@pytest.mark.parametrize(("labels", "computations"), [((), 0), (GPU, 1)], ids=["same labels", "other labels"])
 def test_lost_worker_that_returns_with_other_labels_needs_a_new_target(
     labels: tuple[ConfigEntry, ...], computations: int
 ) -> None:
-    """With the same labels its tasks are given back without a computation (L8)."""
+    """With the same labels it gets its units back without a computation (L8)."""
     fixed = FixedAssignor()
-    fixed.shares = {"m1": foo(0), "m2": foo(-1)}
-    scene = Scene.at_rest(
-        settings(fixed, scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 1}, members=fixed.shares
+    fixed.target = {"m1": foo(0), "m2": foo(-1)}
+    scene = Scene.stable(
+        settings(fixed, scheduled_delay_ms=60_000), epoch=10, connectors={"foo": 1}, members=fixed.target
     )
     scene.expire(TimerKind.SESSION, "m1")
     scene.heartbeat("m2", 10, foo(-1))
@@ -104,15 +104,15 @@ def test_lost_worker_that_returns_with_other_labels_needs_a_new_target(
 
 def test_member_record_has_client_id_and_joined_epoch() -> None:
     """KIP-848, ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId, ClientHost."""
-    scene = Scene.at_rest(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
+    scene = Scene.stable(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
     step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_host="::1", client_id="connect-1")
     shown = {member.member_id: member for member in describe(scene.group).members}
     assert (shown["m1"].client_id, shown["m1"].client_host, shown["m1"].joined_epoch) == ("connect-1", "::1", 11)
-    assert shown["m2"].joined_epoch == 0, "unknown: read from a record without it"
+    assert shown["m2"].joined_epoch == 0, "unknown: the record has no joined epoch"
     step(scene.group, replace(JOIN, client_assignors=None, member_id="m3"), 0, scene.settings)
     shown = {member.member_id: member for member in describe(scene.group).members}
     assert shown["m3"].joined_epoch == 12
-    # A member that joins again under its member id is the same member; its client id is that of its new request.
+    # A member that rejoins under its member id is the same member; its client id is that of the new request.
     step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client_id="connect-2")
     shown = {member.member_id: member for member in describe(scene.group).members}
     assert (shown["m1"].client_id, shown["m1"].joined_epoch) == ("connect-2", 11)

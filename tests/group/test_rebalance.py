@@ -1,4 +1,4 @@
-"""Explanations, downtime and order of rebalances; the rebalances themselves are in ``tests/scenes``."""
+"""History, downtime and record order of rebalances; the rebalances themselves are in ``tests/scenes``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit
 
 from . import invariants
-from .builders import GROUP, FixedAssignor, Scene, foo, settings, tasks, told
+from .builders import GROUP, FixedAssignor, Scene, foo, settings, tasks, units_at
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
 
 
 def test_causes_before_a_target_share_one_explanation(fixed: FixedAssignor) -> None:
     """PD-01: several causes that arrive before a new target is installed share one recomputation."""
-    scene = Scene.at_rest(settings(fixed), epoch=10, connectors={"foo": 1}, members={"A": foo(-1, 0)})
-    fixed.shares = {"A": foo(-1, 0)}
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 1}, members={"A": foo(-1, 0)})
+    fixed.target = {"A": foo(-1, 0)}
     fixed.error = PluginError("not today")
     scene.now_ms = 5_000
     scene.join("B")
@@ -36,9 +36,9 @@ def test_causes_before_a_target_share_one_explanation(fixed: FixedAssignor) -> N
 
 
 def test_downtime_is_counted_from_the_revocation_to_the_new_grant(fixed: FixedAssignor) -> None:
-    """PD-12: the explanation says how long each unit stood still."""
-    scene = Scene.at_rest(settings(fixed), epoch=21, connectors={"foo": 2}, members={"A": foo(-1, 0, 1)})
-    fixed.shares = {"A": foo(-1, 0), "B": foo(1)}
+    """PD-12: the history of rebalances has the downtime of each moved unit."""
+    scene = Scene.stable(settings(fixed), epoch=21, connectors={"foo": 2}, members={"A": foo(-1, 0, 1)})
+    fixed.target = {"A": foo(-1, 0), "B": foo(1)}
     scene.now_ms = 10_000
     scene.join("B")
     scene.now_ms = 10_300
@@ -54,28 +54,26 @@ def test_downtime_is_counted_from_the_revocation_to_the_new_grant(fixed: FixedAs
 
 
 def test_time_for_which_a_unit_was_paused_is_not_downtime(fixed: FixedAssignor) -> None:
-    """Standstill is what a rebalance cost; time for which an operator had a connector paused is not that."""
-    scene = Scene.at_rest(settings(fixed), epoch=21, connectors={"foo": 1}, members={"A": foo(-1, 0)})
-    fixed.shares = {"A": foo(-1)}
+    """Downtime is caused by a rebalance; the time for which an operator pauses a connector is not."""
+    scene = Scene.stable(settings(fixed), epoch=21, connectors={"foo": 1}, members={"A": foo(-1, 0)})
+    fixed.target = {"A": foo(-1)}
     scene.update(ConnectorChange(connector="foo", target_state=2))
     scene.heartbeat("A", 21)
     scene.heartbeat("A", 21, foo(-1))
     scene.now_ms += 3_600_000
-    fixed.shares = {"A": foo(-1, 0)}
+    fixed.target = {"A": foo(-1, 0)}
     scene.update(ConnectorChange(connector="foo", target_state=1))
     scene.now_ms += 5
-    assert told(scene.heartbeat("A", 22)) == (23, ["foo", "foo-0"])
+    assert units_at(scene.heartbeat("A", 22)) == (23, ["foo", "foo-0"])
     last = scene.group.latest_rebalance
     assert last is not None
     assert [(move.task, move.target, move.downtime_ms) for move in last.moves] == [(0, "A", 0)]
 
 
 def test_new_coordinator_explains_the_pending_rebalance(fixed: FixedAssignor) -> None:
-    """Read back from a compacted log, a grant of long ago must not look like a move of today."""
-    scene = Scene.at_rest(
-        settings(fixed), epoch=21, connectors={"foo": 4}, members={"A": foo(-1, 0, 1), "B": foo(2, 3)}
-    )
-    fixed.shares = {"A": foo(-1, 0), "B": foo(2, 3), "C": foo(1)}
+    """After a replay of the compacted log, an old grant does not appear as a move of the pending rebalance."""
+    scene = Scene.stable(settings(fixed), epoch=21, connectors={"foo": 4}, members={"A": foo(-1, 0, 1), "B": foo(2, 3)})
+    fixed.target = {"A": foo(-1, 0), "B": foo(2, 3), "C": foo(1)}
     scene.join("C")
     scene.heartbeat("A", 21)
     scene.log = invariants.compacted(scene.log)
@@ -100,11 +98,11 @@ def test_hundred_rebalances_are_kept_at_most(fixed: FixedAssignor) -> None:
 
 
 def test_members_and_records_have_a_deterministic_order(fixed: FixedAssignor) -> None:
-    """S18 at the coordinator: what is written does not depend on the order in which sets happen to be walked."""
+    """S18 at the coordinator: the records do not depend on the iteration order of sets."""
     written = []
     for shares in ({"A": foo(-1, 0), "B": foo(1, 2)}, {"B": foo(2, 1), "A": foo(0, -1)}):
-        scene = Scene.at_rest(settings(fixed), epoch=3, connectors={"foo": 3}, members={"A": foo(-1, 0, 1, 2)})
-        fixed.shares = shares
+        scene = Scene.stable(settings(fixed), epoch=3, connectors={"foo": 3}, members={"A": foo(-1, 0, 1, 2)})
+        fixed.target = shares
         scene.join("B")
         written.append(repr(scene.records))
         assert scene.records
@@ -113,12 +111,10 @@ def test_members_and_records_have_a_deterministic_order(fixed: FixedAssignor) ->
 
 @pytest.mark.parametrize("how", ["left", "silent", "fenced"])
 def test_downtime_is_counted_from_the_removal_of_the_owner(how: str) -> None:
-    """Not from its last heartbeat: the last time in the log may be long past."""
+    """Not from its last heartbeat: the last time in the log may be long ago."""
     fixed = FixedAssignor()
-    scene = Scene.at_rest(
-        settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0]), "m2": ()}
-    )
-    fixed.shares = {"m2": tasks(foo=[-1, 0])}
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0]), "m2": ()})
+    fixed.target = {"m2": tasks(foo=[-1, 0])}
     if how == "left":
         scene.leave("m1")
     elif how == "silent":

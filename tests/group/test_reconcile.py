@@ -1,9 +1,9 @@
-"""One member, one step: the rows CA-01 to CA-18 of the conformance scenarios (Kafka's CurrentAssignmentBuilderTest).
+"""One reconciliation step of one member: the rows CA-01 to CA-18 of Kafka's CurrentAssignmentBuilderTest.
 
-CA-19 is this project's: it says what a member in UNREVOKED must stop besides
-its pending revocation. CA-20 is about topic subscriptions by regular expression and CA-21 to CA-23 are about Streams'
-standby tasks: type ``connect`` has neither. A subscription is, here, what of the target may be handed out now: CA-17
-and CA-18 take T1 out of it, as a paused or reconfigured connector does.
+CA-19 is this project's: it defines what a member in UNREVOKED must stop besides its pending revocation. CA-20 is
+about topic subscriptions by regular expression and CA-21 to CA-23 are about Streams' standby tasks: type ``connect``
+has neither. Here the counterpart of a subscription is the set of units that may run now: CA-17 and CA-18 remove T1
+from it, as a paused or reconfigured connector does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit, Units
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
-ME, OTHER = "me", "somebody else"
+ME, OTHER = "me", "other"
 
 
 def units(t1: Iterable[int] = (), t2: Iterable[int] = ()) -> Units:
@@ -31,7 +31,7 @@ def at(epoch: int, t1: Iterable[int] = (), t2: Iterable[int] = ()) -> dict[Unit,
     return dict.fromkeys(units(t1, t2), epoch)
 
 
-def standing(
+def member_at(
     state: MemberState,
     epoch: int,
     assigned: Mapping[Unit, int],
@@ -57,10 +57,10 @@ def step(
     since: Mapping[Unit, int] | None = None,
     stopped: Units = frozenset(),
 ) -> Current:
-    """One step with the world around it: ``elsewhere`` is held by somebody else, what is not held is free.
+    """One step. ``elsewhere`` are units that another member owns; all others are free.
 
-    ``stopped`` are the units that must not run. All others may, with a configuration of epoch 0 unless ``since`` says
-    another.
+    ``stopped`` are the units that must not run. All others may run, with a configuration of epoch 0 unless ``since``
+    has another.
     """
 
     runnable = {**dict.fromkeys(current.held, 0), **dict.fromkeys(target, 0), **(since or {})}
@@ -78,255 +78,255 @@ def step(
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row: where the member stands, what it is to have, what it says, and where it stands then."""
+    """One row: the member before the step, its target, what it reports as owned, and the member after the step."""
 
     id: str
-    given: Current
+    before: Current
     target: Units
     epoch: int
     owned: Units | None = None
     elsewhere: Units = frozenset()
-    then: Current
+    after: Current
     since: Mapping[Unit, int] = field(default_factory=dict)
     stopped: Units = frozenset()
 
 
-AFTER_CA03 = standing(UNREVOKED, 10, at(10, [2, 3], [5, 6]), at(10, [1], [4]))
-WAITING = standing(UNRELEASED, 11, at(11, [2, 3], [5, 6]))
+AFTER_CA03 = member_at(UNREVOKED, 10, at(10, [2, 3], [5, 6]), at(10, [1], [4]))
+WAITING = member_at(UNRELEASED, 11, at(11, [2, 3], [5, 6]))
 ALL_SIX = at(10, [1, 2, 3], [4, 5, 6])
 
 ROWS = [
     Row(
-        id="CA-01 an equal target moves the epoch and leaves the owner epochs alone",
-        given=standing(STABLE, 10, at(5, [1, 2, 3], [4, 5, 6])),
+        id="CA-01 an equal target advances the epoch and keeps the owner epochs",
+        before=member_at(STABLE, 10, at(5, [1, 2, 3], [4, 5, 6])),
         target=units([1, 2, 3], [4, 5, 6]),
         epoch=11,
-        then=standing(STABLE, 11, at(5, [1, 2, 3], [4, 5, 6]), previous=10),
+        after=member_at(STABLE, 11, at(5, [1, 2, 3], [4, 5, 6]), previous=10),
     ),
     Row(
-        id="CA-02 free units are given at the target's epoch, old ones keep theirs",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="CA-02 free units are granted at the target epoch, kept units keep their owner epochs",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([1, 2, 3, 4], [4, 5, 6, 7]),
         epoch=11,
-        then=standing(STABLE, 11, {**ALL_SIX, **at(11, [4], [7])}, previous=10),
+        after=member_at(STABLE, 11, {**ALL_SIX, **at(11, [4], [7])}, previous=10),
     ),
     Row(
-        id="CA-03 what must go is revoked first, and what is free is not handed out in that step",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="CA-03 units are revoked first; free units are not assigned in that step",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([2, 3, 4], [5, 6, 7]),
         epoch=11,
-        then=AFTER_CA03,
+        after=AFTER_CA03,
     ),
     Row(
-        id="CA-04 units held elsewhere leave it waiting at the new epoch",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="CA-04 the member waits at the new epoch for units that another member owns",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([1, 2, 3, 4], [4, 5, 6, 7]),
         epoch=11,
         elsewhere=units([4], [7]),
-        then=standing(UNRELEASED, 11, ALL_SIX, previous=10),
+        after=member_at(UNRELEASED, 11, ALL_SIX, previous=10),
     ),
     Row(
-        id="CA-05 what it says it does not run need not be revoked",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="CA-05 a unit that the member does not own need not be revoked",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([1, 2, 3], [4, 5, 7]),
         epoch=11,
         owned=units(),
         elsewhere=units([], [7]),
-        then=standing(UNRELEASED, 11, at(10, [1, 2, 3], [4, 5]), previous=10),
+        after=member_at(UNRELEASED, 11, at(10, [1, 2, 3], [4, 5]), previous=10),
     ),
     Row(
-        id="CA-06 an acknowledged revocation lets it through",
-        given=AFTER_CA03,
+        id="CA-06 an acknowledged revocation advances the member",
+        before=AFTER_CA03,
         target=units([2, 3], [5, 6]),
         epoch=11,
         owned=units([2, 3], [5, 6]),
-        then=standing(STABLE, 11, at(10, [2, 3], [5, 6]), previous=10),
+        after=member_at(STABLE, 11, at(10, [2, 3], [5, 6]), previous=10),
     ),
     Row(
-        id="CA-08 from one revocation straight to that of the newest target",
-        given=AFTER_CA03,
+        id="CA-08 from one revocation to that of the newest target",
+        before=AFTER_CA03,
         target=units([3], [6]),
         epoch=12,
         owned=units([2, 3], [5, 6]),
-        then=standing(UNREVOKED, 10, at(10, [3], [6]), at(10, [2], [5])),
+        after=member_at(UNREVOKED, 10, at(10, [3], [6]), at(10, [2], [5])),
     ),
     Row(
-        id="CA-09 nothing left to revoke, something left to wait for",
-        given=standing(UNREVOKED, 11, at(11, [2, 3], [5, 6])),
+        id="CA-09 the revocation is acknowledged, the new units are not free yet",
+        before=member_at(UNREVOKED, 11, at(11, [2, 3], [5, 6])),
         target=units([2, 3, 4], [5, 6, 7]),
         epoch=11,
         elsewhere=units([4], [7]),
         owned=units([2, 3], [5, 6]),
-        then=standing(UNRELEASED, 11, at(11, [2, 3], [5, 6])),
+        after=member_at(UNRELEASED, 11, at(11, [2, 3], [5, 6])),
     ),
     Row(
-        id="CA-11 an equal later target ends the wait",
-        given=WAITING,
+        id="CA-11 a later target without the awaited units makes the member stable",
+        before=WAITING,
         target=units([2, 3], [5, 6]),
         epoch=12,
-        then=standing(STABLE, 12, at(11, [2, 3], [5, 6]), previous=11),
+        after=member_at(STABLE, 12, at(11, [2, 3], [5, 6]), previous=11),
     ),
     Row(
-        id="CA-12 what has become free is given at the same epoch",
-        given=WAITING,
+        id="CA-12 units that have become free are granted at the same epoch",
+        before=WAITING,
         target=units([2, 3, 4], [5, 6, 7]),
         epoch=11,
-        then=standing(STABLE, 11, at(11, [2, 3, 4], [5, 6, 7])),
+        after=member_at(STABLE, 11, at(11, [2, 3, 4], [5, 6, 7])),
     ),
     Row(
-        id="CA-16 a state of a newer version is left by owning nothing",
-        given=standing(MemberState.UNKNOWN, 11, at(11, [3], [6]), at(11, [2], [5])),
+        id="CA-16 a member in an unknown state is recovered when it owns nothing",
+        before=member_at(MemberState.UNKNOWN, 11, at(11, [3], [6]), at(11, [2], [5])),
         target=units([3], [6]),
         epoch=12,
         owned=units(),
-        then=standing(STABLE, 12, at(12, [3], [6]), previous=11),
+        after=member_at(STABLE, 12, at(12, [3], [6]), previous=11),
     ),
     Row(
-        id="CA-17 what may no longer be handed out goes at once where it is not run",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="CA-17 units that must not run are removed at once if the member does not own them",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([], [4, 5, 6]),
         epoch=10,
         owned=units([], [4, 5, 6]),
-        then=standing(STABLE, 10, at(10, [], [4, 5, 6])),
+        after=member_at(STABLE, 10, at(10, [], [4, 5, 6])),
     ),
     Row(
-        id="CA-18 what may no longer be handed out is revoked without waiting for a new target",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="CA-18 units that must not run are revoked without a new target",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([], [4, 5, 6]),
         epoch=10,
         owned=units([1, 2, 3], [4, 5, 6]),
-        then=standing(UNREVOKED, 10, at(10, [], [4, 5, 6]), at(10, [1, 2, 3])),
+        after=member_at(UNREVOKED, 10, at(10, [], [4, 5, 6]), at(10, [1, 2, 3])),
     ),
     Row(
-        id="CA-19 a connector that is stopped joins the pending revocation without an acknowledgement",
-        given=AFTER_CA03,
+        id="CA-19 units of a stopped connector join the pending revocation without an acknowledgement",
+        before=AFTER_CA03,
         target=units([2, 3], [5, 6]),
         epoch=11,
         owned=units([1, 2, 3], [4, 5, 6]),
         stopped=units([1, 2, 3]),
-        then=standing(UNREVOKED, 10, at(10, [], [5, 6]), at(10, [1, 2, 3], [4])),
+        after=member_at(UNREVOKED, 10, at(10, [], [5, 6]), at(10, [1, 2, 3], [4])),
     ),
     Row(
-        id="CA-19 in a short heartbeat too",
-        given=AFTER_CA03,
+        id="CA-19 in an incremental heartbeat too",
+        before=AFTER_CA03,
         target=units([2, 3], [5, 6]),
         epoch=11,
         stopped=units([1, 2, 3]),
-        then=standing(UNREVOKED, 10, at(10, [], [5, 6]), at(10, [1, 2, 3], [4])),
+        after=member_at(UNREVOKED, 10, at(10, [], [5, 6]), at(10, [1, 2, 3], [4])),
     ),
     Row(
         id="CA-19 a unit whose configuration was replaced joins the pending revocation",
-        given=AFTER_CA03,
+        before=AFTER_CA03,
         target=units([2, 3], [5, 6]),
         epoch=11,
         owned=units([1, 2, 3], [4, 5, 6]),
         since={Unit("T1", 2): 11},
-        then=standing(UNREVOKED, 10, at(10, [3], [5, 6]), at(10, [1, 2], [4])),
+        after=member_at(UNREVOKED, 10, at(10, [3], [5, 6]), at(10, [1, 2], [4])),
     ),
     Row(
-        id="CA-19 and CA-07: of a newer target only what must not run joins the pending revocation",
-        given=AFTER_CA03,
+        id="CA-19 and CA-07: of a newer target only units that must not run join the pending revocation",
+        before=AFTER_CA03,
         target=units([3], []),
         epoch=12,
         stopped=units([], [5]),
-        then=standing(UNREVOKED, 10, at(10, [2, 3], [6]), at(10, [1], [4, 5])),
+        after=member_at(UNREVOKED, 10, at(10, [2, 3], [6]), at(10, [1], [4, 5])),
     ),
-    # Ours: a unit whose configuration is newer than its grant stays with its member and is still given anew.
+    # This project's rows: a unit whose configuration is newer than its grant stays with its member under a new grant.
     Row(
         id="a grant older than its configuration is revoked first",
-        given=standing(STABLE, 10, ALL_SIX),
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([1, 2, 3], [4, 5, 6]),
         epoch=11,
         since={Unit("T1", 2): 11},
-        then=standing(UNREVOKED, 10, at(10, [1, 3], [4, 5, 6]), at(10, [2])),
+        after=member_at(UNREVOKED, 10, at(10, [1, 3], [4, 5, 6]), at(10, [2])),
     ),
     Row(
-        id="and comes back under the epoch of its configuration or later",
-        given=standing(UNREVOKED, 10, at(10, [1, 3], [4, 5, 6]), at(10, [2])),
+        id="and is granted again under the epoch of its configuration or later",
+        before=member_at(UNREVOKED, 10, at(10, [1, 3], [4, 5, 6]), at(10, [2])),
         target=units([1, 2, 3], [4, 5, 6]),
         epoch=11,
         owned=units([1, 3], [4, 5, 6]),
         since={Unit("T1", 2): 11},
-        then=standing(STABLE, 11, {**at(10, [1, 3], [4, 5, 6]), **at(11, [2])}, previous=10),
+        after=member_at(STABLE, 11, {**at(10, [1, 3], [4, 5, 6]), **at(11, [2])}, previous=10),
     ),
     Row(
-        id="a grant of the configuration's own epoch is new enough",
-        given=standing(STABLE, 10, ALL_SIX),
+        id="a grant at the epoch of the configuration is new enough",
+        before=member_at(STABLE, 10, ALL_SIX),
         target=units([1, 2, 3], [4, 5, 6]),
         epoch=11,
         since={Unit("T1", 2): 10},
-        then=standing(STABLE, 11, ALL_SIX, previous=10),
+        after=member_at(STABLE, 11, ALL_SIX, previous=10),
     ),
     Row(
-        id="some free, some not: what is free is given, the rest waited for",
-        given=standing(STABLE, 10, at(10, [1])),
+        id="free units are granted, the member waits for the others",
+        before=member_at(STABLE, 10, at(10, [1])),
         target=units([1, 2, 3]),
         epoch=11,
         elsewhere=units([3]),
-        then=standing(UNRELEASED, 11, {**at(10, [1]), **at(11, [2])}, previous=10),
+        after=member_at(UNRELEASED, 11, {**at(10, [1]), **at(11, [2])}, previous=10),
     ),
     Row(
-        id="a revoked unit that the next target wants back is a new grant",
-        given=AFTER_CA03,
+        id="a revoked unit that the next target contains again is a new grant",
+        before=AFTER_CA03,
         target=units([1, 2, 3], [5, 6]),
         epoch=12,
         owned=units([2, 3], [5, 6]),
-        then=standing(STABLE, 12, {**at(10, [2, 3], [5, 6]), **at(12, [1])}, previous=10),
+        after=member_at(STABLE, 12, {**at(10, [2, 3], [5, 6]), **at(12, [1])}, previous=10),
     ),
 ]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_reconcile_advances_one_step_towards_the_target(row: Row) -> None:
-    """Each row's outcome is exact: state, epoch, units with their owner epochs, units being stopped."""
-    assert step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped) == row.then
+    """Each row's outcome is exact: state, epoch, units with their owner epochs, pending revocation."""
+    assert step(row.before, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped) == row.after
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_repeated_step_has_no_effect(row: Row) -> None:
-    """S16: twice is once. After a revocation silence is what is repeated: it acknowledges nothing."""
-    after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
+    """S16: a step is idempotent. After a revocation it is repeated without ``owned``, which acknowledges nothing."""
+    after = step(row.before, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
     assert step(after, row.target, row.epoch, None, row.elsewhere, row.since, row.stopped) is after
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_no_step_both_revokes_and_assigns(row: Row) -> None:
     """ "There should be either revoked or newly assigned ... The protocol never does both together." """
-    after = step(row.given, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
+    after = step(row.before, row.target, row.epoch, row.owned, row.elsewhere, row.since, row.stopped)
     if after.state is UNREVOKED:
-        assert after.assigned.items() <= row.given.assigned.items()
-        assert after.epoch == row.given.epoch
+        assert after.assigned.items() <= row.before.assigned.items()
+        assert after.epoch == row.before.epoch
 
 
 @pytest.mark.parametrize(
     "owned",
     [None, units([1, 2, 3], [5, 6]), units([2, 3], [4, 5, 6]), units([1, 2, 3], [4, 5, 6])],
-    ids=["nothing said", "T1-1 still there", "T2-4 still there", "both still there"],
+    ids=["owned is null", "T1-1 still owned", "T2-4 still owned", "both still owned"],
 )
 def test_ca_07_without_an_acknowledgement_nothing_changes(owned: Units | None) -> None:
-    """CA-07: the same object, so no record; the newer target waits."""
+    """CA-07: the same object is returned, so no record is written; the newer target has to wait."""
     assert step(AFTER_CA03, units([3], [6]), 12, owned) is AFTER_CA03
 
 
 def test_ca_13_continued_wait_changes_nothing() -> None:
-    """CA-13: same target, still held elsewhere: the same object, so no record."""
+    """CA-13: same target, units still owned by another member: the same object, so no record."""
     assert step(WAITING, units([2, 3, 4], [5, 6, 7]), 11, elsewhere=units([4], [7])) is WAITING
 
 
-@pytest.mark.parametrize("owned", [None, units([3], [6])], ids=["nothing said", "something run"])
+@pytest.mark.parametrize("owned", [None, units([3], [6])], ids=["owned is null", "units owned"])
 def test_ca_15_unknown_state_fences_the_member(owned: Units | None) -> None:
-    """CA-15: this code cannot know what the state asks of the member."""
-    current = standing(MemberState.UNKNOWN, 11, at(11, [3], [6]), at(11, [2], [5]))
+    """CA-15: this version does not know what the state requires of the member."""
+    current = member_at(MemberState.UNKNOWN, 11, at(11, [3], [6]), at(11, [2], [5]))
     with pytest.raises(FencedMemberEpoch):
         step(current, units([3], [6]), 12, owned)
 
 
 def test_wait_ends_when_the_target_no_longer_has_the_units() -> None:
-    """UNRELEASED goes back to STABLE although nothing was given."""
-    assert step(WAITING, units([2, 3], [5, 6]), 11) == standing(STABLE, 11, at(11, [2, 3], [5, 6]))
+    """UNRELEASED returns to STABLE although no unit was granted."""
+    assert step(WAITING, units([2, 3], [5, 6]), 11) == member_at(STABLE, 11, at(11, [2, 3], [5, 6]))
 
 
 def test_waiting_member_is_asked_to_revoke() -> None:
-    """UNRELEASED to UNREVOKED: the epoch stays where it is."""
+    """UNRELEASED to UNREVOKED: the epoch does not change."""
     after = step(WAITING, units([2], [5, 6]), 12)
-    assert after == standing(UNREVOKED, 11, at(11, [2], [5, 6]), at(11, [3]))
+    assert after == member_at(UNREVOKED, 11, at(11, [2], [5, 6]), at(11, [3]))

@@ -1,4 +1,4 @@
-"""A worker restarts: its units are delayed for its member id, and an operator can request it (PD-08)."""
+"""Worker restarts: the units are delayed for the member id; an operator can request a restart (PD-08)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from connectgroup.protocol.messages.common import RestartRequest, RestartRespons
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.connect import MemberRecord
 
-from .builders import GROUP, Scene, names, settings, tasks, told
+from .builders import GROUP, Scene, names, settings, tasks, units_at
 
 DELAY_MS = 60_000
 ONE, TWO, THREE = tasks(foo=[-1, 0]), tasks(foo=[1, 2]), tasks(foo=[3, 4])
@@ -20,8 +20,8 @@ SHARES = {"m1": ONE, "m2": TWO, "m3": THREE}
 
 
 def three(*, delay_ms: int = DELAY_MS, **instances: str) -> Scene:
-    """m1, m2 and m3 with two units each at epoch 10."""
-    return Scene.at_rest(
+    """m1, m2 and m3 own two units each at epoch 10."""
+    return Scene.stable(
         settings(scheduled_delay_ms=delay_ms),
         epoch=10,
         connectors={"foo": 5},
@@ -31,17 +31,17 @@ def three(*, delay_ms: int = DELAY_MS, **instances: str) -> Scene:
 
 
 def request_restart(scene: Scene, member_id: str) -> RestartResponse:
-    return scene.answer(scene.act(RestartRequest(group_id=GROUP, member_id=member_id)), RestartResponse)
+    return scene.response_of(scene.act(RestartRequest(group_id=GROUP, member_id=member_id)), RestartResponse)
 
 
 def leave_to_restart(scene: Scene, member_id: str, instance: str | None = None) -> None:
     scene.may_run[member_id] = set()
     request = HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=-1, instance_id=instance, returns=True)
-    assert scene.answer(scene.act(request), HeartbeatResponse).error_code == 0
+    assert scene.response_of(scene.act(request), HeartbeatResponse).error_code == 0
 
 
-def ensure_computation(scene: Scene) -> dict[str, list[str]]:
-    """A few heartbeats of every member; what each holds then."""
+def heartbeat_all(scene: Scene) -> dict[str, list[str]]:
+    """Send three heartbeats of every member; return what each member owns then."""
     for _ in range(3):
         for member_id in sorted(scene.group.members):
             current = scene.current(member_id)
@@ -58,14 +58,14 @@ def moves(scene: Scene) -> int:
 
 
 def test_rolling_restart_moves_nothing() -> None:
-    """Each worker in turn; the other members' units are never revoked, and the explanation counts no move."""
+    """Each worker in turn; the other members' units are never revoked, and the history counts no move."""
     scene = three()
     for member_id in SHARES:
         leave_to_restart(scene, member_id)
         scene.now_ms += 3_000
-        ensure_computation(scene)
-        assert told(scene.join(member_id))[1] == names(SHARES[member_id])
-        assert ensure_computation(scene) == EXPECTED
+        heartbeat_all(scene)
+        assert units_at(scene.join(member_id))[1] == names(SHARES[member_id])
+        assert heartbeat_all(scene) == EXPECTED
     assert moves(scene) == 0
     last = scene.group.latest_rebalance
     assert last is not None
@@ -75,9 +75,9 @@ def test_rolling_restart_moves_nothing() -> None:
 def test_leave_without_announced_return_hands_over_the_units() -> None:
     scene = three()
     scene.leave("m2")
-    ensure_computation(scene)
+    heartbeat_all(scene)
     assert scene.group.delays == {}
-    assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
+    assert sorted(unit for units in heartbeat_all(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
 def test_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
@@ -92,36 +92,36 @@ def test_announced_return_is_delayed_as_long_as_a_lost_worker() -> None:
     last = scene.group.latest_rebalance
     assert last is not None
     assert last.causes == (f"m2 did not return within {DELAY_MS} ms",)
-    assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
+    assert sorted(unit for units in heartbeat_all(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
-def test_first_worker_back_in_an_empty_group_also_gets_the_units_that_no_worker_had() -> None:
+def test_first_worker_back_in_an_empty_group_also_gets_the_units_without_an_owner() -> None:
     """S9: the units of former members were not assigned yet, so restoring m1's own is not enough."""
     scene = three()
     scene.leave("m2")
     scene.leave("m3")
     leave_to_restart(scene, "m1")
     scene.join("m1")
-    assert ensure_computation(scene) == {"m1": names(ONE | TWO | THREE)}
+    assert heartbeat_all(scene) == {"m1": names(ONE | TWO | THREE)}
 
 
 def test_announced_return_without_a_scheduled_delay_is_an_ordinary_leave() -> None:
     scene = three(delay_ms=0)
     leave_to_restart(scene, "m2")
     assert scene.group.delays == {}
-    assert sorted(unit for units in ensure_computation(scene).values() for unit in units) == names(ONE | TWO | THREE)
+    assert sorted(unit for units in heartbeat_all(scene).values() for unit in units) == names(ONE | TWO | THREE)
 
 
 @pytest.mark.parametrize("order", [("m1", "m2", "m3"), ("m3", "m1", "m2"), ("m2", "m3", "m1")])
 def test_restart_of_all_workers_at_the_same_time_moves_nothing(order: tuple[str, ...]) -> None:
-    """Also the last member to leave is delayed for: the first to return is assigned its own units only."""
+    """Units are delayed for the last member to leave as well: the first to return gets its own units only."""
     scene = three()
     for member_id in SHARES:
         leave_to_restart(scene, member_id)
     scene.now_ms += 2_000
     for member_id in order:
-        assert told(scene.join(member_id))[1] == names(SHARES[member_id])
-    assert ensure_computation(scene) == EXPECTED
+        assert units_at(scene.join(member_id))[1] == names(SHARES[member_id])
+    assert heartbeat_all(scene) == EXPECTED
     assert moves(scene) == 0
 
 
@@ -132,7 +132,7 @@ def test_restart_survives_a_coordinator_failover() -> None:
     assert scene.heartbeat("m2", 10).restart
     leave_to_restart(scene, "m2")
     scene.reload()
-    assert told(scene.join("m2"))[1] == names(TWO)
+    assert units_at(scene.join("m2"))[1] == names(TWO)
     assert not scene.heartbeat("m2", scene.current("m2").epoch).restart
 
 
@@ -177,7 +177,7 @@ def test_workers_may_be_requested_to_restart_at_the_same_time() -> None:
 
 
 def test_member_that_rejoins_without_a_leave_is_asked_to_restart_again() -> None:
-    """It lost its lease before it received the request: the operator's request still stands."""
+    """Its lease expired before it received the request, so the request stays pending."""
     scene = three()
     request_restart(scene, "m2")
     assert scene.join("m2").restart
@@ -186,7 +186,7 @@ def test_member_that_rejoins_without_a_leave_is_asked_to_restart_again() -> None
 @pytest.mark.parametrize("delay_ms", [0, DELAY_MS])
 @pytest.mark.parametrize("lost", ["fenced", "expired"])
 def test_restart_request_of_a_lost_member_is_repeated_when_it_rejoins(lost: str, delay_ms: int) -> None:
-    """It was lost before it received the request; the request survives a coordinator failover meanwhile."""
+    """The member is lost before it receives the request; a coordinator failover follows."""
     scene = three(delay_ms=delay_ms)
     request_restart(scene, "m2")
     if lost == "fenced":
@@ -194,7 +194,7 @@ def test_restart_request_of_a_lost_member_is_repeated_when_it_rejoins(lost: str,
     else:
         scene.expire(TimerKind.SESSION, "m2")
     scene.reload()
-    ensure_computation(scene)
+    heartbeat_all(scene)
     assert scene.join("m2").restart
     assert {member.member_id: member.state for member in describe(scene.group).members}["m2"] == "RESTARTING"
     leave_to_restart(scene, "m2")
@@ -203,7 +203,7 @@ def test_restart_request_of_a_lost_member_is_repeated_when_it_rejoins(lost: str,
 
 
 def test_restart_request_ends_with_a_leave() -> None:
-    """A member that leaves without an announced return has ended its process anyway."""
+    """A member that leaves without an announced return has ended its process, as requested."""
     scene = three()
     request_restart(scene, "m2")
     scene.leave("m2")
@@ -229,7 +229,7 @@ def test_static_member_is_restarted_by_its_instance_id() -> None:
     scene = three(m2="i2")
     assert request_restart(scene, "i2").error_code == 0
     assert scene.heartbeat("m2", 10, instance="i2").restart
-    scene.go_away("m2", "i2")
+    scene.leave_temporarily("m2", "i2")
     scene.now_ms += 2_800
     (shown,) = [member for member in describe(scene.group, scene.now_ms).members if member.member_id == "m2"]
     assert (shown.instance_id, shown.state, shown.kept_ms) == ("i2", "AWAY", scene.settings.session_timeout_ms - 2_800)
@@ -242,10 +242,10 @@ def test_static_member_restarts_by_leaving_temporarily() -> None:
     scene = three(m2="i2")
     request_restart(scene, "m2")
     assert scene.heartbeat("m2", 10, instance="i2").restart
-    scene.go_away("m2", "i2")
+    scene.leave_temporarily("m2", "i2")
     assert request_restart(scene, "m2").error_code == UnknownMemberId.code
     response = scene.join("m2", instance="i2")
-    assert told(response) == (10, names(TWO))
+    assert units_at(response) == (10, names(TWO))
     assert not response.restart
     assert scene.group.epoch == 10
 
@@ -270,7 +270,7 @@ def test_static_member_restarts_by_leaving_temporarily() -> None:
     ids=["unknown", "lost", "temporarily_left", "draining", "empty"],
 )
 def test_restart_of_an_unsuitable_worker_is_rejected_with_one_line(member_id: str, code: int, message: str) -> None:
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(scheduled_delay_ms=DELAY_MS),
         epoch=10,
         connectors={"foo": 6},
@@ -278,7 +278,7 @@ def test_restart_of_an_unsuitable_worker_is_rejected_with_one_line(member_id: st
         instances={"m3": "i3"},
     )
     scene.expire(TimerKind.SESSION, "m4")
-    scene.go_away("m3", "i3")
+    scene.leave_temporarily("m3", "i3")
     scene.heartbeat("m2", 10, TWO, full=True, draining=True)
     scene.now_ms += 10_000
     response = request_restart(scene, member_id)
@@ -298,7 +298,7 @@ def test_restart_in_an_unknown_or_empty_group_is_rejected() -> None:
 def test_return_of_a_restarted_worker_needs_no_computation() -> None:
     scene = three()
     leave_to_restart(scene, "m2")
-    ensure_computation(scene)
+    heartbeat_all(scene)
     scene.settings.server_assignors["round-robin"] = lambda _: pytest.fail("asked")  # type: ignore[index]
     scene.join("m2")
-    assert ensure_computation(scene) == EXPECTED
+    assert heartbeat_all(scene) == EXPECTED

@@ -1,4 +1,4 @@
-"""A group that is accepted fits its frames and log batches; one that would not is refused where it is written."""
+"""An accepted group fits its frames and log batches; a change that would exceed them is rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OWNER = "worker-1"
 
 
 def group_of(*connectors: ConnectorRecord, group_id: str = "g") -> Group:
-    """A group at rest whose only member holds the connectors themselves, but no task yet."""
+    """A stable group whose only member owns the connectors, but no task yet."""
     units = [Unit(connector.connector) for connector in connectors]
     group = Group(group_id)
     records: list[Record] = [
@@ -97,11 +97,11 @@ def publish(group: Group, tasks: tuple[TaskConfig, ...], name: str = "c") -> Upd
 
 def test_task_list_that_exceeds_the_group_size_is_rejected() -> None:
     group = group_of(connector())
-    answer = publish(group, lists(30_000, "x" * 300))
-    assert answer.error_code == InvalidRequest.code
-    assert answer.error_message is not None
-    assert answer.error_message.startswith("connector c: TaskConfigs: got 30000 tasks of ")
-    assert f"; allowed: at most {MAX_GROUP_BYTES}, of the {MAX_GROUP_BYTES} bytes for all" in answer.error_message
+    response = publish(group, lists(30_000, "x" * 300))
+    assert response.error_code == InvalidRequest.code
+    assert response.error_message is not None
+    assert response.error_message.startswith("connector c: TaskConfigs: got 30000 tasks of ")
+    assert f"; allowed: at most {MAX_GROUP_BYTES}, of the {MAX_GROUP_BYTES} bytes for all" in response.error_message
     assert group.connectors["c"].tasks == ()
     assert publish(group, lists(10_000, "x" * 300)).error_code == 0
 
@@ -118,7 +118,7 @@ def test_size_limit_covers_all_connectors_of_the_group() -> None:
 
 
 def test_change_that_makes_the_group_smaller_is_accepted() -> None:
-    """A group may have been written by software with another bound."""
+    """The group may have been written by software with another limit."""
     large = connector(tasks=30_000, value="x" * 300)
     group = group_of(large, connector("b"))
     assert sum(group.connector_bytes.values()) > MAX_GROUP_BYTES
@@ -130,10 +130,10 @@ def test_change_that_makes_the_group_smaller_is_accepted() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", "100001", "1000000000", "00000000012345678", "٣"])
 def test_tasks_max_must_be_a_number_within_its_limit(text: str) -> None:
-    answer = update(group_of(), ConnectorChange(connector="c", config=entries({"tasks.max": text})))
-    assert answer.error_code == InvalidRequest.code
+    response = update(group_of(), ConnectorChange(connector="c", config=entries({"tasks.max": text})))
+    assert response.error_code == InvalidRequest.code
     shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
-    assert answer.error_message == f"connector c: tasks.max: got '{shown}'; allowed: a whole number from 1 to 100000"
+    assert response.error_message == f"connector c: tasks.max: got '{shown}'; allowed: a whole number from 1 to 100000"
 
 
 def test_connector_with_an_unreadable_tasks_max_can_be_changed() -> None:
@@ -144,7 +144,7 @@ def test_connector_with_an_unreadable_tasks_max_can_be_changed() -> None:
 
 
 def test_tasks_max_is_limited_by_the_group_size() -> None:
-    """Checked when the connector is written: no worker has been asked yet how large its tasks are."""
+    """Checked when the connector is written: the size of its task configurations is not known yet."""
     name = "c" * 100
     group = group_of(group_id="g" * 100)
     refused = update(group, ConnectorChange(connector=name, config=entries({"tasks.max": "100000"})))
@@ -168,7 +168,7 @@ def test_tasks_max_is_limited_by_the_group_size() -> None:
     ],
 )
 def test_largest_accepted_group_fits_its_frames_and_batches(group_id: str, name: str, value: str) -> None:
-    """One member owns all of it; then the connector is reconfigured and deleted."""
+    """One member owns all units; then the connector is reconfigured and deleted."""
     one = connector(name, group_id=group_id, tasks=1, value=value)
     count = min(100_000, (MAX_GROUP_BYTES - 200) // (connector_bytes(one) - connector_bytes(connector(name)) + 4))
     group = group_of(connector(name, group_id=group_id), group_id=group_id)
@@ -190,9 +190,11 @@ def test_largest_accepted_group_fits_its_frames_and_batches(group_id: str, name:
     encode_batch(target, max_bytes=MAX_BATCH_BYTES)
     for record in target:
         group.apply(record)
-    told = step(group, HeartbeatRequest(group_id=group_id, member_id=OWNER, member_epoch=1, owned=()), 1_000, SETTINGS)
-    encode_batch(told.records, max_bytes=MAX_BATCH_BYTES)
-    response = told.response
+    joined = step(
+        group, HeartbeatRequest(group_id=group_id, member_id=OWNER, member_epoch=1, owned=()), 1_000, SETTINGS
+    )
+    encode_batch(joined.records, max_bytes=MAX_BATCH_BYTES)
+    response = joined.response
     assert isinstance(response, HeartbeatResponse)
     assert response.assignment is not None
     assert len(response.assignment.grants) == count + 1
@@ -224,7 +226,7 @@ def join(group: Group, member_id: str, metadata: int) -> HeartbeatResponse:
 
 
 def test_metadata_of_all_members_is_limited() -> None:
-    """A Prepare response carries it; 1,000 members may send 64 KiB each and assignor."""
+    """A Prepare response carries all of it; each of 1,000 members may send 64 KiB for each assignor."""
     group = group_of()
     for number in range((16 << 20) // 65_536):
         assert join(group, f"m{number}", 65_536).error_code != InvalidRequest.code

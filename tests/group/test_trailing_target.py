@@ -1,6 +1,6 @@
 """An assignment that arrives after the group epoch has advanced: PD-06, CN-05, S6, S9, S13, S15.
 
-The target epoch may trail the group epoch, as in KIP-848's case studies: a group under constant change progresses.
+The target epoch may trail the group epoch, as in KIP-848's case studies: a group under constant change makes progress.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import MemberState, TargetState
 from connectgroup.protocol.units import Unit, Units
 
-from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, numbered, settings, task_list, told
+from .builders import GROUP, UNASSIGNED, FixedAssignor, Scene, added, foo, info, numbered, settings, task_list, units_at
 
 A = info("a", 0, 3)
 BAR = frozenset({Unit("bar")})
@@ -31,7 +31,7 @@ def pair(fixed: FixedAssignor) -> Scene:
 
 
 def stable(fixed: FixedAssignor, **changes: object) -> Scene:
-    scene = Scene.at_rest(settings(fixed, **changes), epoch=1, connectors={"foo": 2}, members={})
+    scene = Scene.stable(settings(fixed, **changes), epoch=1, connectors={"foo": 2}, members={})
     scene.join("A", A)
     scene.join("B", A)
     epoch = scene.prepare("A", 0).group_epoch
@@ -42,8 +42,8 @@ def stable(fixed: FixedAssignor, **changes: object) -> Scene:
     return scene
 
 
-def asked(scene: Scene, member_id: str) -> bool:
-    """Whether a member is told to compute."""
+def must_compute(scene: Scene, member_id: str) -> bool:
+    """Whether the member is asked to compute."""
     return scene.heartbeat(member_id, scene.current(member_id).epoch).error_code == ComputeAssignment.code
 
 
@@ -61,12 +61,12 @@ def test_install_is_accepted_after_the_computing_member_has_advanced_two_steps(p
     assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == 0
     pair.heartbeat("B", 3)
     pair.update(added("bar"))
-    assert asked(pair, "A")
+    assert must_compute(pair, "A")
     pair.prepare("A", 3)
-    assert told(pair.heartbeat("A", 3)) == (4, None) or pair.current("A").epoch == 4
+    assert units_at(pair.heartbeat("A", 3)) == (4, None) or pair.current("A").epoch == 4
     assert pair.state("A") is MemberState.UNRELEASED
     pair.heartbeat("B", 3, UNASSIGNED)
-    assert told(pair.heartbeat("A", 4)) == (4, ["foo", "foo-0", "foo-1"])
+    assert units_at(pair.heartbeat("A", 4)) == (4, ["foo", "foo-0", "foo-1"])
     assert (pair.current("A").epoch, pair.current("A").previous_epoch) == (4, 4)
     shares = {"A": foo(-1, 0, 1), "B": BAR}
     assert pair.install("A", 3, 5, shares).error_code == 0
@@ -94,17 +94,17 @@ def test_prepare_is_accepted_after_the_chosen_member_has_advanced_two_steps(pair
 
 
 def test_assignment_is_installed_for_the_epoch_it_was_prepared_for(pair: Scene) -> None:
-    """A member joins between Prepare and Install: it has nothing yet, and the next computation is requested at once."""
+    """A member joins between Prepare and Install: it is assigned nothing yet; the next computation starts at once."""
     pair.update(added("bar"))
     assert pair.prepare("A", 3).group_epoch == 4
-    assert told(pair.join("C", A)) == (3, [])
-    assert not asked(pair, "A"), "its computation goes on"
+    assert units_at(pair.join("C", A)) == (3, [])
+    assert not must_compute(pair, "A"), "its computation continues"
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
     assert (pair.group.epoch, pair.group.target_epoch) == (5, 4)
-    assert told(pair.heartbeat("B", 3)) == (4, ["bar", "foo-1"])
+    assert units_at(pair.heartbeat("B", 3)) == (4, ["bar", "foo-1"])
     assert pair.current("B").assigned == {Unit("foo", 1): 3, Unit("bar"): 4}
-    assert told(pair.heartbeat("C", 3, UNASSIGNED, full=True)) == (4, [])
-    assert asked(pair, "A")
+    assert units_at(pair.heartbeat("C", 3, UNASSIGNED, full=True)) == (4, [])
+    assert must_compute(pair, "A")
     assert pair.prepare("A", pair.current("A").epoch).group_epoch == 5
     assert pair.install("A", 3, 5, {"A": foo(-1), "B": foo(1) | BAR, "C": foo(0)}).error_code == 0
     assert pair.group.target_epoch == 5
@@ -131,7 +131,7 @@ def test_prepared_epoch_survives_a_change_of_coordinator(pair: Scene) -> None:
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
     pair.reload()
     assert (pair.group.epoch, pair.group.target_epoch) == (5, 4)
-    assert asked(pair, "A")
+    assert must_compute(pair, "A")
 
 
 def test_repeated_install_succeeds_after_the_group_has_moved_on(pair: Scene) -> None:
@@ -153,14 +153,14 @@ def test_repeated_install_succeeds_after_the_group_has_moved_on(pair: Scene) -> 
 
 
 def test_silent_member_is_replaced_although_the_group_keeps_changing(pair: Scene) -> None:
-    """CN-06: a change does not extend the time of a member that has been asked, so one that hangs cannot block."""
+    """CN-06: a change does not extend the timeout of a member that was asked, so a hanging member cannot block."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
     pair.join("C", A)
     assert pair.last is not None
     assert not [timer for timer in pair.last.timers if timer.key.kind is TimerKind.COMPUTE]
     pair.expire(TimerKind.COMPUTE)
-    assert asked(pair, "B")
+    assert must_compute(pair, "B")
     assert pair.prepare("B", 3).group_epoch == 5
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == StaleGroupEpoch.code
 
@@ -171,12 +171,12 @@ def test_silent_member_is_replaced_although_the_group_keeps_changing(pair: Scene
 def test_unresponsive_chosen_member_is_replaced_when_the_group_epoch_advances(pair: Scene) -> None:
     """A paused process with a live session delays the group by no more than the next change; it is not fenced."""
     pair.update(added("bar"))
-    assert asked(pair, "A")
+    assert must_compute(pair, "A")
     assert pair.join("C", A).error_code == 0
     assert pair.last is not None
     assert [timer.key.kind for timer in pair.last.timers].count(TimerKind.COMPUTE) == 1
-    assert not asked(pair, "A")
-    assert asked(pair, "B")
+    assert not must_compute(pair, "A")
+    assert must_compute(pair, "B")
     epoch = pair.prepare("B", 3).group_epoch
     assert pair.install("B", 3, epoch, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
     assert (pair.group.epoch, pair.group.target_epoch) == (5, 5)
@@ -185,16 +185,16 @@ def test_unresponsive_chosen_member_is_replaced_when_the_group_epoch_advances(pa
 
 
 def test_chosen_member_is_kept_while_the_group_epoch_stays(pair: Scene) -> None:
-    """A heartbeat or a change without a new epoch replaces nobody that may be about to prepare."""
+    """A heartbeat or a change without a new epoch does not replace the member that was asked."""
     pair.update(added("bar"))
     for _ in range(3):
         pair.heartbeat("B", 3)
-        assert asked(pair, "A")
+        assert must_compute(pair, "A")
 
 
 def test_member_at_epoch_0_that_computes_is_not_replaced(fixed: FixedAssignor) -> None:
-    """Its heartbeats are joins, each of which asks it to compute again; its assignment is installed all the same."""
-    scene = Scene.at_rest(settings(fixed), epoch=1, connectors={"foo": 2}, members={})
+    """Its heartbeats are joins, each of which asks it to compute again; its assignment is installed nevertheless."""
+    scene = Scene.stable(settings(fixed), epoch=1, connectors={"foo": 2}, members={})
     scene.join("A", A)
     assert scene.prepare("A", 0).group_epoch == 2
     scene.join("A", A)
@@ -208,12 +208,12 @@ def test_prepare_of_a_replaced_member_is_accepted_until_another_has_prepared(pai
     pair.update(added("bar"))
     pair.join("C", A)
     pair.reload()
-    assert asked(pair, "B")
+    assert must_compute(pair, "B")
     assert pair.prepare("A", 3).group_epoch == 5
     assert pair.last is not None
     assert [timer.key.kind for timer in pair.last.timers] == [TimerKind.COMPUTE]
     assert pair.prepare("B", 3).error_code == UnknownMemberId.code
-    assert not asked(pair, "B")
+    assert not must_compute(pair, "B")
     assert pair.install("A", 3, 5, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
 
 
@@ -226,18 +226,18 @@ def test_prepare_of_a_replaced_member_that_drains_since_is_rejected(pair: Scene)
 
 
 def test_three_members_are_asked_at_most_and_all_count_as_failed_after_the_timeout(pair: Scene) -> None:
-    """Many members that join at once must not all compute; the timeout of the last one asked decides."""
+    """Many members that join at once must not all compute; the timeout of the last one asked counts."""
     pair.update(added("bar"))
     for number in range(5):
         pair.join(f"C{number}", A)
-    assert [who for who in pair.group.members if asked(pair, who)] == ["C0"]
+    assert [who for who in pair.group.members if must_compute(pair, who)] == ["C0"]
     pair.expire(TimerKind.COMPUTE)
     assert pair.group.computation is not None
     assert pair.group.computation.failures == 1
-    assert [who for who in pair.group.members if asked(pair, who)] == ["C1"]
+    assert [who for who in pair.group.members if must_compute(pair, who)] == ["C1"]
 
 
-# ---- no longer valid
+# ---- stale and invalid assignments
 
 
 def left(scene: Scene) -> None:
@@ -265,7 +265,7 @@ def test_stale_assignment_is_rejected_and_prepared_again(pair: Scene, change: ob
     assert (pair.group.targets, pair.group.target_epoch) == (before, 3)
     assert pair.group.computation is not None
     assert pair.group.computation.failures == 0
-    assert asked(pair, "A")
+    assert must_compute(pair, "A")
     assert pair.prepare("A", pair.current("A").epoch).group_epoch == 5
 
 
@@ -276,7 +276,7 @@ def test_late_invalid_assignment_counts_as_a_failure(pair: Scene) -> None:
     pair.join("C", A)
     refused = pair.install("A", 3, 4, {"A": foo(-1, 0, 1), "B": foo(1) | BAR})
     assert refused.error_code == InvalidAssignment.code
-    assert asked(pair, "B")
+    assert must_compute(pair, "B")
 
 
 # ---- fencing tokens
@@ -289,8 +289,8 @@ def test_reconfigured_unit_is_not_granted_under_an_older_epoch(pair: Scene) -> N
     configs = [*numbered(1), {"task": "1", "new": "yes"}]
     assert pair.update(task_list("foo", configs, 3), member_id="A").error_code == 0
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
-    assert told(pair.heartbeat("B", 3)) == (3, [])
-    assert told(pair.heartbeat("B", 3, UNASSIGNED)) == (4, ["bar"])
+    assert units_at(pair.heartbeat("B", 3)) == (3, [])
+    assert units_at(pair.heartbeat("B", 3, UNASSIGNED)) == (4, ["bar"])
     assert Unit("foo", 1) not in pair.group.holders
     epoch = pair.prepare("A", 3).group_epoch
     assert pair.install("A", 3, epoch, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
@@ -304,8 +304,8 @@ def test_added_units_are_unassigned_until_the_next_computation(pair: Scene) -> N
     pair.update(added("baz"))
     assert pair.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1) | BAR}).error_code == 0
     assert Unit("baz") not in pair.group.wanted_by
-    question = pair.prepare("A", 3)
-    assert Unit("baz") in question.all_units()
+    prepared = pair.prepare("A", 3)
+    assert Unit("baz") in prepared.all_units()
 
 
 def test_connector_recreated_meanwhile_is_not_granted_under_the_older_epoch(pair: Scene) -> None:
@@ -345,15 +345,15 @@ def test_delayed_units_stay_reserved_for_a_member_that_came_back_after_prepare(f
     assert scene.install("A", 3, epoch, {"A": foo(-1, 0, 1)}).error_code == 0
     assert (scene.group.target_epoch, "B" in scene.group.delays) == (epoch, True)
     assert Unit("foo", 1) not in scene.group.wanted_by
-    question = scene.prepare("A", 3)
-    shares = dict(zip([member.member_id for member in question.members], question.shares(), strict=True))
+    prepared = scene.prepare("A", 3)
+    shares = dict(zip([member.member_id for member in prepared.members], prepared.shares(), strict=True))
     assert shares == {"A": foo(-1, 0), "B": foo(1)}
-    assert scene.install("A", 3, question.group_epoch, shares).error_code == 0
+    assert scene.install("A", 3, prepared.group_epoch, shares).error_code == 0
     assert scene.group.delays == {}
 
 
 def test_units_of_a_member_lost_after_prepare_are_delayed(fixed: FixedAssignor) -> None:
-    """The assignment names the lost member: it is stale, and the units wait for it."""
+    """The assignment names the lost member: it is stale, and the units are delayed."""
     scene = stable(fixed, scheduled_delay_ms=20_000)
     scene.join("C", A)
     scene.prepare("A", 3)
@@ -363,13 +363,13 @@ def test_units_of_a_member_lost_after_prepare_are_delayed(fixed: FixedAssignor) 
 
 
 def test_assignment_may_name_a_member_that_drains_since(pair: Scene) -> None:
-    """It is a member still; the next computation moves its work."""
+    """It is still a member; the next computation moves its units."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
     pair.heartbeat("B", 3, foo(1), full=True, draining=True)
     assert pair.install("A", 3, 4, {"A": foo(-1, 0) | BAR, "B": foo(1)}).error_code == 0
-    question = pair.prepare("A", 3)
-    assert [member.member_id for member in question.members] == ["A"]
+    prepared = pair.prepare("A", 3)
+    assert [member.member_id for member in prepared.members] == ["A"]
 
 
 def test_moves_beyond_a_round_stay_in_a_trailing_target(fixed: FixedAssignor) -> None:
@@ -380,14 +380,14 @@ def test_moves_beyond_a_round_stay_in_a_trailing_target(fixed: FixedAssignor) ->
     assert scene.install("A", 3, 4, {"C": foo(-1, 0, 1)}).error_code == 0
     moved = [unit for unit, member_id in scene.group.wanted_by.items() if member_id == "C"]
     assert (len(moved), scene.group.deferred) == (1, 2)
-    assert asked(scene, "A")
+    assert must_compute(scene, "A")
 
 
 def test_server_side_assignor_takes_over_at_once(pair: Scene, fixed: FixedAssignor) -> None:
-    """A member that lists no assignor joins while A computes: A's answer comes too late."""
+    """A member that lists no assignor joins while A computes: A's Install comes too late."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
-    fixed.shares = {"A": foo(-1, 0), "B": foo(1) | BAR}
+    fixed.target = {"A": foo(-1, 0), "B": foo(1) | BAR}
     pair.join("C")
     assert (pair.group.target_epoch, pair.group.computed_by) == (5, "coordinator")
     assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1), "B": BAR}).error_code == StaleGroupEpoch.code
@@ -395,7 +395,6 @@ def test_server_side_assignor_takes_over_at_once(pair: Scene, fixed: FixedAssign
 
 
 def test_delay_of_an_assignor_is_stored_with_a_trailing_target(pair: Scene) -> None:
-    """An assignor's own delay is stored with it."""
     pair.update(added("bar"))
     pair.prepare("A", 3)
     pair.join("C", A)
@@ -419,7 +418,7 @@ def share(member_id: str, units: Units) -> InstalledMember:
 
 
 def test_interval_between_computations_also_follows_a_trailing_target(fixed: FixedAssignor) -> None:
-    """TO-06: "at once" is not earlier than the interval allows."""
+    """TO-06: the interval limits how early the next computation starts."""
     scene = stable(fixed)
     scene.settings = replace(scene.settings, assignment_interval_ms=3_000)
     scene.now_ms += 3_000
@@ -429,17 +428,17 @@ def test_interval_between_computations_also_follows_a_trailing_target(fixed: Fix
     assert scene.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1)}).error_code == 0
     assert scene.last is not None
     assert compute(GROUP, scene.group, 3_000) in scene.last.timers
-    assert not asked(scene, "A")
+    assert not must_compute(scene, "A")
     scene.expire(TimerKind.COMPUTE)
-    assert asked(scene, "A")
+    assert must_compute(scene, "A")
 
 
-def test_member_that_is_asked_anew_must_prepare_anew(pair: Scene) -> None:
-    """S13: its first assignment was refused, and a second one for the same epoch comes when the group has moved on."""
+def test_member_that_is_asked_again_must_prepare_again(pair: Scene) -> None:
+    """S13: its first assignment was rejected; a second one for the same epoch arrives after the group has changed."""
     pair.leave("B")
     pair.prepare("A", 3)
     pair.install("A", 3, 4, {}, error=1)
-    assert asked(pair, "A")
+    assert must_compute(pair, "A")
     pair.join("C", A)
     assert pair.install("A", 3, 4, {"A": foo(-1, 0, 1)}).error_code == StaleGroupEpoch.code
     assert pair.records == ()

@@ -1,129 +1,50 @@
-"""A seeded group of small workers that stop slowly, lose messages, and crash: what the replay tests are run with.
+"""A seeded group of small workers that stop slowly, lose messages and crash: the random runs of the replay tests.
 
-The workers are as honest as the source asks them to be: a full heartbeat on join and after every error, null where
-nothing changed, a report once something has stopped. They are as slow and unlucky as the seed wants them.
+The workers follow the protocol: a full heartbeat on join and after every error, null for what has not changed, an
+acknowledgement once a unit has stopped. The seed decides how slow they are and what fails.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from connectgroup.errors import (
-    ComputeAssignment,
     FencedMemberEpoch,
-    GroupIdNotFound,
     PluginError,
-    UnknownMemberId,
 )
 from connectgroup.group.connect.describe import state_name
 from connectgroup.group.connect.state import replay
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
-from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, entries, grouped, units_of
+from connectgroup.protocol.messages.common import AssignorInfo, entries, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.records.connect import MemberState, Record
 from connectgroup.protocol.units import Unit
 
 from . import invariants
 from .builders import GROUP, ROUND_ROBIN, Scene, numbered, round_robin, settings, task_list
+from .simple_worker import SimpleWorker
 
 CONNECTORS = ("files", "orders", "weather")
 
 
-@dataclass(kw_only=True)
-class SimpleWorker:
-    """What a worker knows and does: the member's half of the protocol at its smallest."""
-
-    member_id: str
-    assignors: tuple[AssignorInfo, ...] = ()
-    epoch: int = 0
-    runs: dict[Unit, int] = field(default_factory=dict)
-    configs: dict[Unit, tuple[ConfigEntry, ...]] = field(default_factory=dict)
-    stops: dict[Unit, int] = field(default_factory=dict)
-    full: bool = True
-    changed: bool = False
-    statuses: tuple[TaskStatus, ...] = ()
-    question: PrepareResponse | None = None
-    asked: bool = False
-    last: tuple[HeartbeatRequest, dict[Unit, int]] | None = None
-    joined_twice: bool = False
-    instance: str | None = None
-    draining: bool = False
-
-    def request(self) -> HeartbeatRequest:
-        """The next heartbeat; unless something was lost or has changed, all of it is "as before"."""
-        owned = grouped([*self.runs, *self.stops])
-        return HeartbeatRequest(
-            group_id=GROUP,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
-            rebalance_timeout_ms=10_000 if self.full else -1,
-            client_assignors=(self.assignors or None) if self.full else None,
-            owned=() if self.epoch == 0 else owned if self.full or self.changed else None,
-            statuses=self.statuses,
-            instance_id=self.instance if self.full or self.epoch == 0 else None,
-            draining=self.draining and self.full,
-        )
-
-    def hear(self, response: HeartbeatResponse, random: Random) -> None:
-        """Take an answer in: new epoch; what is no longer in the set is stopped, slowly; what is new is started."""
-        self.full, self.changed, self.statuses = False, False, ()
-        if response.error_code in (FencedMemberEpoch.code, UnknownMemberId.code, GroupIdNotFound.code):
-            self.abandon()
-            return
-        if response.error_code:
-            self.full = True
-            self.asked = self.asked or response.error_code == ComputeAssignment.code
-            return
-        self.epoch = response.member_epoch
-        if response.assignment is None:
-            return
-        units = units_of(response.assignment.units)
-        tokens = {Unit(grant.connector, grant.task): grant.owner_epoch for grant in response.assignment.grants}
-        connectors = {entry.connector: entry.config for entry in response.assignment.configs}
-        for grant in response.assignment.grants:
-            unit = Unit(grant.connector, grant.task)
-            self.configs[unit] = connectors[grant.connector] if unit.is_connector else grant.config
-        assert not units & self.stops.keys(), "told to run what it was told to stop and has not stopped"
-        for unit in sorted(self.runs.keys() - units):
-            del self.runs[unit]
-            self.stops[unit] = random.randint(0, 6)
-        for unit in sorted(units - self.runs.keys()):
-            self.runs[unit] = tokens[unit]
-            self.statuses += (TaskStatus(connector=unit.connector, task=unit.task, owner_epoch=tokens[unit], state=1),)
-
-    def abandon(self) -> None:
-        """Stop everything and begin again."""
-        self.runs, self.stops = {}, {}
-        self.epoch, self.full, self.changed, self.statuses = 0, True, False, ()
-        self.question, self.asked = None, False
-
-    def turn(self) -> None:
-        """Time passes: what was being stopped may have stopped by now."""
-        for unit in list(self.stops):
-            self.stops[unit] -= 1
-            if self.stops[unit] < 0:
-                del self.stops[unit]
-                self.changed = True
-
-
 class FlakyAssignor:
-    """The coordinator's own round robin, which fails when its seed says so."""
+    """The server-side round robin, which fails at random."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
         self.fails = 0.0
 
-    def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
+    def __call__(self, prepared: PrepareResponse) -> tuple[InstalledMember, ...]:
         if self.random.random() < self.fails:
             raise PluginError("assignor round-robin: not today")
-        return round_robin(question)
+        return round_robin(prepared)
 
 
 class RandomRun:
-    """One seed's group, its workers, and all that befalls them."""
+    """The group of one seed, its workers and the random events."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -136,59 +57,73 @@ class RandomRun:
             max_moves=(0, 0, 2)[seed % 3],
         )
         self.workers: dict[str, SimpleWorker] = {}
-        self.made = 0
+        self.next_id = 0
         if seed % 2:
             self.scene = Scene(settings=limits)
         else:
-            # Lopsided: one member has everything, under epochs of long ago, and others nothing.
+            # Unbalanced: one member owns all units, under older owner epochs, and the other owns none.
             everything = {Unit(name, task): 3 + (task % 4) for name in CONNECTORS[:2] for task in range(-1, 5)}
-            self.scene = Scene.at_rest(
+            self.scene = Scene.stable(
                 limits, epoch=9, connectors=dict.fromkeys(CONNECTORS[:2], 5), members={"w0": everything, "w1": {}}
             )
             for member_id, runs in (("w0", everything), ("w1", {})):
                 self.workers[member_id] = SimpleWorker(member_id=member_id, epoch=9, runs=dict(runs), full=False)
-            self.made = 2
+            self.next_id = 2
         self.fenced = 0
         self.crashed: set[str] = set()
-        self.bounced: list[SimpleWorker] = []
+        self.restarting: list[SimpleWorker] = []
 
-    # ---- what can happen
+    # ---- events
 
     def play(self, turns: int) -> None:
-        """So many turns of bad weather."""
+        """Run ``turns`` random events with faults."""
         self.assignor.fails = 0.3
-        happenings = {
-            self.beat: 60, self.arrive: 6, self.copy: 8, self.compute: 12, self.silence: 3, self.crash: 2,
-            self.leave: 2, self.late: 2, self.dawdle: 5, self.operate: 6, self.list_tasks: 5,
-            self.restart: 2, self.relist: 2, self.go_away: 3, self.come_back: 4, self.wait: 2, self.drain: 1,
-        }  # fmt: skip
+        events = {
+            self.beat: 60,
+            self.join: 6,
+            self.duplicate: 8,
+            self.compute: 12,
+            self.expire_session: 3,
+            self.crash: 2,
+            self.leave: 2,
+            self.expire_rebalance: 2,
+            self.expire_compute: 5,
+            self.change_connector: 6,
+            self.publish_task_lists: 5,
+            self.fail_over: 2,
+            self.change_assignors: 2,
+            self.leave_temporarily: 3,
+            self.rejoin: 4,
+            self.expire_delay: 2,
+            self.toggle_drain: 1,
+        }
         for _ in range(turns):
-            self.random.choices(list(happenings), list(happenings.values()))[0]()
+            self.random.choices(list(events), list(events.values()))[0]()
             self.scene.now_ms += self.random.randint(0, 500)
             for worker in self.workers.values():
-                worker.turn()
+                worker.tick()
 
     def beat(self) -> None:
-        """A heartbeat; its request or its answer may be lost."""
+        """A heartbeat; its request or its response may be lost."""
         if self.workers:
-            self.exchange(self.any_worker(), lose_request=0.1, lose_answer=0.15)
+            self.exchange(self.any_worker(), lose_request=0.1, lose_response=0.15)
 
     def any_worker(self) -> SimpleWorker:
         return self.workers[self.random.choice(sorted(self.workers))]
 
-    def exchange(self, worker: SimpleWorker, *, lose_request: float = 0.0, lose_answer: float = 0.0) -> None:
-        """One heartbeat and its answer."""
+    def exchange(self, worker: SimpleWorker, *, lose_request: float = 0.0, lose_response: float = 0.0) -> None:
+        """One heartbeat and its response."""
         request = worker.request()
         if self.random.random() < lose_request:
             worker.full = True
             return
-        lost = self.random.random() < lose_answer
+        lost = self.random.random() < lose_response
         was_member = worker.member_id in self.scene.group.members
         response = self.scene.act(request, lost=lost).response
         assert isinstance(response, HeartbeatResponse)
         if response.error_code == FencedMemberEpoch.code:
-            assert worker.joined_twice or not was_member, (
-                f"S16: honest {worker.member_id} fenced: {response.error_message}"
+            assert worker.join_duplicated or not was_member, (
+                f"S16: {worker.member_id} follows the protocol and was fenced: {response.error_message}"
             )
             self.fenced += 1
         if response.assignment is not None:
@@ -198,115 +133,115 @@ class RandomRun:
                 assert assigned[Unit(grant.connector, grant.task)] == grant.owner_epoch
         grants = response.assignment.grants if response.assignment else ()
         worker.last = (request, {Unit(grant.connector, grant.task): grant.owner_epoch for grant in grants})
-        worker.joined_twice = False
+        worker.join_duplicated = False
         if lost:
             worker.full = True
         else:
-            worker.hear(response, self.random)
+            worker.on_response(response, self.random)
 
-    def copy(self) -> None:
-        """The last request of a worker comes in a second time, late; its connection broke, so its next one is full.
+    def duplicate(self) -> None:
+        """A late duplicate of a worker's last request arrives; its connection broke, so its next heartbeat is full.
 
-        Not where such a copy cannot be told from the truth after a lost answer: where the first one's answer gave units
-        at the very epoch it was sent with, or gave units that were deleted or reconfigured since. Only its sequence
-        number tells it apart then, and keeping it away is the runtime's part.
+        Not sent where the group rules cannot tell such a duplicate from a retry after a lost response: where the first
+        response granted units at the very epoch of the request, or granted units that were deleted or reconfigured
+        since. Only the sequence number differs then, and the runtime drops the duplicate.
         """
         if not self.workers:
             return
         worker = self.any_worker()
         if worker.last is None:
             return
-        request, gave = worker.last
+        request, granted = worker.last
         group, epoch = self.scene.group, self.scene.current(request.member_id).epoch
-        as_given = all(group.runnable.get(unit, token + 1) <= token for unit, token in gave.items())
-        if not gave or (request.member_epoch not in (0, epoch) and as_given):
-            self.scene.act(request, copy=True)
+        as_given = all(group.runnable.get(unit, token + 1) <= token for unit, token in granted.items())
+        if not granted or (request.member_epoch not in (0, epoch) and as_given):
+            self.scene.act(request, duplicate=True)
             worker.full = True
-            worker.joined_twice = request.member_epoch == 0
+            worker.join_duplicated = request.member_epoch == 0
 
-    def arrive(self) -> None:
-        """A new worker, or a new process in the place of a dead one."""
+    def join(self) -> None:
+        """A worker starts, possibly with the instance id of a crashed one."""
         if len(self.workers) < 5:
-            name = f"w{self.made}"
-            self.made += 1
+            name = f"w{self.next_id}"
+            self.next_id += 1
             lists = self.kind == "client" or (self.kind == "mixed" and self.random.random() < 0.7)
             low = self.random.randint(0, 1)
             offered = AssignorInfo(name="a", minimum_version=low, maximum_version=self.random.randint(2, 3), version=2)
-            instance = f"i{self.made % 4}" if self.random.random() < 0.4 else None
+            instance = f"i{self.next_id % 4}" if self.random.random() < 0.4 else None
             self.workers[name] = SimpleWorker(member_id=name, assignors=(offered,) if lists else (), instance=instance)
 
     def compute(self) -> None:
-        """Those asked to compute come one step further: prepare, or install, well or badly."""
+        """Each member that was asked to compute advances: it sends Prepare or Install, with a valid result or not."""
         for worker in list(self.workers.values()):
-            if worker.question is not None:
+            if worker.prepared is not None:
                 self.install(worker)
-            elif worker.asked:
-                worker.asked = False
+            elif worker.compute_requested:
+                worker.compute_requested = False
                 request = PrepareRequest(group_id=GROUP, member_id=worker.member_id, member_epoch=worker.epoch)
                 response = self.scene.act(request).response
                 assert isinstance(response, PrepareResponse)
-                worker.question = response if not response.error_code else None
+                worker.prepared = response if not response.error_code else None
 
-    def install(self, worker: SimpleWorker, *, honest: bool = False) -> None:
-        """The answer to the question the worker was given, however long ago."""
-        question, worker.question = worker.question, None
-        assert question is not None
-        luck = 1.0 if honest else self.random.random()
+    def install(self, worker: SimpleWorker, *, valid: bool = False) -> None:
+        """Send Install with the input of the last Prepare, however old it is."""
+        prepared, worker.prepared = worker.prepared, None
+        assert prepared is not None
+        draw = 1.0 if valid else self.random.random()
         request = InstallRequest(
             group_id=GROUP,
             member_id=worker.member_id,
             member_epoch=worker.epoch,
-            group_epoch=question.group_epoch,
-            error=1 if luck < 0.1 else 0,
-            members=round_robin(question)[0 if luck > 0.2 else 1 :],
+            group_epoch=prepared.group_epoch,
+            error=1 if draw < 0.1 else 0,
+            members=round_robin(prepared)[0 if draw > 0.2 else 1 :],
         )
-        if not honest and 0.2 < luck < 0.3 and request.members[0].units:
-            # Holds back what it would have given to the first.
+        if not valid and 0.2 < draw < 0.3 and request.members[0].units:
+            # Delays the units of the first member.
             held = request.members[0].units
             request = replace(request, members=request.members[1:], delayed=held, delay_ms=5_000)
-        if luck < 0.9 or honest:
+        if draw < 0.9 or valid:
             self.scene.act(request)
-        if luck > 0.6:
+        if draw > 0.6:
             self.scene.act(request)
 
-    def silence(self) -> None:
-        """Somebody's session ends: one that crashed, or one that was only cut off."""
+    def expire_session(self) -> None:
+        """The session of a member expires; its worker has crashed or is only cut off."""
         if self.scene.group.members:
             member_id = self.random.choice(sorted(self.scene.group.members))
             self.scene.expire(TimerKind.SESSION, member_id)
 
-    def late(self) -> None:
-        """A rebalance timer fires: somebody took too long to stop something."""
+    def expire_rebalance(self) -> None:
+        """A rebalance timer fires: a member has not acknowledged its revocation in time."""
         for member_id in sorted(self.scene.group.members):
             if self.scene.state(member_id) is MemberState.UNREVOKED:
                 self.scene.expire(TimerKind.REBALANCE, member_id)
                 return
 
-    def dawdle(self) -> None:
-        """The compute timer fires: somebody took too long to think, or an assignor failed."""
+    def expire_compute(self) -> None:
+        """The compute timer fires: a member has not installed in time, or an assignor failed."""
         self.scene.expire(TimerKind.COMPUTE)
 
     def crash(self) -> None:
-        """A process dies; its session has not ended yet."""
+        """A process crashes; its session has not expired yet."""
         if self.workers:
             worker = self.any_worker()
             if self.random.random() < 0.5:
                 del self.workers[worker.member_id]
                 self.crashed.add(worker.member_id)
                 if self.random.random() < 0.5:
-                    self.bounced.append(worker)
+                    self.restarting.append(worker)
             else:
-                worker.abandon()  # comes back as the same member at epoch 0
+                worker.abandon()  # rejoins as the same member at epoch 0
 
     def leave(self) -> None:
-        """Somebody leaves in good order."""
+        """A member leaves."""
         if self.workers:
             worker = self.any_worker()
             del self.workers[worker.member_id]
             self.scene.leave(worker.member_id)
 
-    def go_away(self) -> None:
-        """A static worker that runs nothing any more leaves for a while; its next process has another member id."""
+    def leave_temporarily(self) -> None:
+        """A static worker without stopping units leaves temporarily; its next process has another member id."""
         worker = self.any_worker() if self.workers else None
         if worker is None or worker.instance is None or not worker.epoch or worker.stops:
             return
@@ -314,30 +249,30 @@ class RandomRun:
         self.scene.may_run[worker.member_id] = set()
         for _ in range(self.random.randint(1, 2)):
             self.scene.heartbeat(worker.member_id, -2, instance=worker.instance)
-        self.bounced.append(worker)
+        self.restarting.append(worker)
 
-    def come_back(self) -> None:
-        """One that went away, or that crashed, returns under its name."""
-        if self.bounced:
-            former = self.bounced.pop(self.random.randrange(len(self.bounced)))
-            self.made += 1
-            name = former.member_id if self.random.random() < 0.3 else f"w{self.made}"
+    def rejoin(self) -> None:
+        """A static worker that left temporarily or crashed rejoins with its instance id."""
+        if self.restarting:
+            former = self.restarting.pop(self.random.randrange(len(self.restarting)))
+            self.next_id += 1
+            name = former.member_id if self.random.random() < 0.3 else f"w{self.next_id}"
             self.workers[name] = SimpleWorker(member_id=name, assignors=former.assignors, instance=former.instance)
 
-    def wait(self) -> None:
-        """A delay comes to its end."""
+    def expire_delay(self) -> None:
+        """Some delays end."""
         for member_id in list(self.scene.group.delays):
             if self.random.random() < 0.5:
                 self.scene.expire(TimerKind.DELAY, member_id)
 
-    def drain(self) -> None:
-        """Somebody is to be emptied, or not any more."""
+    def toggle_drain(self) -> None:
+        """A worker starts or cancels its drain."""
         if self.workers:
             worker = self.any_worker()
             worker.draining, worker.full = not worker.draining, True
 
-    def relist(self) -> None:
-        """A worker's assignor has something new to say."""
+    def change_assignors(self) -> None:
+        """A worker's assignor has another reason for a rebalance."""
         for worker in self.workers.values():
             if worker.assignors and self.random.random() < 0.3:
                 (info,) = worker.assignors
@@ -352,8 +287,8 @@ class RandomRun:
                 )
                 worker.full = True
 
-    def operate(self) -> None:
-        """An operator changes connectors; some changes are made against versions of yesterday."""
+    def change_connector(self) -> None:
+        """An operator changes a connector; some changes name an outdated version."""
         name = self.random.choice(CONNECTORS)
         version = self.random.choice([-1, -1, 0, 1, 2])
         configured = entries({"name": name, "n": str(self.random.randint(0, 2))})
@@ -366,8 +301,8 @@ class RandomRun:
         change = self.random.choices(changes, [4, 3, 3, 1])[0]
         self.scene.act(UpdateConnectorsRequest(group_id=GROUP, changes=(change,)))
 
-    def list_tasks(self) -> None:
-        """The worker that runs a connector writes a new task list: more, fewer, or changed."""
+    def publish_task_lists(self) -> None:
+        """The owner of a connector publishes a task list: more, fewer, or changed tasks."""
         for worker in self.workers.values():
             for unit, epoch in worker.runs.items():
                 if unit.is_connector and self.random.random() < 0.5:
@@ -381,63 +316,63 @@ class RandomRun:
                     )
                     self.scene.act(request)
 
-    def restart(self) -> None:
-        """A new coordinator: what it knows is what the log says, compacted up to somewhere (P3, KAFKA-19862)."""
+    def fail_over(self) -> None:
+        """Coordinator failover: replay of the log, compacted up to a random offset (P3, KAFKA-19862)."""
         log = self.scene.log
         cut = self.random.randint(0, len(log))
         kept = self.random.random() < 0.5
         shorter: list[Record] = [*invariants.compacted(log[:cut], tombstones=kept), *log[cut:]]
-        live = invariants.picture(self.scene.group)
+        live = invariants.group_state(self.scene.group)
         group = replay(GROUP, shorter)
-        assert invariants.picture(group) == live
+        assert invariants.group_state(group) == live
         self.scene.group, self.scene.log = group, shorter
 
-    # ---- and in the end
+    # ---- the end of a run
 
-    def calm(self, *, most_rounds: int = 40) -> int:
-        """No more faults: timers fire where they are due, messages arrive. Returns the rounds it took."""
+    def settle(self, *, max_rounds: int = 40) -> int:
+        """Stop the faults: fire the timers that are due, deliver all messages. Returns the number of rounds needed."""
         self.assignor.fails = 0.0
         gone = [member_id for member_id in self.scene.group.members if member_id not in self.workers]
         for member_id in gone:
             self.scene.expire(TimerKind.SESSION, member_id)
-        named: set[str | None] = {None}
+        instances: set[str | None] = {None}
         for name, worker in list(self.workers.items()):
-            # Two processes of one name: only one can be a member.
-            if worker.instance in named and worker.instance is not None:
+            # Of two processes with one instance id only one can be a member.
+            if worker.instance in instances and worker.instance is not None:
                 del self.workers[name]
                 if name in self.scene.group.members:
                     self.scene.expire(TimerKind.SESSION, name)
-            named.add(worker.instance)
+            instances.add(worker.instance)
         for member_id in list(self.scene.group.delays):
             self.scene.expire(TimerKind.DELAY, member_id)
-        for rounds in range(most_rounds):
+        for rounds in range(max_rounds):
             for worker in [self.workers[name] for name in sorted(self.workers)]:
-                worker.turn()
+                worker.tick()
                 self.exchange(worker)
-                if worker.epoch == 0 and worker.full and not worker.asked:
+                if worker.epoch == 0 and worker.full and not worker.compute_requested:
                     self.exchange(worker)
-            self.answer_questions()
-            if self.at_rest():
+            self.compute_all()
+            if self.is_stable():
                 return rounds
             if rounds % 6 == 5:
                 self.scene.expire(TimerKind.COMPUTE)
-        raise AssertionError(f"not at rest after {most_rounds} rounds: {state_name(self.scene.group)}")
+        raise AssertionError(f"not at rest after {max_rounds} rounds: {state_name(self.scene.group)}")
 
-    def answer_questions(self) -> None:
-        """Whoever is asked computes, and does it well."""
+    def compute_all(self) -> None:
+        """Each member that was asked to compute installs a valid result."""
         for worker in self.workers.values():
-            if worker.asked:
-                worker.asked = False
+            if worker.compute_requested:
+                worker.compute_requested = False
                 request = PrepareRequest(group_id=GROUP, member_id=worker.member_id, member_epoch=worker.epoch)
                 response = self.scene.act(request).response
                 assert isinstance(response, PrepareResponse)
                 if not response.error_code:
-                    worker.question = response
-            if worker.question is not None:
-                self.install(worker, honest=True)
+                    worker.prepared = response
+            if worker.prepared is not None:
+                self.install(worker, valid=True)
 
-    def at_rest(self) -> bool:
-        """Every unit runs once, on the worker it was given to, with the token and the configuration of its grant."""
+    def is_stable(self) -> bool:
+        """Every unit runs once, on the worker that owns it, with the owner epoch and configuration of its grant."""
         group = self.scene.group
         if not self.workers:
             return not group.members
@@ -452,7 +387,7 @@ class RandomRun:
         )
 
     def runs_the_newest(self, worker: SimpleWorker) -> bool:
-        """S10: no unit runs with a configuration that has been replaced (those of the stage's start were not sent)."""
+        """S10: no unit runs with a replaced configuration (units of the initial state have none here)."""
         for unit in worker.runs.keys() & worker.configs.keys():
             connector = self.scene.group.connectors[unit.connector]
             newest = connector.config if unit.is_connector else connector.tasks[unit.task].config

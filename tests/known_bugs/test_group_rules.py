@@ -22,7 +22,7 @@ from tests.group.builders import (
     names,
     settings,
     tasks,
-    told,
+    units_at,
 )
 from tests.group.workers import RandomRun
 from tests.worker.builders import Spread, World, server_spread, settings as world_settings
@@ -67,35 +67,35 @@ def test_member_with_a_further_revocation_keeps_its_epoch(fixed: FixedAssignor) 
     """KAFKA-19974: from one revocation straight into the next the member's epoch went up, so a unit was owned by two
     members at one epoch; here the epoch waits until nothing is left to stop, also where a connector is paused between.
     """
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed), epoch=10, connectors={"foo": 4, "bar": 1}, members={"A": foo(-1, 0, 1, 2, 3) | tasks(bar=[0])}
     )
     owners = OwnersByEpoch()
     owners.note(scene.group)
     others = {Unit("bar")}
-    fixed.shares = {"A": foo(-1, 0, 1, 2) | tasks(bar=[0]), "B": foo(3) | others}
+    fixed.target = {"A": foo(-1, 0, 1, 2) | tasks(bar=[0]), "B": foo(3) | others}
     scene.join("B")
     owners.note(scene.group)
-    assert told(scene.heartbeat("A", 10)) == (10, ["bar-0", "foo", "foo-0", "foo-1", "foo-2"])
+    assert units_at(scene.heartbeat("A", 10)) == (10, ["bar-0", "foo", "foo-0", "foo-1", "foo-2"])
 
     # A is still stopping foo-3 when bar-0 must stop as well (it is paused, CA-19) and the target takes foo-2 away.
-    fixed.shares = {"A": foo(-1, 0, 1), "B": foo(2, 3) | others}
+    fixed.target = {"A": foo(-1, 0, 1), "B": foo(2, 3) | others}
     scene.update(wanted("bar", TargetState.PAUSED))
-    assert told(scene.heartbeat("A", 10)) == (10, ["foo", "foo-0", "foo-1", "foo-2"])
-    assert told(scene.heartbeat("A", 10, foo(-1, 0, 1, 2) | tasks(bar=[0]))) == (10, None)
+    assert units_at(scene.heartbeat("A", 10)) == (10, ["foo", "foo-0", "foo-1", "foo-2"])
+    assert units_at(scene.heartbeat("A", 10, foo(-1, 0, 1, 2) | tasks(bar=[0]))) == (10, None)
     assert (scene.state("A"), scene.current("A").epoch) == (UNREVOKED, 10)
     owners.note(scene.group)
-    assert told(scene.heartbeat("B", 11)) == (12, ["bar"])
+    assert units_at(scene.heartbeat("B", 11)) == (12, ["bar"])
     owners.note(scene.group)
 
     # bar runs again before A has acknowledged the revocation of bar-0.
-    fixed.shares = {"A": foo(-1, 0, 1) | tasks(bar=[0]), "B": foo(2, 3) | others}
+    fixed.target = {"A": foo(-1, 0, 1) | tasks(bar=[0]), "B": foo(2, 3) | others}
     scene.update(wanted("bar", TargetState.RUNNING))
-    assert told(scene.heartbeat("A", 10, foo(-1, 0, 1, 2))) == (10, ["foo", "foo-0", "foo-1"])
+    assert units_at(scene.heartbeat("A", 10, foo(-1, 0, 1, 2))) == (10, ["foo", "foo-0", "foo-1"])
     owners.note(scene.group)
-    assert told(scene.heartbeat("A", 10, foo(-1, 0, 1))) == (13, ["bar-0", "foo", "foo-0", "foo-1"])
+    assert units_at(scene.heartbeat("A", 10, foo(-1, 0, 1))) == (13, ["bar-0", "foo", "foo-0", "foo-1"])
     owners.note(scene.group)
-    assert told(scene.heartbeat("B", 12)) == (13, ["bar", "foo-2", "foo-3"])
+    assert units_at(scene.heartbeat("B", 12)) == (13, ["bar", "foo-2", "foo-3"])
     owners.note(scene.group)
     assert scene.current("B").assigned[Unit("foo", 2)] == 13
 
@@ -104,11 +104,11 @@ def test_no_unit_has_two_owners_at_one_epoch_in_random_runs() -> None:
     """KAFKA-19974: the same under lost messages, slow stops, pauses and restarts: a unit has one owner an epoch."""
     handed_on = 0
     for seed in range(10, 50):
-        storm, owners = RandomRun(seed), OwnersByEpoch()
-        storm.scene.check_replay = False
+        run, owners = RandomRun(seed), OwnersByEpoch()
+        run.scene.check_replay = False
         for _ in range(200):
-            storm.play(1)
-            owners.note(storm.scene.group)
+            run.play(1)
+            owners.note(run.scene.group)
         handed_on += len({(unit, owner) for (unit, _), owner in owners.owner.items()})
         handed_on -= len({unit for unit, _ in owners.owner})
     assert handed_on > 50, "units that nobody ever takes over show nothing"
@@ -122,24 +122,24 @@ def test_unit_that_may_not_run_is_not_granted_by_a_stale_target(fixed: FixedAssi
     """KAFKA-19431: a member that gave up a topic in the middle of a revocation went on to be assigned it; here what was
     paused while a member is stopping something is in no grant, although the target of before names it.
     """
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed), epoch=10, connectors={"foo": 2, "bar": 2}, members={"A": tasks(foo=[-1, 0, 1], bar=[-1, 0, 1])}
     )
-    fixed.shares = {"A": tasks(foo=[-1, 0], bar=[-1, 1]), "B": tasks(foo=[1], bar=[0])}
+    fixed.target = {"A": tasks(foo=[-1, 0], bar=[-1, 1]), "B": tasks(foo=[1], bar=[0])}
     scene.join("B")
-    assert told(scene.heartbeat("A", 10)) == (10, ["bar", "bar-1", "foo", "foo-0"])
+    assert units_at(scene.heartbeat("A", 10)) == (10, ["bar", "bar-1", "foo", "foo-0"])
 
     fixed.error = PluginError("not today")  # so the target stays the one that names bar-0 for B and bar-1 for A
     scene.update(wanted("bar", TargetState.PAUSED))
     assert names(scene.group.target("B").units) == ["bar-0", "foo-1"]
     left = tasks(foo=[-1, 0], bar=[-1, 1])
-    assert told(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "and bar-1 is taken"
-    assert told(scene.heartbeat("B", 11)) == (11, ["foo-1"])
-    assert told(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, ["bar", "foo", "foo-0"])
-    assert told(scene.heartbeat("B", 11, foo(1), full=True)) == (11, ["foo-1"])
+    assert units_at(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "and bar-1 is taken"
+    assert units_at(scene.heartbeat("B", 11)) == (11, ["foo-1"])
+    assert units_at(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, ["bar", "foo", "foo-0"])
+    assert units_at(scene.heartbeat("B", 11, foo(1), full=True)) == (11, ["foo-1"])
 
     scene.update(wanted("bar", TargetState.STOPPED))
-    assert told(scene.heartbeat("A", 11)) == (11, ["foo", "foo-0"])
+    assert units_at(scene.heartbeat("A", 11)) == (11, ["foo", "foo-0"])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -151,18 +151,18 @@ def test_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAssig
     """KAFKA-16367: a full request got a partial answer, and the client lost its assignment; here whoever says all is
     told all, in each state, however often it asks; and a partial request is told nothing it knows.
     """
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed), epoch=20, connectors={"foo": 4}, members={"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
     )
     shares = {STABLE: foo(0, 1, 2), UNREVOKED: foo(0, 1), UNRELEASED: foo(0, 1, 2, 3)}
-    fixed.shares = {"m0": foo(-1, 0, 1, 2, 3) - shares[state], "m1": shares[state]}
+    fixed.target = {"m0": foo(-1, 0, 1, 2, 3) - shares[state], "m1": shares[state]}
     scene.join("m9")
-    epoch, _ = told(scene.heartbeat("m1", 20))
+    epoch, _ = units_at(scene.heartbeat("m1", 20))
     assert scene.state("m1") is state
     for _ in range(2):
         keeps = shares[state] - foo(3)
-        assert told(scene.heartbeat("m1", epoch, foo(0, 1, 2), full=True)) == (epoch, names(keeps))
-        assert told(scene.heartbeat("m1", epoch)) == (epoch, None)
+        assert units_at(scene.heartbeat("m1", epoch, foo(0, 1, 2), full=True)) == (epoch, names(keeps))
+        assert units_at(scene.heartbeat("m1", epoch)) == (epoch, None)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -173,13 +173,13 @@ def test_assignor_change_by_all_members_leads_to_a_new_target(fixed: FixedAssign
     """KAFKA-20434: all members rejoined with another assignor and the old target stayed; here the one that is in effect
     computes, from the moment on at which it is.
     """
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed),
         epoch=10,
         connectors={"foo": 3},
         members={"m1": foo(-1, 0, 1, 2), "m2": (), "m3": ()},
     )
-    fixed.shares = {"m1": foo(-1, 0, 1, 2)}
+    fixed.target = {"m1": foo(-1, 0, 1, 2)}
     for member_id in ("m1", "m2", "m3"):
         scene.join(member_id, server_assignor=FIXED)
     for member_id in ("m1", "m2", "m3"):

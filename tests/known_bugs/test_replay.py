@@ -18,7 +18,7 @@ from connectgroup.protocol.records.connect import CurrentRecord, MemberRecord, R
 from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import GROUP, add, ask, beat, change, look, send, serving, task_list, tick
 from tests.group.builders import tasks
-from tests.group.invariants import compacted, picture
+from tests.group.invariants import compacted, group_state
 from tests.group.workers import RandomRun
 
 
@@ -63,13 +63,13 @@ def test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load(
     """
     double_claims = 0
     for seed in range(20):
-        storm, random = RandomRun(seed), Random(seed)
-        storm.scene.check_replay = False
-        storm.play(250)
-        live = picture(storm.scene.group)
+        run, random = RandomRun(seed), Random(seed)
+        run.scene.check_replay = False
+        run.play(250)
+        live = group_state(run.scene.group)
         for _ in range(5):
-            log = thinned(storm.scene.log, random, keeps)
-            assert picture(replay(GROUP, log)) == live
+            log = thinned(run.scene.log, random, keeps)
+            assert group_state(replay(GROUP, log)) == live
             double_claims += claims_twice(log)
     assert keeps == 0 or double_claims > 100, "no load saw one unit with two members"
 
@@ -94,16 +94,16 @@ def test_records_may_precede_those_they_refer_to() -> None:
     """
     swapped = 0
     for seed in range(10):
-        storm = RandomRun(seed)
-        storm.scene.check_replay = False
-        storm.play(200)
-        live, log = picture(storm.scene.group), compacted(storm.scene.log)
+        run = RandomRun(seed)
+        run.scene.check_replay = False
+        run.play(200)
+        live, log = group_state(run.scene.group), compacted(run.scene.log)
         members = [record for record in log if isinstance(record, MemberRecord)]
         swapped += len(members)
         rest = [record for record in log if not isinstance(record, MemberRecord)]
-        again = picture(replay(GROUP, [*rest, *members]))
+        again = group_state(replay(GROUP, [*rest, *members]))
         assert again == live
-        assert picture(replay(GROUP, [r for r in log if r.key.kind != Kind.GROUP] + group_records(log))) == live
+        assert group_state(replay(GROUP, [r for r in log if r.key.kind != Kind.GROUP] + group_records(log))) == live
     assert swapped > 10
 
 

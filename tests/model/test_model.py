@@ -69,10 +69,10 @@ def test_random_run_with_slow_workers_is_decided_as_by_the_model(seed: int, monk
     """The same storms that tests.group plays, honest workers only."""
     replay = Replay()
     monkeypatch.setattr(effects, "step", replay.step)
-    storm = workers.RandomRun(seed)
-    storm.scene.check_replay = False
-    storm.play(80)
-    storm.calm()
+    run = workers.RandomRun(seed)
+    run.scene.check_replay = False
+    run.play(80)
+    run.settle()
     assert not replay.findings, f"storm {seed}: {replay.findings[0]}"
 
 

@@ -86,7 +86,7 @@ def runs(
 @line("the coordinator would give {shares}")
 def coordinator_gives(stage: Stage, shares: list[tuple[str, NamedShare]]) -> Iterable[str]:
     """What the assignor that runs on the coordinator answers from now on."""
-    stage.assignor.shares = {who: frozenset(share.units) for who, share in shares}
+    stage.assignor.target = {who: frozenset(share.units) for who, share in shares}
     stage.assignor.error = None
     return ()
 
@@ -179,7 +179,7 @@ def same_again(stage: Stage, who: str) -> Iterable[str]:
     worker = stage.worker(who)
     if worker.request is None:
         raise SceneError(f"{who} has sent nothing yet")
-    response, news = stage.act(worker.request, copy=True)
+    response, news = stage.act(worker.request, duplicate=True)
     same = "the same answer" if response == worker.response else "another answer"
     if isinstance(response, HeartbeatResponse) and response != worker.response:
         same = answered(response)

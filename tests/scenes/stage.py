@@ -38,9 +38,9 @@ class CoordinatorsAssignor(FixedAssignor):
     """The assignor that runs on the coordinator: gives what the scene says it would, else a sticky round robin."""
 
     def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
-        if self.shares or self.error:
+        if self.target or self.error:
             return super().__call__(question)
-        self.asked.append(question)
+        self.inputs.append(question)
         return round_robin(question)
 
 
@@ -121,7 +121,7 @@ class Stage:
             who: {unit: self.epoch if epoch is None else epoch for unit, epoch in units.items()}
             for who, units in self.runs.items()
         }
-        scene = Scene.at_rest(
+        scene = Scene.stable(
             rules,
             epoch=self.epoch,
             connectors=self.connectors,
@@ -232,12 +232,12 @@ class Stage:
         return [f"{action.why}; {self._perform(worker, action)}" for action in actions if isinstance(action, Lose)]
 
     def act(
-        self, what: GroupRequest | TimerKey, *, lost: bool = False, copy: bool = False
+        self, what: GroupRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
     ) -> tuple[Response | None, list[str]]:
         """One step of the rules: the answer, and what changed for all to see."""
         scene = self.scene
         before, calls = self.glance(), self.assignor.calls
-        outcome = scene.act(what, lost=lost, copy=copy)
+        outcome = scene.act(what, lost=lost, duplicate=duplicate)
         self.set_timers(outcome.timers, scene.now_ms)
         asked = isinstance(what, InstallRequest) or self.assignor.calls > calls
         return outcome.response, list(self._news(before, self.glance(), outcome, asked))

@@ -23,7 +23,7 @@ GROUP: tuple[Fault, ...] = (
           "{**A, **B}", "{**dict.fromkeys(A, target.epoch), **B}"),
         C("a grant older than its unit's configuration is kept",
           "E >= S.get(U, 0)", "True", model=True)),
-    *at("connectgroup.group.kernel.reconcile:_stop_too", "group/test_reconcile.py group/test_connectors.py",
+    *at("connectgroup.group.kernel.reconcile:_stop_too", "group/test_reconcile.py group/test_pending_revocation.py",
         C("a unit that must not run any more is revoked only after the acknowledgement (CA-19)",
           "...", "return current", simulator="S10", model=True)),
     *at("connectgroup.group.connect.handle:expire", "group/test_fencing.py group/test_computing.py",

@@ -87,7 +87,7 @@ class ServedIsDurable(Invariant):
         self._turns = -1
 
     def _compare_all(self, group: Group) -> None:
-        served, durable = whole.picture(group), whole.picture(self.durable)
+        served, durable = whole.group_state(group), whole.group_state(self.durable)
         odd = [name for name in served if name != "rebalances" and served[name] != durable[name]]
         if not self._same_rebalances(group.rebalances):
             odd.append("rebalances")
@@ -171,13 +171,13 @@ class ReplayGivesTheGroup(Invariant):
     def _check(self) -> None:
         durable = self.durable
         read = replay(durable.group_id, [*self._newest.values(), *self._since])
-        there, here = whole.picture(read), whole.picture(durable)
+        there, here = whole.group_state(read), whole.group_state(durable)
         odd = [name for name in there if there[name] != here[name]]
         if odd:
             self.broken(f"{odd[0]}: read back {there[odd[0]]}, was {here[odd[0]]}"[:2_000])
         try:
             whole.indexes_match(durable)
-            whole.rebalances_make_sense(durable)
+            whole.rebalance_history_is_consistent(durable)
         except AssertionError as error:
             self.broken(f"by a look at everything: {error}")
         # Half of the time up to here, half of the time a batch's tombstones stay, as they do until they are old.
