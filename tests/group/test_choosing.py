@@ -91,7 +91,7 @@ def test_cn_01_member_with_the_widest_version_range_computes() -> None:
         scene.join(member_id, info("a", low, high))
     assert scene.group.computation is not None
     assert scene.group.computation.member_id == "A"
-    # It was told in the answer to its join. Joining once more at epoch 0 it gets the target epoch, and is told again.
+    # The response to its join asked it to compute. It rejoins at epoch 0, gets the target epoch, and is asked again.
     assert scene.join("A", info("a", 1, 5)).member_epoch == 1
     assert scene.heartbeat("A", 1).error_code == ComputeAssignment.code
     epoch = scene.group.epoch

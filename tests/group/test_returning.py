@@ -304,8 +304,8 @@ def test_units_left_on_a_draining_worker_keep_their_assignor_metadata() -> None:
     """A round moves a part; the rest is in no result of the assignor, and was stored without version and metadata."""
     fixed = FixedAssignor()
     scene = Scene.stable(settings(fixed, max_moves=1), epoch=10, connectors={"foo": 3}, members={"m1": ONE, "m2": TWO})
-    said = TargetMemberRecord(group_id=GROUP, member_id="m2", units=grouped(TWO), version=2, metadata=b"hint")
-    scene.put(said)
+    record = TargetMemberRecord(group_id=GROUP, member_id="m2", units=grouped(TWO), version=2, metadata=b"hint")
+    scene.put(record)
     fixed.target = {"m1": ONE | TWO}
     scene.heartbeat("m2", 10, TWO, full=True, draining=True)
     kept = scene.group.target("m2")
