@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analysis.plan import Change as Change, Plan as Plan, plan as plan
+    from . import sync as sync
+    from .analysis.explain import TaskExplanation as TaskExplanation, explain_task as explain_task
+    from .analysis.model import NoPlan as NoPlan
+    from .analysis.plan import Change as Change, Plan as Plan, PlannedMove as PlannedMove, plan as plan
     from .analysis.replay import GroupHistory as GroupHistory, replay as replay
     from .assign.api import (
         Assignor as Assignor,
@@ -32,25 +35,41 @@ if TYPE_CHECKING:
         PartitionMemberAssignment as PartitionMemberAssignment,
         TopicSpec as TopicSpec,
     )
-    from .assign.placement import WorkerTraits as WorkerTraits
-    from .client.admin import Admin as Admin
+    from .assign.placement import Placement as Placement, WorkerTraits as WorkerTraits
+    from .client.admin import Admin as Admin, PutResult as PutResult
     from .config.connector_file import ConnectorFile as ConnectorFile
     from .config.coordinator import CoordinatorConfig as CoordinatorConfig
     from .config.worker import WorkerConfig as WorkerConfig
-    from .connector import Connector as Connector, Task as Task, TaskContext as TaskContext
+    from .connector import (
+        Batch as Batch,
+        Config as Config,
+        Connector as Connector,
+        Task as Task,
+        TaskContext as TaskContext,
+    )
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
+    from .dataplane.sink import Sink as Sink
+    from .dataplane.source import Source as Source
+    from .dataplane.transform import Predicate as Predicate, Transform as Transform
     from .embedding import EmbeddedGroup as EmbeddedGroup, worker_group as worker_group
     from .errors import (
         ConfigError as ConfigError,
         ConnectGroupError as ConnectGroupError,
+        ConnectorNotFound as ConnectorNotFound,
         GroupError as GroupError,
+        GroupIdNotFound as GroupIdNotFound,
+        LogError as LogError,
         PluginError as PluginError,
+        TimedOut as TimedOut,
+        TransportError as TransportError,
         WorkerAlreadyRun as WorkerAlreadyRun,
     )
     from .group.connect.settings import GroupSettings as GroupSettings
     from .listener import WorkerRebalanceListener as WorkerRebalanceListener
+    from .log.base import Log as Log
     from .log.memory import MemoryLog as MemoryLog
+    from .log.registry import log_from_url as log_from_url
     from .log.sqlite.log import SqliteLog as SqliteLog
     from .member.actions import Grant as Grant
     from .member.state_machine import MemberSettings as MemberSettings
@@ -59,10 +78,19 @@ if TYPE_CHECKING:
         ConnectorChange as ConnectorChange,
         UpdateConnectorsRequest as UpdateConnectorsRequest,
     )
-    from .protocol.messages.describe import DescribedGroup as DescribedGroup, DescribeRequest as DescribeRequest
+    from .protocol.messages.describe import (
+        DescribedConnector as DescribedConnector,
+        DescribedGroup as DescribedGroup,
+        DescribedMember as DescribedMember,
+        DescribedUnit as DescribedUnit,
+        DescribeRequest as DescribeRequest,
+        Move as Move,
+        Rebalance as Rebalance,
+    )
     from .protocol.records.connect import TargetState as TargetState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
+    from .transport.base import Client as Client
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient
     from .worker.loop import Worker as Worker
@@ -72,7 +100,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "analysis.plan": ("Change", "Plan", "plan"),
+    "analysis.explain": ("TaskExplanation", "explain_task"),
+    "analysis.model": ("NoPlan",),
+    "analysis.plan": ("Change", "Plan", "PlannedMove", "plan"),
     "analysis.replay": ("GroupHistory", "replay"),
     "assign.api": (
         "Assignor",
@@ -94,45 +124,74 @@ _HOME = {
         "PartitionMemberAssignment",
         "TopicSpec",
     ),
-    "assign.placement": ("WorkerTraits",),
-    "client.admin": ("Admin",),
+    "assign.placement": ("Placement", "WorkerTraits"),
+    "client.admin": ("Admin", "PutResult"),
     "config.connector_file": ("ConnectorFile",),
     "config.coordinator": ("CoordinatorConfig",),
     "config.worker": ("WorkerConfig",),
-    "connector": ("Connector", "Task", "TaskContext"),
+    "connector": ("Batch", "Config", "Connector", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
+    "dataplane.sink": ("Sink",),
+    "dataplane.source": ("Source",),
+    "dataplane.transform": ("Predicate", "Transform"),
     "embedding": ("EmbeddedGroup", "worker_group"),
-    "errors": ("ConfigError", "ConnectGroupError", "GroupError", "PluginError", "WorkerAlreadyRun"),
+    "errors": (
+        "ConfigError",
+        "ConnectGroupError",
+        "ConnectorNotFound",
+        "GroupError",
+        "GroupIdNotFound",
+        "LogError",
+        "PluginError",
+        "TimedOut",
+        "TransportError",
+        "WorkerAlreadyRun",
+    ),
     "group.connect.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),
+    "log.base": ("Log",),
     "log.memory": ("MemoryLog",),
+    "log.registry": ("log_from_url",),
     "log.sqlite.log": ("SqliteLog",),
     "member.actions": ("Grant",),
     "member.state_machine": ("MemberSettings",),
     "plugins": ("load_assignor",),
     "protocol.messages.connectors": ("ConnectorChange", "UpdateConnectorsRequest"),
-    "protocol.messages.describe": ("DescribeRequest", "DescribedGroup"),
+    "protocol.messages.describe": (
+        "DescribeRequest",
+        "DescribedConnector",
+        "DescribedGroup",
+        "DescribedMember",
+        "DescribedUnit",
+        "Move",
+        "Rebalance",
+    ),
     "protocol.records.connect": ("TargetState",),
     "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),
+    "transport.base": ("Client",),
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),
     "worker.loop": ("Worker",),
-    "worker.settings": ("Connections", "WorkerSettings"),
     "worker.runner": ("Runner", "RunnerSettings", "TaskRunner"),
+    "worker.settings": ("Connections", "WorkerSettings"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)
+__all__ = sorted([*_MODULE_OF, "sync"])
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name == "sync":
+            return import_module(".sync", __name__)
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,163 @@
+"""``connectgroup.sync``: groups in programs without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+
+import connectgroup
+from connectgroup import (
+    ConfigError,
+    Grant,
+    GroupIdNotFound,
+    MemberSettings,
+    TcpClient,
+    Unit,
+    Units,
+    WorkerRebalanceListener,
+    load_assignor,
+)
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.coordinator.server import CoordinatorServer
+
+IDLE = {"connector.class": "idle", "tasks.max": "4"}
+
+
+class Recorder(WorkerRebalanceListener):
+    """Records the units that its worker owns."""
+
+    def __init__(self) -> None:
+        self.units: set[str] = set()
+
+    def on_assigned(self, units: Units, epoch: int) -> None:
+        self.units |= set(map(str, units))
+
+    def on_revoked(self, units: Units, epoch: int) -> None:
+        self.units -= set(map(str, units))
+
+
+def running(group: connectgroup.sync.Group, units: int) -> dict[str, str]:
+    """Wait until this many units run; return their workers."""
+
+    def all_run(described: connectgroup.DescribedGroup) -> bool:
+        states = [unit.state for connector in described.connectors for unit in connector.units]
+        return described.state == "Stable" and states.count("RUNNING") == units
+
+    described = group.admin.wait_until(group.group_id, all_run, what="running")
+    return {f"{c.connector}-{unit.task}": unit.member_id for c in described.connectors for unit in c.units}
+
+
+def test_group_runs_while_the_block_runs_and_no_thread_is_left() -> None:
+    before = set(threading.enumerate())
+    recorders = {name: Recorder() for name in ("ann", "bob")}
+    with connectgroup.sync.worker_group(
+        "mine", workers=["ann", "bob"], connectors={"letters": IDLE}, listeners=lambda name: [recorders[name]]
+    ) as group:
+        assert group.workers == ("ann", "bob")
+        assert set(running(group, 5).values()) == {"ann", "bob"}
+        group.stop_worker("ann")
+        assert set(running(group, 5).values()) == {"bob"}
+        assert recorders["ann"].units == set()
+        assert len(recorders["bob"].units) == 5
+        group.add_worker("cid")
+        group.admin.add_connector("mine", "numbers", IDLE)
+        assert set(running(group, 10).values()) == {"bob", "cid"}
+        assert group.describe().group_id == "mine"
+    assert recorders["bob"].units == set()
+    assert not [thread for thread in set(threading.enumerate()) - before if "group mine" in thread.name]
+    with pytest.raises(RuntimeError, match="the block has ended"):
+        group.describe()
+
+
+def test_several_groups_in_one_process_are_independent() -> None:
+    with (
+        connectgroup.sync.worker_group("one", connectors={"letters": IDLE}) as one,
+        connectgroup.sync.worker_group("two", connectors={"numbers": IDLE}) as two,
+    ):
+        assert [c.connector for c in one.wait_stable().connectors] == ["letters"]
+        assert [c.connector for c in two.wait_stable().connectors] == ["numbers"]
+        with pytest.raises(GroupIdNotFound):
+            one.admin.describe("two")
+
+
+def test_error_of_the_block_stops_the_group_and_is_raised() -> None:
+    recorder = Recorder()
+
+    def program() -> None:
+        with connectgroup.sync.worker_group("mine", connectors={"a": IDLE}, listeners=lambda name: [recorder]) as group:
+            running(group, 5)
+            raise KeyError("the program")
+
+    with pytest.raises(KeyError, match="the program"):
+        program()
+    assert recorder.units == set()
+
+
+def test_error_at_the_start_is_raised_by_the_with_statement() -> None:
+    with pytest.raises(ConfigError, match="nosuch"), connectgroup.sync.worker_group("mine", assignors=["nosuch"]):
+        pytest.fail("the block must not run")
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """A coordinator with a TCP port in a thread of its own; yields its address."""
+    ready: Future[tuple[str, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        server, stop = CoordinatorServer(checked(CoordinatorConfig, {"port": 0})), asyncio.Event()
+        await server.start()
+        loop = asyncio.get_running_loop()
+        ready.set_result((server.address, lambda: loop.call_soon_threadsafe(stop.set)))
+        await stop.wait()
+        await server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    address, stop = ready.result(60)
+    try:
+        yield address
+    finally:
+        stop()
+        thread.join()
+
+
+def test_admin_and_worker_of_a_coordinator_elsewhere() -> None:
+    recorder = Recorder()
+    with served() as address, connectgroup.sync.admin(address) as admin:
+        admin.add_connector("g", "letters", IDLE)
+        host, _, port = address.rpartition(":")
+        with connectgroup.sync.worker(
+            MemberSettings(group_id="g", member_id="w"),
+            lambda: TcpClient(host, int(port)),
+            assignors=[load_assignor("balanced")],
+            listeners=[recorder],
+        ):
+            admin.wait_until("g", lambda group: bool(recorder.units), what="assigned")
+        assert recorder.units == set()
+        assert admin.wait_stable("g").members == ()
+
+
+def test_call_on_the_event_loop_is_an_error_and_does_not_hang() -> None:
+    errors: list[str] = []
+
+    class Runner:
+        async def start(self, grants: Sequence[Grant]) -> None:
+            try:
+                group.describe()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        async def stop(self, units: frozenset[Unit]) -> None:
+            pass
+
+    with connectgroup.sync.worker_group("mine", workers=0, connectors={"letters": IDLE}) as group:
+        group.add_worker("w", runner=Runner())
+        group.wait_stable()
+        group.admin.wait_until("mine", lambda _: bool(errors), what="called")
+    assert "would wait for itself" in errors[0]
