@@ -58,6 +58,7 @@ class WorkerProcess:
         wanted: whether the worker should run; false after a request to stop it.
         deaths: consecutive deaths, each after a short life.
         rejected: whether the process ended with a configuration error, so that it is not started again.
+        metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
     """
 
     name: str
@@ -70,6 +71,7 @@ class WorkerProcess:
     started_s: float = 0.0
     deaths: int = 0
     rejected: bool = False
+    metrics_port: int | None = None
     watch: asyncio.Task[None] | None = None
     lines: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -98,6 +100,7 @@ class Supervisor:
         rebalance_timeout_ms: int | None = None,
         restart: bool = True,
         worker_log: Callable[[str, str], None] | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         """Create a supervisor; nothing runs before the ``async with`` block.
 
@@ -111,6 +114,7 @@ class Supervisor:
             restart: whether to restart a worker that died. A worker that requests a restart (SIGUSR2,
                 ``connectgroup workers restart``) is started again in either case.
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
+            metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; null: no worker.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
@@ -127,6 +131,7 @@ class Supervisor:
         self._options = _worker_options(assignors, server_assignor, rebalance_timeout_ms)
         self._restart = restart
         self._worker_log = worker_log or _to_stderr
+        self._metrics_port = metrics_port
         self._closing = False
 
     async def __aenter__(self) -> Supervisor:
@@ -150,6 +155,8 @@ class Supervisor:
         """Start one more worker; the default names are ``worker-1``, ``worker-2``, ..."""
         worker = WorkerProcess(name or f"worker-{len(self.workers) + 1}")
         self.workers[worker.name] = worker
+        if self._metrics_port is not None:
+            worker.metrics_port = self._metrics_port + len(self.workers) if self._metrics_port else 0
         await self._start(worker)
         return worker
 
@@ -230,6 +237,7 @@ class Supervisor:
             *("--coordinator", self.server.address, "--group", self.group, "--name", worker.name),
             *("--scratch", str(self._scratch)),
             *self._options,
+            *([] if worker.metrics_port is None else ["--metrics-port", str(worker.metrics_port)]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--rest-port", type=_number, metavar="PORT", help="serve the REST API at this port, 0 for any (off)"
     )
     _add_rest(up, "--rest-")
+    _add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
     up.set_defaults(run=run_up)
 
     rest = commands.add_parser("rest", help="serve the REST API of a group")
@@ -75,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--data", type=_path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
     _add_server(coordinator)
+    _add_metrics(coordinator)
     coordinator.set_defaults(run=serve_coordinator)
 
     worker = commands.add_parser("worker", help="run one worker")
@@ -99,6 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="directory in which the worker creates its private directory for temporary files",
     )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    _add_metrics(worker)
     worker.set_defaults(run=serve_worker)
 
     groups = commands.add_parser("groups", help="list, describe, explain and delete groups").add_subparsers(
@@ -260,6 +263,15 @@ def _add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
     )
     parser.add_argument(
         "--rebalance-timeout-ms", type=_number, help="how long a worker may take to stop revoked tasks (60000)"
+    )
+
+
+def _add_metrics(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument(
+        "--metrics-port",
+        type=_number,
+        metavar="PORT",
+        help=f"serve metrics for Prometheus at this port of 127.0.0.1, 0 for any (off){more}",
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import time
 from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ from ..errors import ConfigError, PluginError
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..config.coordinator import CoordinatorConfig
+
+logger = logging.getLogger(__name__)
 
 
 def _allow_open_files(max_connections: int) -> None:
@@ -60,14 +64,18 @@ async def run_up(options: argparse.Namespace) -> int:
         server_assignor=options.server_assignor,
         rebalance_timeout_ms=options.rebalance_timeout_ms,
         restart=not options.no_restart,
+        metrics_port=options.metrics_port,
     )
     _make_directory("--data", data)
     _allow_open_files(coordinator.max_connections)
     stopping = _stop_event()
     explained, last, rows = 0, "", 0
     async with contextlib.AsyncExitStack() as stack:
+        metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
         await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
+        if metrics_url:
+            print(f"metrics at {metrics_url}", flush=True)
         if options.rest_port is not None:
             url = await stack.enter_async_context(_rest_server(supervisor.admin, options, options.rest_port))
             print(f"REST at {url}", flush=True)
@@ -143,14 +151,6 @@ async def serve_rest(options: argparse.Namespace) -> int:
 @contextlib.asynccontextmanager
 async def _rest_server(admin: Admin, options: argparse.Namespace, port: int) -> AsyncIterator[str]:
     """Serve the REST API; yields its URL."""
-    from ..config.base import checked
-    from ..config.rest import RestConfig
-
-    try:
-        from ..rest.server import RestServer
-    except ModuleNotFoundError as error:
-        missing = f"the REST API requires {error.name}; allowed: pip install 'connectgroup[rest]'"
-        raise PluginError(missing) from error
     values = {
         "host": options.rest_host,
         "port": port,
@@ -160,6 +160,34 @@ async def _rest_server(admin: Admin, options: argparse.Namespace, port: int) -> 
         "key": options.rest_key,
         "allowed_hosts": tuple(options.rest_allowed_hosts or ()),
     }
+    async with _http_server(admin, values) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _metrics_server(port: int | None) -> AsyncIterator[str]:
+    """Serve the metrics of this process on the loopback address; yields the URL, empty without a port."""
+    if port is None:
+        yield ""
+        return
+    async with _http_server(None, {"port": port}) as url:
+        yield f"{url}/metrics"
+
+
+@contextlib.asynccontextmanager
+async def _http_server(admin: Admin | None, values: dict[str, Any]) -> AsyncIterator[str]:
+    """Run a ``RestServer`` with these settings; yields its URL."""
+    from ..config.base import checked
+    from ..config.rest import RestConfig
+
+    try:
+        from ..rest.server import RestServer
+
+        if admin is None:
+            import_module("..rest.metrics", __package__)  # fails now, and not at each scrape
+    except ModuleNotFoundError as error:
+        what = "the REST API" if admin is not None else "--metrics-port"
+        raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
     server = RestServer(admin, checked(RestConfig, values))
     await server.start()
     try:
@@ -177,12 +205,15 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
         _make_directory("--data", options.data)
     _allow_open_files(config.max_connections)
     stopping = _stop_event()
-    await server.start()
-    print(f"coordinator at {server.address}", flush=True)
-    try:
-        await stopping.wait()
-    finally:
-        await server.close()
+    async with _metrics_server(options.metrics_port) as metrics_url:
+        await server.start()
+        print(f"coordinator at {server.address}", flush=True)
+        if metrics_url:
+            print(f"metrics at {metrics_url}", flush=True)
+        try:
+            await stopping.wait()
+        finally:
+            await server.close()
     return 0
 
 
@@ -207,7 +238,11 @@ async def serve_worker(options: argparse.Namespace) -> int:
     values |= {name: value for name in optional if (value := getattr(options, name)) is not None}
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
-    if not await run_worker(config, supervised=options.supervised):
+    async with _metrics_server(options.metrics_port) as url:
+        if url:
+            logger.info("metrics at %s", url)
+        restarts = await run_worker(config, supervised=options.supervised)
+    if not restarts:
         return 0
     if replace is None:
         return RESTART_EXIT_CODE

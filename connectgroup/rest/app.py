@@ -20,7 +20,7 @@ from .guard import Guard, error_response
 from .loggers import Loggers
 from .openapi import document
 from .operations import Operation
-from .routes import connectors, groups, loggers, offsets, plugins, root, topics
+from .routes import connectors, groups, loggers, metrics, offsets, plugins, root, topics
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
@@ -33,6 +33,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *plugins.OPERATIONS,
     *loggers.OPERATIONS,
     *groups.OPERATIONS,
+    *metrics.OPERATIONS,
 )
 """Everything that is served."""
 
@@ -59,7 +60,7 @@ class RestContext:
 
 
 def create_app(
-    context: RestContext,
+    context: RestContext | None,
     *,
     allowed_hosts: Collection[str] | None = None,
     users: Mapping[str, str] | None = None,
@@ -67,11 +68,12 @@ def create_app(
     """Create the application.
 
     Args:
-        context: see ``RestContext``.
+        context: see ``RestContext``; null: serve only ``/metrics``.
         allowed_hosts, users: see ``Guard``.
     """
+    operations = metrics.OPERATIONS if context is None else OPERATIONS
     app = Starlette(
-        routes=[operation.route() for operation in OPERATIONS],
+        routes=[operation.route() for operation in operations],
         exception_handlers={
             ConnectGroupError: cast("Callable[[Request, Exception], Response]", _on_error),
             HTTPException: cast("Callable[[Request, Exception], Response]", _on_http_error),
@@ -79,7 +81,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.context = context
-    app.state.document = document(OPERATIONS, context.version)
+    app.state.document = document(operations, VERSION if context is None else context.version)
     return Guard(app, allowed_hosts=allowed_hosts, users=users)
 
 

@@ -65,5 +65,5 @@ def _described(operation: Operation) -> dict[str, Any]:
 def _response(operation: Operation, status: int) -> dict[str, Any]:
     response: dict[str, Any] = {"description": operation.summary}
     if operation.response is not None and status != 204:
-        response["content"] = {"application/json": {"schema": operation.response}}
+        response["content"] = {operation.media_type: {"schema": operation.response}}
     return response

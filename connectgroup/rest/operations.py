@@ -46,6 +46,7 @@ class Operation:
         body: schema of the body; null if the operation has none.
         response: schema of the body of a successful response; null if it has none.
         statuses: the status codes of success.
+        media_type: of the body of a successful response.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Operation:
     body: Schema | None = None
     response: Schema | None = None
     statuses: tuple[int, ...] = (200,)
+    media_type: str = "application/json"
 
     @property
     def summary(self) -> str:

@@ -25,7 +25,8 @@ STOP_TIMEOUT_S: Final = 5
 class RestServer:
     """Serves one group; ``start`` opens the port, ``close`` closes it. The admin client belongs to the caller."""
 
-    def __init__(self, admin: Admin, config: RestConfig) -> None:
+    def __init__(self, admin: Admin | None, config: RestConfig) -> None:
+        """``admin``: sends the requests to the coordinator; null: serve only the metrics of this process."""
         self.config, self.port = config, config.port
         self._admin = admin
         self._server: uvicorn.Server | None = None
@@ -62,11 +63,10 @@ class RestServer:
             )
         sockets = self._listen(addresses)
         allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
-        app = create_app(
-            RestContext(admin=self._admin, group_id=config.group, commit=version("connectgroup")),
-            allowed_hosts=allowed_hosts,
-            users=users,
-        )
+        context = None
+        if self._admin is not None:
+            context = RestContext(admin=self._admin, group_id=config.group, commit=version("connectgroup"))
+        app = create_app(context, allowed_hosts=allowed_hosts, users=users)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

@@ -26,7 +26,7 @@ def test_group_at_rest(rest: Scene) -> None:
 
 
 def test_units_of_a_lost_member_are_delayed_and_its_tasks_unassigned(fixed: FixedAssignor) -> None:
-    scene = Scene.at_rest(
+    scene = Scene.stable(
         settings(fixed, scheduled_delay_ms=60_000),
         epoch=10,
         connectors={"foo": 2},

@@ -88,7 +88,7 @@ async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
     worker = Worker(member, Connections(heartbeats=heartbeats, control=control), assignors=[load_assignor("balanced")])
     runner: Runner = TaskRunner(
         "w",
-        RunnerSettings(scratch=tmp_path / "scratch"),
+        RunnerSettings(scratch=tmp_path / "scratch", group_id=GROUP),
         load_class=load_connector_class,
         publish=worker.publish_tasks,
         report=worker.report,

@@ -1,0 +1,136 @@
+"""``GET /metrics`` of the REST API: Prometheus' text of a group that runs in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from connectgroup import Worker
+from connectgroup.config.rest import RestConfig
+from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.embedding import worker_group
+from connectgroup.errors import GroupError
+from connectgroup.rest.server import RestServer
+from connectgroup.telemetry import metrics
+from tests.coordinator.builders import GROUP
+
+from .conftest import PATIENCE_S, Api, rest_server
+
+SECRET = "canary-91ce07"
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured_yet() -> None:
+    """Earlier tests may have left workers that never ended."""
+    metrics.forget()
+
+
+async def scrape(http: httpx.AsyncClient) -> Series:
+    """All series of one scrape; each is there once."""
+    response = await http.get("/metrics")
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    samples = [sample for family in text_string_to_metric_families(response.text) for sample in family.samples]
+    series = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+    assert len(series) == len(samples)
+    return series
+
+
+def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+async def test_scrape_of_a_running_group(api: Api, worker: Worker) -> None:
+    await api("POST", "/connectors", 201, {"name": "naps", "config": {"connector.class": "idle", "tasks.max": 2}})
+    await api.until(lambda status: len(status["tasks"]) == 2, "/connectors/naps/status")
+    await api.until(lambda status: status["tasks"][1]["state"] == "RUNNING", "/connectors/naps/status")
+    series = await scrape(api.http)
+    member = {"group": GROUP, "worker": "w"}
+    assert series[key("kafka_connect_connect_coordinator_assigned_tasks", **member)] == 2
+    assert series[key("kafka_connect_worker_rebalance_rebalancing", **member)] == 0
+    assert series[key("connectgroup_group_members", group=GROUP)] == 1
+    assert series[key("connectgroup_coordinator_append_total")] > 0
+    assert series[key("kafka_connect_task_error_total_record_errors", **member, connector="naps", task="1")] == 0
+    assert series[key("kafka_connect_connector_status", **member, connector="naps", task="0", status="running")] == 1
+    assert any(name.startswith("process_") for name, _ in series)
+
+
+async def test_openmetrics_on_request(api: Api) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    response = await api.http.get("/metrics", headers=accept)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")
+
+
+async def test_metrics_need_the_same_password_as_other_routes(api: Api, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("ops=pass\n")
+    users.chmod(0o600)
+    async with rest_server(api.coordinator, users=users) as guarded:
+        assert (await guarded.http.get("/metrics")).status_code == 401
+        assert (await guarded.http.get("/metrics", auth=("ops", "pass"))).status_code == 200
+
+
+async def test_server_of_metrics_alone_has_no_other_route() -> None:
+    server = RestServer(None, RestConfig(port=0))
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            await scrape(http)
+            assert (await http.get("/connectors")).status_code == 404
+            assert (await http.get("/metrics", headers={"Host": "elsewhere"})).status_code == 403
+    finally:
+        await server.close()
+
+
+async def test_missing_package_is_named(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "connectgroup.rest.metrics", raising=False)
+    message = await api("GET", "/metrics", 501)
+    assert message == "/metrics requires prometheus_client; allowed: pip install 'connectgroup[rest]'"
+
+
+class Secretive(Connector):
+    """A connector with secrets in its configuration, its tasks' configurations and its errors."""
+
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{"password": SECRET} for _ in range(limit)]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        raise RuntimeError(f"cannot log in with {SECRET}")
+
+
+async def until_failed(http: httpx.AsyncClient) -> str:
+    """Wait until both tasks have failed; return the whole scrape."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while (text := (await http.get("/metrics")).text).count('status="failed"') < 2:
+        assert asyncio.get_running_loop().time() < deadline, text
+        await asyncio.sleep(0.02)
+    return text
+
+
+async def test_secret_of_a_configuration_is_nowhere_in_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canary: in settings, in tasks' configurations, in errors, and in a class name that is not installed."""
+    monkeypatch.setattr("connectgroup.embedding.load_connector_class", lambda name: {"vault": Secretive}[name])
+    secretive = {"connector.class": "vault", "tasks.max": "2", "password": SECRET, "url": f"db://me:{SECRET}@host"}
+    async with worker_group("guarded", workers=1, connectors={"vault": secretive}) as group:
+        with pytest.raises(GroupError):
+            await group.admin.add_connector("guarded", "other", {"password": SECRET, "assignment.labels": SECRET})
+        await group.admin.put_connector("guarded", "unknown", {"connector.class": SECRET})
+        server = RestServer(group.admin, RestConfig(port=0, group="guarded"))
+        await server.start()
+        try:
+            async with httpx.AsyncClient(base_url=server.url) as http:
+                text = await until_failed(http)
+        finally:
+            await server.close()
+    assert 'connector="vault"' in text
+    assert 'connector="unknown"' in text
+    assert SECRET not in text
