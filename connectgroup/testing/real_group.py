@@ -16,24 +16,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import TransportError, from_code
-from ..protocol.messages.common import entries
-from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
-from ..protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from ..client.admin import Admin
 from ..transport.tcp_client import TcpClient
-from .plugins import ConnectorSpec, configuration
 from .tcp_proxy import TcpProxy
-from .worker_group import GroupPlan, WorkerGroup
+from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 from .worker_process import reference
 
 T = TypeVar("T")
 
-COORDINATOR = "coordinator"
 END_S = 60.0
 """Longest wait for a process to start or to end."""
 
@@ -69,7 +64,7 @@ class RealGroup(WorkerGroup):
         self._thread.start()
         try:
             self._start_coordinator()
-            self._save_classes({})
+            self._add_classes({})
             for name, spec in plan.connectors.items():
                 self.add_connector(name, spec)
             for name in plan.names:
@@ -145,41 +140,15 @@ class RealGroup(WorkerGroup):
         self._client = TcpClient("127.0.0.1", self._port, "test")
         self.history.note("the coordinator starts")
 
-    def describe(self) -> DescribedGroup | None:
+    def _admin(self, *, retry_for_s: float) -> Admin | None:
         self._read()
-        if self._client is None or self._coordinator is None:
-            return None
-        request = DescribeRequest(group_ids=(self.plan.group_id,))
-        try:
-            response = self._call(self._client.call(request, timeout_s=5))
-        except TransportError:
-            return None
-        assert isinstance(response, DescribeResponse)
-        return None if not response.groups or response.groups[0].error_code else response.groups[0]
+        return None if self._client is None else Admin([self._client], timeout_s=5, retry_for_s=retry_for_s)
 
-    def add_connector(self, name: str, spec: ConnectorSpec) -> None:
-        config, classes = configuration(spec)
-        self._save_classes({cls: reference(plugin) for cls, plugin in classes.items()})
-        self._update(ConnectorChange(connector=name, config=entries(config)))
-        self.history.note(f"connector {name} is configured")
-
-    def _save_classes(self, classes: dict[str, Any]) -> None:
-        self._classes |= classes
+    def _add_classes(self, classes: Mapping[str, Any]) -> None:
+        self._classes |= {name: reference(plugin) for name, plugin in classes.items()}
         new = self._root / "classes.new"
         new.write_text(json.dumps(self._classes), encoding="utf-8")
         new.rename(self._root / "classes.json")
-
-    def remove_connector(self, name: str) -> None:
-        self._update(ConnectorChange(connector=name, delete=True))
-        self.history.note(f"connector {name} is deleted")
-
-    def _update(self, change: ConnectorChange) -> None:
-        assert self._client is not None
-        request = UpdateConnectorsRequest(group_id=self.plan.group_id, changes=(change,))
-        response = self._call(self._client.call(request, timeout_s=10))
-        assert isinstance(response, UpdateConnectorsResponse)
-        if response.error_code:
-            raise from_code(response.error_code, response.error_message)
 
     # ----------------------------------------------------------------------------------------------
     # Workers
@@ -275,15 +244,6 @@ class RealGroup(WorkerGroup):
         for name in names or list(self._workers):
             self._loop.call_soon_threadsafe(self._workers[name].proxy.heal)
             self._alive[name] = not self._workers[name].paused
-
-    def restart(self, name: str) -> None:
-        if name == COORDINATOR:
-            self._kill_coordinator()
-            self._start_coordinator()
-            return
-        if name in self._workers:
-            self.kill(name)
-        self.add_worker(name)
 
     def close(self) -> None:
         if not self._thread.is_alive():

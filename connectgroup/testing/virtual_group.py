@@ -5,42 +5,33 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ..client.admin import Admin
 from ..connector import Connector
 from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
-from ..errors import from_code
 from ..log.memory import MemoryLog, MemoryStorage
 from ..member.state_machine import MemberSettings
-from ..protocol.messages.common import entries
-from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
-from ..protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import Record
 from ..telemetry import metrics
+from ..transport.local import LocalClient
 from ..worker.loop import Worker
 from ..worker.runner import RunnerSettings, TaskRunner
 from ..worker.settings import Connections, WorkerSettings
 from .faults import Faults
 from .network import Link, Network
-from .plugins import (
-    ConnectorSpec,
-    GuardedListener,
-    RecordingRunner,
-    class_loader,
-    configuration,
-    make_assignors,
-    make_listeners,
-)
+from .plugins import GuardedListener, RecordingRunner, class_loader, make_assignors, make_listeners
 from .virtual_time import Node, VirtualLoop, virtual_sleep
-from .worker_group import GroupPlan, WorkerGroup
+from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 
-COORDINATOR = "coordinator"
+T = TypeVar("T")
+
 OPERATOR = "operator"
 
 
@@ -156,40 +147,20 @@ class VirtualGroup(WorkerGroup):
             self.history.note("the coordinator is killed")
             self.loop.run_until_complete(self._network.reset())
 
-    def _call(self, request: Any) -> Any:
-        assert self._network.coordinator is not None, "the coordinator was killed; restart it first"
-        coordinator, node = self._network.coordinator
-        call = coordinator.handle(request, client_host=OPERATOR)
-        return self.loop.run_until_complete(self.loop.create_task(call, context=node.context.copy()))
-
-    def describe(self) -> DescribedGroup | None:
+    def _admin(self, *, retry_for_s: float) -> Admin | None:
         if self._network.coordinator is None or self.loop.is_closed():
             return None
-        response = self._call(DescribeRequest(group_ids=(self.plan.group_id,)))
-        assert isinstance(response, DescribeResponse)
-        group = response.groups[0]
-        return None if group.error_code else group
+        coordinator, _ = self._network.coordinator
+        return Admin([LocalClient(coordinator, client_host=OPERATOR, client_id="test")], retry_for_s=retry_for_s)
 
-    def add_connector(self, name: str, spec: ConnectorSpec) -> None:
-        config, classes = configuration(spec)
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._network.coordinator is not None
+        _, node = self._network.coordinator
+        done: T = self.loop.run_until_complete(self.loop.create_task(coroutine, context=node.context.copy()))
+        return done
+
+    def _add_classes(self, classes: Mapping[str, Any]) -> None:
         self._classes |= classes
-        self._update(ConnectorChange(connector=name, config=entries(config)))
-        self.history.note(f"connector {name} is configured")
-
-    def remove_connector(self, name: str) -> None:
-        self._update(ConnectorChange(connector=name, delete=True))
-        self.history.note(f"connector {name} is deleted")
-
-    def _update(self, change: ConnectorChange) -> None:
-        while True:
-            response = self._call(UpdateConnectorsRequest(group_id=self.plan.group_id, changes=(change,)))
-            assert isinstance(response, UpdateConnectorsResponse)
-            if not response.error_code:
-                return
-            error = from_code(response.error_code, response.error_message)
-            if not error.retriable:
-                raise error
-            self.advance(0.1)
 
     # ----------------------------------------------------------------------------------------------
     # Workers
@@ -271,15 +242,6 @@ class VirtualGroup(WorkerGroup):
             self.history.note(f"{name} can reach the coordinator again")
             if name in self._members:
                 self._alive[name] = not self._members[name].node.paused
-
-    def restart(self, name: str) -> None:
-        if name == COORDINATOR:
-            self._kill_coordinator()
-            self._start_coordinator()
-            return
-        if name in self._members:
-            self.kill(name)
-        self.add_worker(name)
 
     # ----------------------------------------------------------------------------------------------
 

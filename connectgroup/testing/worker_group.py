@@ -14,15 +14,23 @@ test with a coordinator process on SQLite and worker processes; ``kill`` is then
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, Final, TypeVar
 
+from ..client.admin import Admin
+from ..errors import GroupError, TransportError
 from ..group.connect.settings import GroupSettings
 from ..protocol.messages.describe import DescribedGroup
 from ..protocol.units import Unit
 from .history import History
-from .plugins import Assignors, ConnectorSpec, Listeners
+from .plugins import Assignors, ConnectorSpec, Listeners, configuration
+
+T = TypeVar("T")
+
+COORDINATOR: Final = "coordinator"
+"""The name of the coordinator, where a method takes the name of a worker or of the coordinator."""
 
 STEP_S = 0.05
 """Interval at which a condition is checked."""
@@ -116,9 +124,15 @@ class WorkerGroup(ABC):
     # ----------------------------------------------------------------------------------------------
     # What runs
 
-    @abstractmethod
     def describe(self) -> DescribedGroup | None:
         """The coordinator's description of the group; ``None`` while no coordinator responds."""
+        admin = self._admin(retry_for_s=0)
+        if admin is None:
+            return None
+        try:
+            return self._call(admin.describe(self.plan.group_id))
+        except (GroupError, TransportError):
+            return None
 
     def owners(self) -> dict[str, str]:
         """Each running unit (``numbers`` or ``numbers-0``) and its worker, for workers that can be reached."""
@@ -159,13 +173,17 @@ class WorkerGroup(ABC):
     def add_worker(self, name: str | None = None) -> str:
         """Start one more worker; returns its name."""
 
-    @abstractmethod
     def add_connector(self, name: str, spec: ConnectorSpec) -> None:
         """Create a connector, or change its configuration."""
+        config, classes = configuration(spec)
+        self._add_classes(classes)
+        self._call(self._operator().put_connector(self.plan.group_id, name, config))
+        self.history.note(f"connector {name} is configured")
 
-    @abstractmethod
     def remove_connector(self, name: str) -> None:
         """Delete a connector."""
+        self._call(self._operator().delete_connector(self.plan.group_id, name))
+        self.history.note(f"connector {name} is deleted")
 
     @abstractmethod
     def stop(self, name: str) -> None:
@@ -191,13 +209,45 @@ class WorkerGroup(ABC):
     def heal(self, *names: str) -> None:
         """Reconnect partitioned workers; without names, all of them."""
 
-    @abstractmethod
     def restart(self, name: str) -> None:
         """Start a worker again under its name, or ``"coordinator"`` on its log; what still runs is killed first."""
+        if name == COORDINATOR:
+            self._kill_coordinator()
+            self._start_coordinator()
+            return
+        if name in self._alive:
+            self.kill(name)
+        self.add_worker(name)
 
     @abstractmethod
     def close(self) -> None:
         """Stop everything; called by the fixture."""
+
+    # ----------------------------------------------------------------------------------------------
+    # What a kind of group provides
+
+    @abstractmethod
+    def _admin(self, *, retry_for_s: float) -> Admin | None:
+        """A client of the coordinator; ``None`` if it was killed."""
+
+    @abstractmethod
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the client to its end."""
+
+    @abstractmethod
+    def _add_classes(self, classes: Mapping[str, Any]) -> None:
+        """Make connector classes known to the workers, by name."""
+
+    @abstractmethod
+    def _start_coordinator(self) -> None: ...
+
+    @abstractmethod
+    def _kill_coordinator(self) -> None: ...
+
+    def _operator(self) -> Admin:
+        admin = self._admin(retry_for_s=10)
+        assert admin is not None, "the coordinator was killed; restart it first"
+        return admin
 
     def _next_name(self) -> str:
         known = {run.worker for run in self.history.runs} | set(self._alive)
