@@ -1,4 +1,4 @@
-"""``python -m tests.scenes [--write] [name ...]``: show how scenes differ from what comes out, or write them anew."""
+"""``python -m tests.scenes [--write] [name ...]``: show how scenes differ from their actual output, or accept it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .words import SceneError
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scenes", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help="of a scene, without .txt; all if none is given")
-    parser.add_argument("--write", action="store_true", help="write what came out into the scenes, to be reviewed")
+    parser.add_argument("names", nargs="*", metavar="name", help="scenes without .txt; default: all")
+    parser.add_argument("--write", action="store_true", help="write the actual output into the scenes, for review")
     options = parser.parse_args()
     chosen = [path for path in scenes() if not options.names or path.stem in options.names]
     different = 0

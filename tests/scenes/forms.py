@@ -1,8 +1,8 @@
-"""How a line of a scene is told from others: forms such as ``{who} beats[ at epoch {epoch}][, {lost=unheard}]``.
+"""The syntax of the lines of a scene: forms such as ``{who} heartbeats[ at epoch {epoch}][, {lost=response lost}]``.
 
-``{name}`` is a word of the kind its name says (``FIELDS``), ``[...]`` may be left out, and ``{name=words}`` is a flag:
-true where the words stand. A function under ``@line(form)`` is what lines of that form do; it is given the stage
-and the words, already read, and returns what came out, line by line.
+``{name}`` is a word of the kind of that name (``FIELDS``), ``[...]`` is optional, and ``{name=words}`` is a flag: true
+if the words are present. A function under ``@line(form)`` runs the lines of that form; its arguments are the harness
+and the parsed words, and it returns the output, line by line.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ FORMS: Final[list[Form]] = []
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One kind of line: how it reads, what it does, and whether it is for the stage before anything happens."""
+    """One kind of line: its syntax, its function, and whether it defines the initial group."""
 
     text: str
     pattern: re.Pattern[str]
     verb: Verb
-    sets_stage: bool
+    setup: bool
 
     def words(self, command: str) -> dict[str, Any] | None:
-        """The words of a line of this form, read; ``None`` for any other line."""
+        """The parsed words of a line of this form; ``None`` for any other line."""
         match = self.pattern.fullmatch(command)
         if match is None:
             return None
-        said = {name: word for name, word in match.groupdict().items() if word is not None}
-        return {name: FIELDS[name].read(word) if name in FIELDS else True for name, word in said.items()}
+        present = {name: word for name, word in match.groupdict().items() if word is not None}
+        return {name: FIELDS[name].read(word) if name in FIELDS else True for name, word in present.items()}
 
 
-def line(text: str, *, sets_stage: bool = False) -> Callable[[Verb], Verb]:
-    """Make a function the meaning of all lines of this form; ``sets_stage`` if they stand before anything happens."""
+def line(text: str, *, setup: bool = False) -> Callable[[Verb], Verb]:
+    """Register a function for all lines of this form; ``setup`` if they define the initial group."""
 
     def register(verb: Verb) -> Verb:
-        FORMS.append(Form(text, _compiled(text), verb, sets_stage))
+        FORMS.append(Form(text, _compiled(text), verb, setup))
         return verb
 
     return register

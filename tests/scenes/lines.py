@@ -1,7 +1,7 @@
-"""The lines in which something happens, one function each; first those that set the stage.
+"""The lines that act, one function each; the first ones define the initial group.
 
-The form above a function is how its line reads (``forms.py``); what it returns is what came out. A new kind of line
-is a new function here. Those that only look are in ``looks.py``.
+The form in the decorator defines the syntax of the line (``forms.py``); the return value is its output. A new kind of
+line is a new function here. The lines that only inspect the group are in ``looks.py``.
 """
 
 from __future__ import annotations
@@ -38,63 +38,63 @@ from tests.group.builders import GROUP, numbered, task_list
 
 from . import looks
 from .forms import line
-from .stage import REBALANCE_TIMEOUT_MS, Stage
-from .words import NamedShare, SceneError, answered, error_name, said
+from .harness import REBALANCE_TIMEOUT_MS, Harness
+from .words import NamedTarget, SceneError, error_name, response_text, units_text
 
 # --------------------------------------------------------------------------------------------------
-# The stage, before anything happens
+# The initial group
 
 
-@line("setting {setting} {count}", sets_stage=True)
-def setting(stage: Stage, setting: str, count: int) -> Iterable[str]:
+@line("setting {setting} {count}", setup=True)
+def setting(harness: Harness, setting: str, count: int) -> Iterable[str]:
     """One of the coordinator's ``GroupSettings``."""
     numbers = sorted(option.name for option in fields(GroupSettings) if option.type == "int")
     if setting not in numbers:
         raise SceneError(f"got {setting!r}; allowed: {', '.join(numbers)}")
-    stage.options[setting] = count
+    harness.options[setting] = count
     return ()
 
 
-@line("connector {connector} with {count} task[s]", sets_stage=True)
-def connector_from_the_start(stage: Stage, connector: str, count: int) -> Iterable[str]:
-    """A connector that is there already."""
-    stage.connectors[connector] = count
+@line("connector {connector} with {count} task[s]", setup=True)
+def initial_connector(harness: Harness, connector: str, count: int) -> Iterable[str]:
+    """A connector of the initial group."""
+    harness.connectors[connector] = count
     return ()
 
 
-@line("at rest at epoch {epoch}", sets_stage=True)
-def at_rest(stage: Stage, epoch: int) -> Iterable[str]:
-    """The group, its target and all its members have been at this epoch for a while."""
-    stage.epoch = epoch
+@line("stable at epoch {epoch}", setup=True)
+def stable_at(harness: Harness, epoch: int) -> Iterable[str]:
+    """The group is stable at this epoch."""
+    harness.epoch = epoch
     return ()
 
 
-@line("{who} runs {grants}[ as instance {instance}][ with {assignors}]", sets_stage=True)
-def runs(
-    stage: Stage,
+@line("{who} owns {grants}[ as instance {instance}][ with {assignors}]", setup=True)
+def owns(
+    harness: Harness,
     who: str,
     grants: dict[Unit, int | None],
     instance: str | None = None,
     assignors: tuple[AssignorInfo, ...] = (),
 ) -> Iterable[str]:
-    """A member that is there already; what it runs was given to it at the group's epoch, or at the one named."""
-    stage.runs[who] = grants
-    stage.enter(who, assignors, instance=instance)
+    """A member of the initial group; its units were granted at the group's epoch unless another epoch is given."""
+    harness.runs[who] = grants
+    harness.enter(who, assignors, instance=instance)
     return ()
 
 
-@line("the coordinator would give {shares}")
-def coordinator_gives(stage: Stage, shares: list[tuple[str, NamedShare]]) -> Iterable[str]:
-    """What the assignor that runs on the coordinator answers from now on."""
-    stage.assignor.target = {who: frozenset(share.units) for who, share in shares}
-    stage.assignor.error = None
+@line("the server-side assignor returns {targets}")
+def assignor_returns(harness: Harness, targets: list[tuple[str, NamedTarget]]) -> Iterable[str]:
+    """The result of the server-side assignor from now on."""
+    harness.assignor.target = {who: frozenset(target.units) for who, target in targets}
+    harness.assignor.error = None
     return ()
 
 
-@line("the coordinator's assignor fails: {words}")
-def coordinator_fails(stage: Stage, words: str) -> Iterable[str]:
-    """It raises from now on."""
-    stage.assignor.error = PluginError(words)
+@line("the server-side assignor fails: {words}")
+def assignor_fails(harness: Harness, words: str) -> Iterable[str]:
+    """The server-side assignor raises from now on."""
+    harness.assignor.error = PluginError(words)
     return ()
 
 
@@ -102,28 +102,31 @@ def coordinator_fails(stage: Stage, words: str) -> Iterable[str]:
 # Workers and their heartbeats
 
 
-@line("{who} joins[ as instance {instance}][ asking for {server}][ with {assignors}][, {lost=unheard}]")
+@line("{who} joins[ as instance {instance}][ requesting {server}][ with {assignors}][, {lost=response lost}]")
 def joins(
-    stage: Stage,
+    harness: Harness,
     who: str,
     instance: str | None = None,
     server: str | None = None,
     assignors: tuple[AssignorInfo, ...] | None = None,
     lost: bool = False,
 ) -> Iterable[str]:
-    """The first heartbeat, at epoch 0: "I run nothing". A worker that was fenced joins again as it was."""
-    worker = stage.workers.get(who)
+    """The first heartbeat, at epoch 0, with no owned units. A fenced worker rejoins with its former settings."""
+    worker = harness.workers.get(who)
     changes: dict[str, Any] = {}
     if worker is None:
-        worker = stage.enter(who, assignors or (), instance=instance, server=server)
+        worker = harness.enter(who, assignors or (), instance=instance, server=server)
     if server and assignors:
         changes["server_assignor"] = server
-    return stage.beat(worker, lost=lost, **changes)
+    return harness.heartbeat(worker, lost=lost, **changes)
 
 
-@line("{who} beats[{full= in full}][ at epoch {epoch}][ as instance {instance}][, owning {units}][, {lost=unheard}]")
-def beats(
-    stage: Stage,
+@line(
+    "{who} heartbeats[{full= in full}][ at epoch {epoch}][ as instance {instance}][, owning {units}]"
+    "[, {lost=response lost}]"
+)
+def heartbeats(
+    harness: Harness,
     who: str,
     full: bool = False,
     epoch: int | None = None,
@@ -131,8 +134,8 @@ def beats(
     units: list[Unit] | None = None,
     lost: bool = False,
 ) -> Iterable[str]:
-    """The worker's next heartbeat; with an epoch or units, one that is not what the worker would say."""
-    worker = stage.anybody(who)
+    """The worker's next heartbeat; an epoch or units replace those that the worker would send."""
+    worker = harness.worker_or_new(who)
     changes: dict[str, Any] = {}
     if full:
         changes = {"rebalance_timeout_ms": REBALANCE_TIMEOUT_MS, "owned": grouped(worker.member.owned)}
@@ -142,112 +145,114 @@ def beats(
         changes["instance_id"] = instance
     if units is not None:
         changes["owned"] = grouped(units)
-    return stage.beat(worker, lost=lost, **changes)
+    return harness.heartbeat(worker, lost=lost, **changes)
 
 
-@line("{who} has stopped {units}[, {full=in full}][, {lost=unheard}]")
-def has_stopped(stage: Stage, who: str, units: list[Unit], full: bool = False, lost: bool = False) -> Iterable[str]:
-    """These have stopped, and the next heartbeat, sent at once, no longer names them."""
-    worker = stage.worker(who)
-    if strangers := set(units) - worker.member.revoking:
-        raise SceneError(f"{who} was not told to stop {said(strangers)}")
+@line("{who} acknowledges {units}[, {full=in full}][, {lost=response lost}]")
+def acknowledges(
+    harness: Harness, who: str, units: list[Unit], full: bool = False, lost: bool = False
+) -> Iterable[str]:
+    """These units have stopped; the next heartbeat, sent at once, omits them."""
+    worker = harness.worker(who)
+    if unknown_units := set(units) - worker.member.revoking:
+        raise SceneError(f"{who} has no pending revocation of {units_text(unknown_units)}")
     worker.member.mark_revoked(units)
-    return stage.beat(worker, lost=lost, **({"rebalance_timeout_ms": REBALANCE_TIMEOUT_MS} if full else {}))
+    return harness.heartbeat(worker, lost=lost, **({"rebalance_timeout_ms": REBALANCE_TIMEOUT_MS} if full else {}))
 
 
-@line("{who} now has {assignors}")
-def now_has(stage: Stage, who: str, assignors: tuple[AssignorInfo, ...]) -> Iterable[str]:
-    """The worker says something else of its assignors."""
-    worker = stage.worker(who)
+@line("{who} changes its assignors to {assignors}")
+def changes_assignors(harness: Harness, who: str, assignors: tuple[AssignorInfo, ...]) -> Iterable[str]:
+    """The worker's assignors, or their metadata, have changed."""
+    worker = harness.worker(who)
     worker.member.set_assignors(assignors)
-    return stage.beat(worker)
+    return harness.heartbeat(worker)
 
 
 @line("{who}'s request is lost")
-def request_lost(stage: Stage, who: str) -> Iterable[str]:
-    """A heartbeat that never arrives; the worker hears nothing and will say everything next time."""
-    member = stage.worker(who).member
-    request = member.next_request(stage.scene.now_ms)
+def request_lost(harness: Harness, who: str) -> Iterable[str]:
+    """A heartbeat that never arrives; the worker gets no response, so its next heartbeat is full."""
+    member = harness.worker(who).member
+    request = member.next_request(harness.scene.now_ms)
     if request is not None:
         member.on_no_answer(request)
     return ()
 
 
-@line("{who} sends the same again")
-def same_again(stage: Stage, who: str) -> Iterable[str]:
-    """The last request, byte for byte: a copy the network made, or a retry whose first try was heard after all."""
-    worker = stage.worker(who)
+@line("{who} repeats its request")
+def repeats_request(harness: Harness, who: str) -> Iterable[str]:
+    """The last request, byte for byte: a duplicate, or a retry of a request that was processed."""
+    worker = harness.worker(who)
     if worker.request is None:
         raise SceneError(f"{who} has sent nothing yet")
-    response, news = stage.act(worker.request, duplicate=True)
-    same = "the same answer" if response == worker.response else "another answer"
+    response, events = harness.act(worker.request, duplicate=True)
+    unchanged = "same response" if response == worker.response else "different response"
     if isinstance(response, HeartbeatResponse) and response != worker.response:
-        same = answered(response)
-    return [f"{same}, {'no records' if not stage.scene.records else 'and records'}", *news]
+        unchanged = response_text(response)
+    return [f"{unchanged}, {'no records' if not harness.scene.records else 'records written'}", *events]
 
 
 @line("{who} leaves[: {words}]")
-def leaves(stage: Stage, who: str, words: str = "") -> Iterable[str]:
-    """For good: everything has been stopped, and epoch -1 says so."""
-    worker = stage.worker(who)
+def leaves(harness: Harness, who: str, words: str = "") -> Iterable[str]:
+    """All units have stopped; the worker leaves with epoch -1."""
+    worker = harness.worker(who)
     worker.member.close(words)
-    told = stage.beat(worker)
-    del stage.workers[who]
-    return told
+    output = harness.heartbeat(worker)
+    del harness.workers[who]
+    return output
 
 
-@line("{who} leaves for a while")
-def leaves_for_a_while(stage: Stage, who: str) -> Iterable[str]:
-    """A static member that comes back: everything has been stopped, and epoch -2 says so."""
-    worker = stage.worker(who)
+@line("{who} leaves temporarily")
+def leaves_temporarily(harness: Harness, who: str) -> Iterable[str]:
+    """A static member leaves with epoch -2 after all its units have stopped."""
+    worker = harness.worker(who)
     worker.member.retire()
     worker.member.mark_revoked(list(worker.member.owned))
     worker.member.close(temporarily=True)
-    stage.scene.may_run[who] = set()
-    told = stage.beat(worker)
-    del stage.workers[who]
-    return told
+    harness.scene.may_run[who] = set()
+    output = harness.heartbeat(worker)
+    del harness.workers[who]
+    return output
 
 
 @line("{who} leaves to restart")
-def leaves_to_restart(stage: Stage, who: str) -> Iterable[str]:
-    """A worker that returns under its member id: everything has been stopped, and epoch -1 says that it returns."""
-    worker = stage.worker(who)
+def leaves_to_restart(harness: Harness, who: str) -> Iterable[str]:
+    """The worker leaves with epoch -1 after all its units have stopped, and announces its return."""
+    worker = harness.worker(who)
     worker.member.retire()
     worker.member.mark_revoked(list(worker.member.owned))
     worker.member.close(returns=True)
-    stage.scene.may_run[who] = set()
-    told = stage.beat(worker)
-    del stage.workers[who]
-    return told
+    harness.scene.may_run[who] = set()
+    output = harness.heartbeat(worker)
+    del harness.workers[who]
+    return output
 
 
 @line("{who} drains")
-def drains(stage: Stage, who: str) -> Iterable[str]:
-    """The worker wants nothing new and its work taken over; it leaves when it has none."""
-    worker = stage.worker(who)
+def drains(harness: Harness, who: str) -> Iterable[str]:
+    """The worker asks for its units to be moved to other members; it leaves when it owns none."""
+    worker = harness.worker(who)
     worker.member.drain()
-    return stage.beat(worker)
+    return harness.heartbeat(worker)
 
 
-@line("{who} dies")
-def dies(stage: Stage, who: str) -> Iterable[str]:
-    """The process is gone, and says nothing."""
-    stage.worker(who)
-    del stage.workers[who]
+@line("{who} crashes")
+def crashes(harness: Harness, who: str) -> Iterable[str]:
+    """The process ends without a leave."""
+    harness.worker(who)
+    del harness.workers[who]
     return ()
 
 
-@line("{who} looks at its lease")
-def looks_at_its_lease(stage: Stage, who: str) -> Iterable[str]:
-    """A worker that is not answered stops everything before the group may give it away."""
-    return stage.lease(stage.worker(who))
+@line("{who} checks its lease")
+def checks_lease(harness: Harness, who: str) -> Iterable[str]:
+    """A worker without responses stops everything before its session expires."""
+    return harness.lease(harness.worker(who))
 
 
-@line("all beat until it is quiet")
-def all_beat(stage: Stage) -> Iterable[str]:
-    """In turn; what they are to stop has stopped at once. Answers that say nothing new are left out."""
-    return stage.settle()
+@line("all heartbeat until idle")
+def all_heartbeat(harness: Harness) -> Iterable[str]:
+    """In turn; revoked units stop at once. Responses without a change are omitted."""
+    return harness.settle()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -255,75 +260,75 @@ def all_beat(stage: Stage) -> Iterable[str]:
 
 
 @line("{who} prepares[ at epoch {epoch}]")
-def prepares(stage: Stage, who: str, epoch: int | None = None) -> Iterable[str]:
-    """The chosen member asks what the group is."""
-    worker = stage.anybody(who)
-    said_epoch = worker.member.epoch if epoch is None else epoch
-    worker.request = PrepareRequest(group_id=GROUP, member_id=who, member_epoch=said_epoch)
-    response, news = stage.act(worker.request)
+def prepares(harness: Harness, who: str, epoch: int | None = None) -> Iterable[str]:
+    """The chosen member sends Prepare."""
+    worker = harness.worker_or_new(who)
+    sent_epoch = worker.member.epoch if epoch is None else epoch
+    worker.request = PrepareRequest(group_id=GROUP, member_id=who, member_epoch=sent_epoch)
+    response, events = harness.act(worker.request)
     assert isinstance(response, PrepareResponse)
     worker.response = response
     if response.error_code:
-        return [f"{error_name(response.error_code)}: {response.error_message}", *news]
-    worker.question = response
+        return [f"{error_name(response.error_code)}: {response.error_message}", *events]
+    worker.prepared = response
     members = [
-        f"{member.member_id} has {said(share)}{_metadata(member.assignor)}"
-        for member, share in zip(response.members, response.shares(), strict=True)
+        f"{member.member_id} has {units_text(target)}{_metadata(member.assignor)}"
+        for member, target in zip(response.members, response.shares(), strict=True)
     ]
-    waiting = [f"held back for {work.member_id}: {said(units_of(work.units))}" for work in response.delayed]
+    waiting = [f"delayed for {work.member_id}: {units_text(units_of(work.units))}" for work in response.delayed]
     connectors = [f"{connector.connector} with {connector.num_tasks} tasks" for connector in response.connectors]
-    question = "; ".join([*members, *waiting, *connectors])
-    return [f"group epoch {response.group_epoch}, assignor {response.assignor_name}: {question}", *news]
+    prepared = "; ".join([*members, *waiting, *connectors])
+    return [f"group epoch {response.group_epoch}, assignor {response.assignor_name}: {prepared}", *events]
 
 
-@line("{who} installs {shares}[, holding back {units} for {time}][ for group epoch {asked}]")
+@line("{who} installs {targets}[, delaying {units} for {time}][ for group epoch {computed}]")
 def installs(
-    stage: Stage,
+    harness: Harness,
     who: str,
-    shares: list[tuple[str, NamedShare]],
+    targets: list[tuple[str, NamedTarget]],
     units: Iterable[Unit] = (),
     time: int = 0,
-    asked: int | None = None,
+    computed: int | None = None,
 ) -> Iterable[str]:
-    """The target that the chosen member has computed, for the group epoch that its Prepare named."""
-    worker = stage.anybody(who)
-    versions = {member.member_id: member.assignor.version for member in worker.question.members}
+    """The chosen member installs an assignment for the group epoch of its Prepare."""
+    worker = harness.worker_or_new(who)
+    versions = {member.member_id: member.assignor.version for member in worker.prepared.members}
     members = tuple(
         InstalledMember(
             member_id=member_id,
-            units=_as_written(share.units),
-            version=versions.get(member_id, 0) if share.version is None else share.version,
+            units=_as_written(target.units),
+            version=versions.get(member_id, 0) if target.version is None else target.version,
         )
-        for member_id, share in shares
+        for member_id, target in targets
     )
-    return _install(stage, who, asked, members=members, delayed=grouped(units), delay_ms=time)
+    return _install(harness, who, computed, members=members, delayed=grouped(units), delay_ms=time)
 
 
 @line("{who} fails to compute: {words}")
-def fails_to_compute(stage: Stage, who: str, words: str) -> Iterable[str]:
-    """The assignor of the chosen member failed, and it says so."""
-    return _install(stage, who, error=1, message=words)
+def fails_to_compute(harness: Harness, who: str, words: str) -> Iterable[str]:
+    """The chosen member reports that its assignor failed."""
+    return _install(harness, who, error=1, message=words)
 
 
-def _install(stage: Stage, who: str, asked: int | None = None, **what: Any) -> list[str]:
-    worker = stage.anybody(who)
+def _install(harness: Harness, who: str, computed: int | None = None, **what: Any) -> list[str]:
+    worker = harness.worker_or_new(who)
     worker.request = InstallRequest(
         group_id=GROUP,
         member_id=who,
         member_epoch=worker.member.epoch,
-        group_epoch=worker.question.group_epoch if asked is None else asked,
+        group_epoch=worker.prepared.group_epoch if computed is None else computed,
         **what,
     )
-    response, news = stage.act(worker.request)
+    response, events = harness.act(worker.request)
     assert isinstance(response, InstallResponse)
     worker.response = response
     if response.error_code:
-        return [f"{error_name(response.error_code)}: {response.error_message}", *news]
-    return news or ["nothing changes"]
+        return [f"{error_name(response.error_code)}: {response.error_message}", *events]
+    return events or ["no change"]
 
 
 def _as_written(units: Iterable[Unit]) -> tuple[ConnectorTasks, ...]:
-    """The wire's shape, repeats and all: what a faulty assignor may send."""
+    """The units as given, repeats included: a faulty assignor may send them."""
     units = list(units)
     if len(set(units)) == len(units):
         return grouped(units)
@@ -331,7 +336,7 @@ def _as_written(units: Iterable[Unit]) -> tuple[ConnectorTasks, ...]:
 
 
 def _metadata(assignor: Any) -> str:
-    return f" (says {assignor.metadata.decode()})" if assignor.metadata else ""
+    return f" (metadata {assignor.metadata.decode()})" if assignor.metadata else ""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -339,85 +344,85 @@ def _metadata(assignor: Any) -> str:
 
 
 @line("the operator adds {connector}[ with {config}]")
-def operator_adds(stage: Stage, connector: str, config: tuple[ConfigEntry, ...] = ()) -> Iterable[str]:
-    """A new connector; its tasks come from the worker that will own it."""
+def operator_adds(harness: Harness, connector: str, config: tuple[ConfigEntry, ...] = ()) -> Iterable[str]:
+    """A new connector; its owner publishes its tasks."""
     given = (*entries({"name": connector}), *config)
-    return _update(stage, ConnectorChange(connector=connector, expected_version=0, config=given))
+    return _update(harness, ConnectorChange(connector=connector, expected_version=0, config=given))
 
 
 @line("the operator changes {connector} to {config}")
-def operator_changes(stage: Stage, connector: str, config: tuple[ConfigEntry, ...]) -> Iterable[str]:
+def operator_changes(harness: Harness, connector: str, config: tuple[ConfigEntry, ...]) -> Iterable[str]:
     """Another configuration."""
     given = (*entries({"name": connector}), *config)
-    return _update(stage, ConnectorChange(connector=connector, config=given))
+    return _update(harness, ConnectorChange(connector=connector, config=given))
 
 
 @line("the operator pauses {connector}")
-def operator_pauses(stage: Stage, connector: str) -> Iterable[str]:
-    """The connector goes on watching, none of its tasks runs."""
-    return _update(stage, ConnectorChange(connector=connector, target_state=TargetState.PAUSED))
+def operator_pauses(harness: Harness, connector: str) -> Iterable[str]:
+    """The connector keeps running, its tasks stop."""
+    return _update(harness, ConnectorChange(connector=connector, target_state=TargetState.PAUSED))
 
 
 @line("the operator resumes {connector}")
-def operator_resumes(stage: Stage, connector: str) -> Iterable[str]:
-    """All of it shall run again."""
-    return _update(stage, ConnectorChange(connector=connector, target_state=TargetState.RUNNING))
+def operator_resumes(harness: Harness, connector: str) -> Iterable[str]:
+    """The connector and all its tasks run again."""
+    return _update(harness, ConnectorChange(connector=connector, target_state=TargetState.RUNNING))
 
 
 @line("the operator removes {connector}")
-def operator_removes(stage: Stage, connector: str) -> Iterable[str]:
-    """The connector and its tasks are no more."""
-    return _update(stage, ConnectorChange(connector=connector, delete=True))
+def operator_removes(harness: Harness, connector: str) -> Iterable[str]:
+    """The connector and its tasks are deleted."""
+    return _update(harness, ConnectorChange(connector=connector, delete=True))
 
 
-@line("{who} gives {connector} {count} task[s]")
-def gives_tasks(stage: Stage, who: str, connector: str, count: int) -> Iterable[str]:
-    """The owner of a connector says what its tasks are, under the grant it owns it by."""
-    granted = stage.worker(who).member.owned.get(Unit(connector))
+@line("{who} publishes {count} task[s] of {connector}")
+def publishes_tasks(harness: Harness, who: str, connector: str, count: int) -> Iterable[str]:
+    """The owner of a connector publishes its task list under its grant."""
+    granted = harness.worker(who).member.owned.get(Unit(connector))
     if granted is None:
         raise SceneError(f"{who} does not own {connector}")
-    return _update(stage, task_list(connector, numbered(count), granted), who)
+    return _update(harness, task_list(connector, numbered(count), granted), who)
 
 
-def _update(stage: Stage, change: ConnectorChange, who: str | None = None) -> list[str]:
-    response, news = stage.act(UpdateConnectorsRequest(group_id=GROUP, member_id=who, changes=(change,)))
+def _update(harness: Harness, change: ConnectorChange, who: str | None = None) -> list[str]:
+    response, events = harness.act(UpdateConnectorsRequest(group_id=GROUP, member_id=who, changes=(change,)))
     assert isinstance(response, UpdateConnectorsResponse)
     if response.error_code:
-        return [f"{error_name(response.error_code)}: {response.error_message}", *news]
-    return news
+        return [f"{error_name(response.error_code)}: {response.error_message}", *events]
+    return events
 
 
 @line("the operator restarts {who}")
-def operator_restarts(stage: Stage, who: str) -> Iterable[str]:
+def operator_restarts(harness: Harness, who: str) -> Iterable[str]:
     """``connectgroup workers restart``: the member is notified with its next heartbeat response."""
-    response, news = stage.act(RestartRequest(group_id=GROUP, member_id=who))
+    response, events = harness.act(RestartRequest(group_id=GROUP, member_id=who))
     assert isinstance(response, RestartResponse)
     if response.error_code:
-        return [f"{error_name(response.error_code)}: {response.error_message}", *news]
-    return ["already requested" if response.already_requested else "requested", *news]
+        return [f"{error_name(response.error_code)}: {response.error_message}", *events]
+    return ["already requested" if response.already_requested else "requested", *events]
 
 
 @line("the operator deletes the group")
-def operator_deletes(stage: Stage) -> Iterable[str]:
-    """The group with its connectors is no more."""
-    if not stage.group.members:
-        stage.forget_tokens()
-    response, news = stage.act(DeleteRequest(group_ids=(GROUP,)))
+def operator_deletes(harness: Harness) -> Iterable[str]:
+    """Deletes the group and its connectors."""
+    if not harness.group.members:
+        harness.reset_ledger()
+    response, events = harness.act(DeleteRequest(group_ids=(GROUP,)))
     assert isinstance(response, DeleteResponse)
     [result] = response.results
     if result.error_code:
         return [f"{error_name(result.error_code)}: {result.error_message}"]
-    return news
+    return events
 
 
-@line("{time} pass[ while {whos} beat]")
-def time_passes(stage: Stage, time: int, whos: Iterable[str] = ()) -> Iterable[str]:
-    """Timers fire when they are due. Answers that say nothing new are left out."""
-    return stage.wait(time, whos)
+@line("{time} pass[ while {members} heartbeat]")
+def time_passes(harness: Harness, time: int, members: Iterable[str] = ()) -> Iterable[str]:
+    """Timers fire when they are due. Responses without a change are omitted."""
+    return harness.wait(time, members)
 
 
-@line("the coordinator restarts")
-def coordinator_restarts(stage: Stage) -> Iterable[str]:
-    """Another one reads the log and sets the timers that follow from it; workers notice nothing."""
-    stage.restart()
-    return looks.timers(stage)
+@line("the coordinator fails over")
+def coordinator_fails_over(harness: Harness) -> Iterable[str]:
+    """Another coordinator replays the log and arms its timers; the workers continue."""
+    harness.restart()
+    return looks.timers(harness)

@@ -1,8 +1,8 @@
-"""The interpreter: a scene's text in, the same scene with what really came out.
+"""The interpreter: the text of a scene in, the same scene with its actual output.
 
-What stands at the left margin is done, ``#`` and blank lines are for the reader, and what comes after ``->`` or is
-indented came out. ``play`` leaves the last aside and writes it anew from the shipped rules, so a scene is right
-exactly when playing it changes nothing.
+A line at the left margin is a command, ``#`` and blank lines are for the reader, and text after ``->`` or indented is
+output. ``play`` discards the output and produces it again with the shipped rules, so a scene is correct
+if and only if playing it changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from . import lines, looks
 from .forms import FORMS
-from .stage import Stage
+from .harness import Harness
 from .words import SceneError
 
 __all__ = ["difference", "lines", "looks", "play", "scenes"]
@@ -26,13 +26,13 @@ WIDTH: Final = 118
 
 
 def play(text: str, name: str = "scene") -> str:
-    """The scene as it goes when it is played from an empty stage.
+    """The scene with its actual output.
 
     Raises:
-        SceneError: a line that has none of the forms, or asks for what cannot be; names scene and line.
-        AssertionError: a promise of ``tests.group.invariants`` was broken; a note names scene and line.
+        SceneError: a line that has none of the forms, or cannot be run; names scene and line.
+        AssertionError: an invariant of ``tests.group.invariants`` is violated; a note names scene and line.
     """
-    stage = Stage()
+    harness = Harness()
     played: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith((" ", "\t")):
@@ -43,7 +43,7 @@ def play(text: str, name: str = "scene") -> str:
             played.append(command)
             continue
         try:
-            played += written(command, perform(stage, command))
+            played += written(command, perform(harness, command))
         except SceneError as error:
             raise SceneError(f"{name}:{number}: {command!r}: {error}") from None
         except Exception as error:
@@ -52,25 +52,25 @@ def play(text: str, name: str = "scene") -> str:
     return "\n".join(played) + "\n"
 
 
-def perform(stage: Stage, command: str) -> list[str]:
-    """Do one line; returns what came out."""
+def perform(harness: Harness, command: str) -> list[str]:
+    """Run one line; returns its output."""
     for form in FORMS:
         words = form.words(command)
         if words is not None:
-            if not form.sets_stage:
-                stage.open()
-            elif stage.is_open:
-                raise SceneError("the scene has begun; the stage is set before")
-            return list(form.verb(stage, **words))
-    raise SceneError("no line reads so; allowed:\n  " + "\n  ".join(form.text for form in FORMS))
+            if not form.setup:
+                harness.create()
+            elif harness.is_created:
+                raise SceneError("the initial group is defined before the first act")
+            return list(form.verb(harness, **words))
+    raise SceneError("unknown line; allowed:\n  " + "\n  ".join(form.text for form in FORMS))
 
 
-def written(command: str, came_out: Iterable[str]) -> list[str]:
-    """A line and what came out, as they stand in the text."""
+def written(command: str, output: Iterable[str]) -> list[str]:
+    """A line and its output, as formatted in the text."""
     indent = " " * (COLUMN + 3)
     rest = [
         part
-        for words in came_out
+        for words in output
         for part in textwrap.wrap(words, WIDTH - len(indent), subsequent_indent="  ", break_on_hyphens=False)
     ]
     if not rest:
@@ -81,17 +81,17 @@ def written(command: str, came_out: Iterable[str]) -> list[str]:
 
 
 def scenes() -> list[Path]:
-    """All scenes there are, by name."""
+    """All scenes, sorted by name."""
     return sorted(HERE.glob("*.txt"))
 
 
 def difference(name: str, text: str, played: str) -> str:
-    """What is written against what came out, as a unified diff."""
+    """A unified diff of the text and the actual output."""
     return "".join(
         difflib.unified_diff(
             text.splitlines(keepends=True),
             played.splitlines(keepends=True),
             f"{name}, as written",
-            f"{name}, as it really goes",
+            f"{name}, actual output",
         )
     )

@@ -1,4 +1,4 @@
-"""Every scene goes as it is written; and the scenes, their index and the ids they name are complete."""
+"""Every scene matches its actual output; the scenes, their index and the cited ids are complete."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .forms import FORMS
 from .play import WIDTH, difference, play, scenes
 from .words import SceneError
 
-MOST_LINES = 60
+MAX_LINES = 60
 
-NOT_OURS = {
-    "CN-14": "configurations travel with grants, so there is no offset to wait for",
-    "CN-18": "there are no classic groups here",
+NOT_APPLICABLE = {
+    "CN-14": "configurations are part of grants, so there is no offset to wait for",
+    "CN-18": "there are no classic groups",
     "TO-09": "there is no initial rebalance delay",
 }
-"""Scenarios that have nothing to be true of in this product."""
+"""Scenarios without a counterpart in this product."""
 
 
 def ids(prefix: str, numbers: Iterable[int]) -> list[str]:
@@ -44,7 +44,7 @@ SCENARIOS = [
 def test_scene_matches_its_transcript(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     played = play(text, path.name)
-    assert played == text, f"python -m tests.scenes --write {path.stem} writes it anew\n" + difference(
+    assert played == text, f"python -m tests.scenes --write {path.stem} accepts the output\n" + difference(
         path.name, text, played
     )
 
@@ -52,7 +52,7 @@ def test_scene_matches_its_transcript(path: Path) -> None:
 @pytest.mark.parametrize("path", scenes(), ids=lambda path: path.stem)
 def test_scene_is_short_and_fits_a_page(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= MAX_LINES
     assert [line for line in lines if len(line) > WIDTH] == []
 
 
@@ -64,7 +64,7 @@ def test_index_names_every_scene_by_its_title() -> None:
 
 
 def test_every_kind_of_line_is_in_some_scene_and_is_of_one_kind_only() -> None:
-    """A kind of line that no scene has is not tested; one that can be read in two ways is read in the wrong one."""
+    """A kind of line that no scene has is not tested; every line matches exactly one kind."""
     unused = {form.text for form in FORMS}
     for path in scenes():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -81,12 +81,12 @@ def test_every_applicable_scenario_is_named_in_a_scene_or_a_test() -> None:
     folder = here.parent.parent
     files = [path for suffix in ("py", "txt") for path in folder.rglob(f"*.{suffix}") if path != here]
     named = {word for path in files for word in re.findall(r"\b[A-Z]+-\d+\b", path.read_text(encoding="utf-8"))}
-    assert sorted(set(SCENARIOS) - named - NOT_OURS.keys()) == []
-    assert sorted(named & NOT_OURS.keys()) == [], "it is ours after all"
+    assert sorted(set(SCENARIOS) - named - NOT_APPLICABLE.keys()) == []
+    assert sorted(named & NOT_APPLICABLE.keys()) == [], "the scenario is applicable after all"
 
 
 def test_changed_output_is_shown_as_a_difference() -> None:
-    """What a scene says came out has no influence on what comes out."""
+    """The output in the text has no influence on the actual output."""
     text = "A joins                             -> epoch 7, assigned nothing\n"
     played = play(text)
     assert played.splitlines()[0] == "A joins                             -> epoch 1, assigned nothing"
@@ -97,13 +97,13 @@ def test_changed_output_is_shown_as_a_difference() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("# Title\nA jions\n", "scene:2: 'A jions': no line reads so; allowed:\n  group\n", id="a typo"),
-        pytest.param("A has stopped foo\n", "there is no worker A; allowed: none yet", id="nobody there"),
-        pytest.param("A joins\nA has stopped foo\n", "A was not told to stop foo", id="nothing to stop"),
-        pytest.param("A joins\nat rest at epoch 4\n", "the scene has begun", id="the stage too late"),
-        pytest.param("connector foo with 1 task\nA joins\n", "needs a line 'at rest at epoch", id="no epoch"),
+        pytest.param("# Title\nA jions\n", "scene:2: 'A jions': unknown line; allowed:\n  group\n", id="typo"),
+        pytest.param("A acknowledges foo\n", "there is no worker A; allowed: none yet", id="unknown worker"),
+        pytest.param("A joins\nA acknowledges foo\n", "A has no pending revocation of foo", id="no revocation"),
+        pytest.param("A joins\nstable at epoch 4\n", "the initial group is defined before", id="late definition"),
+        pytest.param("connector foo with 1 task\nA joins\n", "need a line 'stable at epoch", id="no epoch"),
         pytest.param(
-            "setting most_mebers 2\n", "got 'most_mebers'; allowed: assignment_interval_ms", id="no such setting"
+            "setting max_mebers 2\n", "got 'max_mebers'; allowed: assignment_interval_ms", id="unknown setting"
         ),
         pytest.param("A joins with even 3--\n", "allowed: even 0-3 version 1", id="no version range"),
     ],

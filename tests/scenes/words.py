@@ -1,4 +1,4 @@
-"""The vocabulary of scenes: what a word on a line stands for, and how what came out is put into words."""
+"""The vocabulary of scenes: how the words of a line are parsed, and how output is formatted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.group.builders import names
 
 
 class SceneError(Exception):
-    """A scene that cannot be played as it is written."""
+    """A scene that cannot be run as written."""
 
 
-class NamedShare(NamedTuple):
-    """One member's part of a target; ``version`` is that of its metadata, ``None`` for the one the member has."""
+class NamedTarget(NamedTuple):
+    """One member's target assignment; ``version`` of its metadata is ``None`` for the member's own version."""
 
     units: list[Unit]
     version: int | None = None
@@ -37,12 +37,12 @@ def read_unit(word: str) -> Unit:
 
 
 def read_units(words: str) -> list[Unit]:
-    """Units in the order written, repeats included; ``nothing`` is none."""
+    """Units in the order written, repeats included; ``nothing`` is the empty list."""
     return [] if words == "nothing" else [read_unit(word) for word in words.split()]
 
 
 def read_grants(words: str) -> dict[Unit, int | None]:
-    """Units, some with the epoch at which they were given: ``foo-1@7``."""
+    """Units, some with their owner epoch: ``foo-1@7``."""
     grants: dict[Unit, int | None] = {}
     for word in [] if words == "nothing" else words.split():
         unit, _, epoch = word.partition("@")
@@ -50,20 +50,20 @@ def read_grants(words: str) -> dict[Unit, int | None]:
     return grants
 
 
-def read_shares(words: str) -> list[tuple[str, NamedShare]]:
+def read_targets(words: str) -> list[tuple[str, NamedTarget]]:
     """``A: foo foo-0; B: foo-1 (version 3)``."""
-    shares = []
+    targets = []
     for part in [] if words == "nothing" else words.split("; "):
         match = re.fullmatch(r"(\S+): (.+?)(?: \(version (-?\d+)\))?", part)
         if match is None:
             raise SceneError(f"got {part!r}; allowed: A: foo foo-0; B: foo-1 (version 3); C: nothing")
-        shares.append((match[1], NamedShare(read_units(match[2]), int(match[3]) if match[3] else None)))
-    return shares
+        targets.append((match[1], NamedTarget(read_units(match[2]), int(match[3]) if match[3] else None)))
+    return targets
 
 
 def read_assignors(words: str) -> tuple[AssignorInfo, ...]:
-    """``even 0-3, other 1-1 version 1 reason 2 metadata cpu=4``; versions are 0-0 and metadata is of the highest
-    unless said otherwise.
+    """``even 0-3, other 1-1 version 1 reason 2 metadata cpu=4``; by default the version range is 0-0 and the metadata
+    has the highest version.
     """
     infos = []
     for part in words.split(", "):
@@ -95,7 +95,7 @@ def read_time(words: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A kind of word: what it looks like, and what it stands for."""
+    """A kind of word: its pattern, and how it is parsed."""
 
     pattern: str
     read: Callable[[str], Any] = str
@@ -105,10 +105,10 @@ UNIT = r"(?!with\b|as\b)[a-z]+(?:-\d+)?"
 
 FIELDS: Final[Mapping[str, Field]] = {
     "who": Field(r"[A-Z]\w*|[a-z]\d"),
-    "whos": Field(r"\w+(?:(?:, | and )\w+)*", lambda words: re.split(", | and ", words)),
+    "members": Field(r"\w+(?:(?:, | and )\w+)*", lambda words: re.split(", | and ", words)),
     "units": Field(rf"nothing|{UNIT}(?: {UNIT})*", read_units),
     "grants": Field(rf"nothing|{UNIT}(?:@\d+)?(?: {UNIT}(?:@\d+)?)*", read_grants),
-    "shares": Field(r"nothing|\w+: .+?", read_shares),
+    "targets": Field(r"nothing|\w+: .+?", read_targets),
     "assignors": Field(r"(?:\w+|'').*?", read_assignors),
     "server": Field(r"[\w-]+"),
     "connector": Field(r"[a-z]+"),
@@ -116,58 +116,58 @@ FIELDS: Final[Mapping[str, Field]] = {
     "instance": Field(r"\w+"),
     "setting": Field(r"[a-z_]+"),
     "epoch": Field(r"-?\d+", int),
-    "asked": Field(r"\d+", int),
+    "computed": Field(r"\d+", int),
     "count": Field(r"\d+", int),
     "time": Field(r"\d+(?:\.\d+)? m?s", read_time),
     "words": Field(r".+"),
 }
-"""What the names in forms stand for."""
+"""The fields of forms."""
 
 
-# ---- writing
+# ---- output
 
 
-def said(units: Iterable[Unit] | Mapping[Unit, int]) -> str:
-    """Units as words, with the epochs at which they were given where those are known."""
+def units_text(units: Iterable[Unit] | Mapping[Unit, int]) -> str:
+    """Units as text, with their owner epochs if known."""
     if isinstance(units, Mapping):
         return " ".join(f"{unit}@{units[unit]}" for unit in sorted(units)) or "nothing"
     return " ".join(names(units)) or "nothing"
 
 
-def shared(shares: Mapping[str, Units]) -> str:
-    """A target in words."""
-    return "; ".join(f"{member_id} {said(units)}" for member_id, units in sorted(shares.items())) or "nobody"
+def targets_text(targets: Mapping[str, Units]) -> str:
+    """A target assignment as text."""
+    return "; ".join(f"{member_id} {units_text(units)}" for member_id, units in sorted(targets.items())) or "no members"
 
 
-def lasting(ms: int) -> str:
-    """A length of time in words."""
+def duration_text(ms: int) -> str:
+    """A duration as text."""
     return f"{ms / 1_000:g} s"
 
 
 def error_name(code: int) -> str:
-    """What Kafka calls an error."""
+    """Kafka's name of an error."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(from_code(code, None)).__name__).upper()
 
 
-def answered(response: HeartbeatResponse) -> str:
-    """An answer to a heartbeat as it is on the wire: the whole assignment, or "as before"."""
+def response_text(response: HeartbeatResponse) -> str:
+    """A heartbeat response as it is on the wire: the whole assignment, or "unchanged"."""
     if response.error_code:
         return f"{error_name(response.error_code)}: {response.error_message}"
     words = f"epoch {response.member_epoch}"
     if response.member_epoch < 0:
         return words
     if response.assignment is None:
-        return f"{words}, as before"
-    words += f", assigned {said(units_of(response.assignment.units))}"
+        return f"{words}, unchanged"
+    words += f", assigned {units_text(units_of(response.assignment.units))}"
     if response.assignment.version:
         words += f" (version {response.assignment.version})"
     return words
 
 
-def kinds(records: Iterable[Record]) -> str:
-    """Records by kind and name, in the order of the log."""
+def record_kinds(records: Iterable[Record]) -> str:
+    """Records by kind and name, in log order."""
     return (
-        ", ".join(f"{_key(record.key)}{' gone' if isinstance(record, Tombstone) else ''}" for record in records)
+        ", ".join(f"{_key(record.key)}{' tombstone' if isinstance(record, Tombstone) else ''}" for record in records)
         or "none"
     )
 

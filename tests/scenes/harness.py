@@ -1,8 +1,8 @@
-"""What a scene is played on: the shipped group rules, the shipped worker's half, a clock and the timers that were set.
+"""The harness of a scene: the shipped group rules, the shipped member state machine, a clock and timers.
 
-Nothing here decides anything. A ``tests.group.builders.Scene`` carries each request to the ``step`` of the group rules
-and checks every invariant after it; each worker is a ``connectgroup.member.state_machine.Member``, so it sends the
-requests and performs the actions that a real one would.
+It decides nothing. A ``tests.group.builders.Scene`` passes each request to the ``step`` of the group rules and checks
+every invariant after it; each worker is a ``connectgroup.member.state_machine.Member``, so it sends the requests and
+performs the actions of a real one.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from connectgroup.protocol.units import Unit, Units
 from tests.group import invariants
 from tests.group.builders import GROUP, FixedAssignor, Scene, round_robin, settings
 
-from .words import SceneError, answered, lasting, said, shared
+from .words import SceneError, duration_text, response_text, targets_text, units_text
 
 REBALANCE_TIMEOUT_MS = 10_000
-"""What every worker of a scene takes for itself."""
+"""The rebalance timeout of every worker in a scene."""
 
 
 class CoordinatorsAssignor(FixedAssignor):
-    """The assignor that runs on the coordinator: gives what the scene says it would, else a sticky round robin."""
+    """The server-side assignor: returns the result that the scene has set, else a sticky round robin."""
 
-    def __call__(self, question: PrepareResponse) -> tuple[InstalledMember, ...]:
+    def __call__(self, prepared: PrepareResponse) -> tuple[InstalledMember, ...]:
         if self.target or self.error:
-            return super().__call__(question)
-        self.inputs.append(question)
-        return round_robin(question)
+            return super().__call__(prepared)
+        self.inputs.append(prepared)
+        return round_robin(prepared)
 
 
 @dataclass(kw_only=True, eq=False)
 class ScriptedWorker:
-    """One worker, and what it said and heard last."""
+    """One worker, with its last request and response."""
 
     member: Member
     request: GroupRequest | None = None
     response: Response | None = None
-    question: PrepareResponse = field(default_factory=PrepareResponse)
+    prepared: PrepareResponse = field(default_factory=PrepareResponse)
 
     @property
     def who(self) -> str:
@@ -59,8 +59,8 @@ class ScriptedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """What of a group is worth a word when it changes."""
+class GroupView:
+    """The parts of a group whose changes a scene shows."""
 
     epoch: int
     target_epoch: int
@@ -73,8 +73,8 @@ class Glance:
 
 
 @dataclass(kw_only=True)
-class Stage:
-    """One group, its workers, the time and the timers; set by the first lines of a scene, opened by the first act."""
+class Harness:
+    """One group, its workers, the clock and the timers. The first lines define the group, the first act creates it."""
 
     epoch: int | None = None
     connectors: dict[str, int] = field(default_factory=dict)
@@ -83,20 +83,20 @@ class Stage:
     assignor: CoordinatorsAssignor = field(default_factory=CoordinatorsAssignor)
     workers: dict[str, ScriptedWorker] = field(default_factory=dict)
     timers: dict[TimerKey, int] = field(default_factory=dict)
-    beaten_ms: dict[str, int] = field(default_factory=dict)
-    begun_ms: int = 0
+    heartbeat_ms: dict[str, int] = field(default_factory=dict)
+    start_ms: int = 0
     _scene: Scene | None = None
 
-    # ---- setting it
+    # ---- setup
 
     @property
-    def is_open(self) -> bool:
-        """Whether the scene has begun."""
+    def is_created(self) -> bool:
+        """Whether the group has been created."""
         return self._scene is not None
 
     @property
     def scene(self) -> Scene:
-        """The group in play."""
+        """The group under test."""
         assert self._scene is not None
         return self._scene
 
@@ -104,18 +104,18 @@ class Stage:
     def group(self) -> Group:
         return self.scene.group
 
-    def open(self) -> None:
-        """The scene begins, if it has not: the group is there as records have made it, and its timers run."""
-        if not self.is_open:
+    def create(self) -> None:
+        """Create the group from records, and arm its timers."""
+        if not self.is_created:
             self._scene = scene = self._set_up()
-            self.begun_ms = scene.now_ms
+            self.start_ms = scene.now_ms
             self.set_timers(timing.on_load(scene.group, scene.now_ms, scene.settings), scene.now_ms)
 
     def _set_up(self) -> Scene:
         rules = settings(self.assignor, **self.options)
         if self.epoch is None:
             if self.connectors or self.runs:
-                raise SceneError("what is there from the start needs a line 'at rest at epoch 10' before it")
+                raise SceneError("connectors and members of the initial group need a line 'stable at epoch 10'")
             return Scene(settings=rules)
         runs = {
             who: {unit: self.epoch if epoch is None else epoch for unit, epoch in units.items()}
@@ -129,11 +129,11 @@ class Stage:
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
         )
         for who in self.runs:
-            self._let_run(scene, self.workers[who], runs[who])
+            self._restore(scene, self.workers[who], runs[who])
         return scene
 
-    def _let_run(self, scene: Scene, worker: ScriptedWorker, units: Mapping[Unit, int]) -> None:
-        """Have a worker be where the records say it is: it joined, and was answered, long ago."""
+    def _restore(self, scene: Scene, worker: ScriptedWorker, units: Mapping[Unit, int]) -> None:
+        """Bring a worker into the state that the records describe, as if it had joined long ago."""
         member = worker.member
         known = scene.group.members[worker.who]
         scene.put(replace(known, instance_id=member.settings.instance_id, assignors=member.assignors))
@@ -150,7 +150,7 @@ class Stage:
         )
         member.on_response(request, answer)
 
-    # ---- who is on it
+    # ---- workers
 
     def enter(
         self,
@@ -171,152 +171,152 @@ class Stage:
         self.workers[who] = ScriptedWorker(member=Member(options, assignors))
         return self.workers[who]
 
-    def anybody(self, who: str) -> ScriptedWorker:
-        """A worker, or a stranger who only speaks up."""
+    def worker_or_new(self, who: str) -> ScriptedWorker:
+        """A worker; an unknown one is started."""
         return self.workers.get(who) or self.enter(who)
 
     def worker(self, who: str) -> ScriptedWorker:
-        """A worker that is there."""
+        """An existing worker."""
         if who not in self.workers:
             raise SceneError(f"there is no worker {who}; allowed: {', '.join(sorted(self.workers)) or 'none yet'}")
         return self.workers[who]
 
-    # ---- what can happen
+    # ---- events
 
-    def beat(self, worker: ScriptedWorker, *, lost: bool = False, **changes: Any) -> list[str]:
-        """A worker's next heartbeat, answered and acted upon.
+    def heartbeat(self, worker: ScriptedWorker, *, lost: bool = False, **changes: Any) -> list[str]:
+        """Send a worker's next heartbeat, process its response and perform the resulting actions.
 
         Args:
-            lost: the answer does not reach it.
-            changes: fields of the request that are not what the worker would say.
+            lost: the response is lost.
+            changes: fields of the request that replace those of the worker.
         """
         request = worker.member.next_request(self.scene.now_ms)
         if request is None:
-            raise SceneError(f"{worker.who} may not speak now: it is {worker.member.phase}")
+            raise SceneError(f"{worker.who} may not send a heartbeat now: it is {worker.member.phase}")
         worker.request = replace(request, **changes)
-        self.beaten_ms[worker.who] = self.scene.now_ms
-        response, news = self.act(worker.request, lost=lost)
+        self.heartbeat_ms[worker.who] = self.scene.now_ms
+        response, events = self.act(worker.request, lost=lost)
         assert isinstance(response, HeartbeatResponse)
         worker.response = response
-        words = answered(response)
+        words = response_text(response)
         if lost:
             worker.member.on_no_answer(request)
-            return [f"{words} (never heard)", *news]
+            return [f"{words} (response lost)", *events]
         done = [self._perform(worker, action) for action in worker.member.on_response(request, response)]
-        return ["; ".join([words, *filter(None, done)]), *news]
+        return ["; ".join([words, *filter(None, done)]), *events]
 
     def _perform(self, worker: ScriptedWorker, action: Action) -> str:
         match action:
             case Assign():
-                return f"{worker.who} starts {said({grant.unit: grant.owner_epoch for grant in action.grants})}"
+                return f"{worker.who} starts {units_text({grant.unit: grant.owner_epoch for grant in action.grants})}"
             case Revoke():
-                return f"{worker.who} is to stop {said(action.units)}"
+                return f"{worker.who} must revoke {units_text(action.units)}"
             case Lose():
                 worker.member.mark_lost()
-                return f"{worker.who} stops all it ran, {said(action.units)}" if action.units else ""
+                return f"{worker.who} stops {units_text(action.units)}" if action.units else ""
             case Fail():
                 del self.workers[worker.who]
-                ran = f" stops all it ran, {said(worker.member.owned.keys())}, and" if worker.member.owned else ""
-                return f"{worker.who}{ran} gives up"
+                ran = f" stops {units_text(worker.member.owned.keys())} and" if worker.member.owned else ""
+                return f"{worker.who}{ran} fails"
             case Restart():
-                return f"{worker.who} is to restart"
+                return f"{worker.who} must restart"
             case Compute() | TellAssignor():
                 return ""
 
     def lease(self, worker: ScriptedWorker) -> list[str]:
-        """What a worker does about its lease."""
+        """A worker checks its lease."""
         actions = worker.member.check_lease(self.scene.now_ms)
         ends_ms = worker.member.lease_ends_ms()
         if not actions:
-            return ["nothing to lose" if ends_ms is None else f"{lasting(ends_ms - self.scene.now_ms)} left"]
+            return ["no lease" if ends_ms is None else f"{duration_text(ends_ms - self.scene.now_ms)} left"]
         return [f"{action.why}; {self._perform(worker, action)}" for action in actions if isinstance(action, Lose)]
 
     def act(
         self, what: GroupRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
     ) -> tuple[Response | None, list[str]]:
-        """One step of the rules: the answer, and what changed for all to see."""
+        """One step of the rules: the response, and the visible changes of the group."""
         scene = self.scene
-        before, calls = self.glance(), self.assignor.calls
+        before, calls = self.view(), self.assignor.calls
         outcome = scene.act(what, lost=lost, duplicate=duplicate)
         self.set_timers(outcome.timers, scene.now_ms)
-        asked = isinstance(what, InstallRequest) or self.assignor.calls > calls
-        return outcome.response, list(self._news(before, self.glance(), outcome, asked))
+        computed = isinstance(what, InstallRequest) or self.assignor.calls > calls
+        return outcome.response, list(self._events(before, self.view(), outcome, computed))
 
     def set_timers(self, timers: Iterable[Timer], now_ms: int) -> None:
-        """Do as a runtime would."""
+        """Arm and cancel timers as the runtime does."""
         for timer in timers:
-            same = [key for key in self.timers if key.identity == timer.key.identity]
-            for key in same:
+            unchanged = [key for key in self.timers if key.identity == timer.key.identity]
+            for key in unchanged:
                 del self.timers[key]
             if isinstance(timer, SetTimer):
                 self.timers[timer.key] = now_ms + timer.after_ms
 
-    def wait(self, ms: int, beating: Iterable[str] = ()) -> Iterator[str]:
-        """Time passes: timers fire when they are due, and some workers go on beating."""
+    def wait(self, ms: int, sending: Iterable[str] = ()) -> Iterator[str]:
+        """Time passes: timers fire when they are due, and some workers send heartbeats."""
         scene, end_ms = self.scene, self.scene.now_ms + ms
-        workers = [self.worker(who) for who in beating]
+        workers = [self.worker(who) for who in sending]
         interval_ms = scene.settings.heartbeat_interval_ms
         for worker in workers:
-            self.beaten_ms.setdefault(worker.who, self.begun_ms)
+            self.heartbeat_ms.setdefault(worker.who, self.start_ms)
         while True:
             due: list[tuple[int, int, TimerKey | str]] = [(at_ms, 1, key) for key, at_ms in self.timers.items()]
-            due += [(self.beaten_ms[worker.who] + interval_ms, 0, worker.who) for worker in workers]
-            # Heartbeats before timers: a worker that beats in time is in time.
+            due += [(self.heartbeat_ms[worker.who] + interval_ms, 0, worker.who) for worker in workers]
+            # Heartbeats before timers: a heartbeat at the deadline is in time.
             at_ms, _, what = min(due, default=(end_ms + 1, 0, ""))
             if at_ms > end_ms:
                 break
             scene.now_ms = max(at_ms, scene.now_ms)
-            when = f"at {lasting(scene.now_ms - self.begun_ms)}"
+            when = f"at {duration_text(scene.now_ms - self.start_ms)}"
             if isinstance(what, TimerKey):
                 del self.timers[what]
-                yield from _under(f"{when} {timer_name(what)} is over", self.act(what)[1])
+                yield from _under(f"{when} {timer_name(what)} expires", self.act(what)[1])
             else:
-                told = self._news_of(self.worker(what))
-                yield from _under(f"{when} {what} beats: {told[0]}", told[1:]) if told else ()
+                output = self._changes_of(self.worker(what))
+                yield from _under(f"{when} {what} heartbeats: {output[0]}", output[1:]) if output else ()
         scene.now_ms = end_ms
 
     def settle(self) -> Iterator[str]:
-        """All beat in turn, and stop at once what they are to stop, until there is nothing to say."""
+        """All workers send heartbeats in turn, and revoke at once, until nothing changes."""
         for _ in range(100):
-            quiet = True
+            idle = True
             for who, worker in sorted(self.workers.items()):
                 if worker.member.phase is not Phase.MEMBER:
                     continue
                 if worker.member.revoking:
                     worker.member.mark_revoked(worker.member.revoking)
-                if told := self._news_of(worker):
-                    quiet = False
-                    yield from _under(f"{who}: {told[0]}", told[1:])
-            if quiet:
+                if output := self._changes_of(worker):
+                    idle = False
+                    yield from _under(f"{who}: {output[0]}", output[1:])
+            if idle:
                 return
-        raise SceneError("it does not become quiet")
+        raise SceneError("the group does not become idle")
 
-    def _news_of(self, worker: ScriptedWorker) -> list[str]:
-        """A heartbeat, if there was anything new in its answer."""
+    def _changes_of(self, worker: ScriptedWorker) -> list[str]:
+        """A heartbeat; empty if its response changed nothing."""
         before = worker.member.epoch, dict(worker.member.owned), worker.member.revoking
-        told = self.beat(worker)
-        same = before == (worker.member.epoch, worker.member.owned, worker.member.revoking)
+        output = self.heartbeat(worker)
+        unchanged = before == (worker.member.epoch, worker.member.owned, worker.member.revoking)
         failed = isinstance(worker.response, HeartbeatResponse) and worker.response.error_code
-        return [] if same and not failed and len(told) == 1 else told
+        return [] if unchanged and not failed and len(output) == 1 else output
 
-    def forget_tokens(self) -> None:
-        """Before the group is deleted: one made again begins at epoch 1, told from this one by when it was made."""
+    def reset_ledger(self) -> None:
+        """Before the group is deleted: a group created again starts at epoch 1, with a later creation time."""
         self.scene.ledger = invariants.Ledger()
 
     def restart(self) -> None:
-        """Another coordinator reads the log, compacted as much as it can be."""
+        """Another coordinator replays the log, compacted as far as possible."""
         scene = self.scene
         scene.group = replay(GROUP, invariants.compacted(scene.log))
         self.timers.clear()
         self.set_timers(timing.on_load(scene.group, scene.now_ms, scene.settings), scene.now_ms)
 
-    # ---- what came out
+    # ---- output
 
-    def glance(self) -> Glance:
-        """The group now."""
+    def view(self) -> GroupView:
+        """The group's current state."""
         group = self.group
         last, computation = group.latest_rebalance, group.computation
-        return Glance(
+        return GroupView(
             epoch=group.epoch,
             target_epoch=group.target_epoch,
             state=state_name(group),
@@ -329,44 +329,48 @@ class Stage:
             delays={who: (units_of(delay.units), delay.deadline_ms) for who, delay in group.delays.items()},
         )
 
-    def _news(self, before: Glance, after: Glance, outcome: Outcome[Response | None], asked: bool) -> Iterator[str]:
-        """What a step changed for everybody. ``asked``: an assignor was, so a new target is a new answer."""
+    def _events(
+        self, before: GroupView, after: GroupView, outcome: Outcome[Response | None], computed: bool
+    ) -> Iterator[str]:
+        """The visible changes of a step. ``computed``: an assignor has run."""
         group, computation = self.group, self.group.computation
-        # A Prepare after the group has moved on changes the epoch, not who was asked.
+        # A Prepare after a change of the group changes the epoch, not the chosen member.
         prepared = computation is not None and computation.prepared
         changed = after.chosen[1:] != before.chosen[1:] or (after.chosen[0] != before.chosen[0] and not prepared)
-        # An install that is refused has the reason in its answer.
+        # The response of a rejected Install contains the reason.
         refused = getattr(outcome.response, "error_code", 0)
         if changed and computation is not None and computation.error and not refused:
             yield f"failed: {computation.error}"
         to_compute = after.chosen[1] if changed and after.epoch > after.target_epoch else ""
         if after.epoch > before.epoch and group.latest_rebalance is not None:
             causes = " and ".join(group.latest_rebalance.causes[len(before.causes) :])
-            yield f"group epoch {after.epoch}: {causes}" + (f"; {to_compute} is to compute" if to_compute else "")
+            yield f"group epoch {after.epoch}: {causes}" + (
+                f"; {to_compute} is chosen to compute" if to_compute else ""
+            )
         elif to_compute:
-            yield f"{to_compute} is to compute"
+            yield f"{to_compute} is chosen to compute"
         if after.epoch == before.epoch and (gone := before.members - after.members):
-            yield f"{' and '.join(sorted(gone))} is no member any more"
+            yield f"{' and '.join(sorted(gone))} is removed"
         for record in outcome.records:
             if isinstance(record, TargetRecord):
-                shares = {member_id: group.target(member_id).units for member_id in group.members}
-                by = f"by {record.computed_by}" if asked else "without asking anybody"
-                later = f"; {record.deferred} moves are left for the next round" if record.deferred else ""
-                yield f"target epoch {record.epoch} {by}: {shared(shares)}{later}"
+                targets = {member_id: group.target(member_id).units for member_id in group.members}
+                by = f"by {record.computed_by}" if computed else "without a computation"
+                later = f"; {record.deferred} moves are deferred to the next round" if record.deferred else ""
+                yield f"target epoch {record.epoch} {by}: {targets_text(targets)}{later}"
         yield from self._delays(before, after)
         for who in sorted(after.temporarily_left - before.temporarily_left):
-            yield f"{who} is away"
+            yield f"{who} has temporarily left"
         if after.state != before.state and after.state in ("Stable", "Empty"):
             yield f"the group is {after.state}"
         if before.epoch and not after.epoch:
-            yield "the group is no more"
+            yield "the group is deleted"
 
-    def _delays(self, before: Glance, after: Glance) -> Iterator[str]:
+    def _delays(self, before: GroupView, after: GroupView) -> Iterator[str]:
         for who, (units, deadline_ms) in after.delays.items():
             if before.delays.get(who) != (units, deadline_ms):
-                yield f"held back{_for(who)} until {lasting(deadline_ms - self.begun_ms)}: {said(units)}"
+                yield f"delayed{_for(who)} until {duration_text(deadline_ms - self.start_ms)}: {units_text(units)}"
         for who in sorted(before.delays.keys() - after.delays.keys()):
-            yield f"nothing is held back{_for(who)} any more"
+            yield f"the delay{_for(who)} ends"
 
 
 def _for(who: str) -> str:
@@ -380,5 +384,5 @@ def _under(first: str, rest: Iterable[str]) -> Iterator[str]:
 
 
 def timer_name(key: TimerKey) -> str:
-    """A timer in words."""
+    """The name of a timer in the output."""
     return f"{key.kind} of {key.member_id}" if key.member_id else str(key.kind)
