@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..errors import ConnectGroupError
-from ..group.kernel.effects import Compute, Computed, Effect
+from ..group.kernel.effects import Compute, Computed, Effect, Warn
 from ..group.registry import Registry
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
@@ -48,15 +48,23 @@ class Effects:
         self._registry, self._deliver, self._spawn = registry, deliver, spawn
         self._running: dict[Key, asyncio.Future[Any]] = {}
         self._abandoned: set[Key] = set()
-        self._warned: dict[str, int] = {}
+        self._warned: dict[str, tuple[int, set[str]]] = {}  # the messages of each group's newest epoch
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect. A computation that is in progress is not started twice."""
         if isinstance(effect, Compute):
             self._start(effect)
-        elif self._warned.get(effect.group_id) != effect.epoch:
-            self._warned[effect.group_id] = effect.epoch
-            logger.warning("group %s: %s", printable(effect.group_id), effect.message)
+        else:
+            self._warn(effect)
+
+    def _warn(self, warning: Warn) -> None:
+        epoch, messages = self._warned.get(warning.group_id, (-1, set()))
+        if epoch != warning.epoch:
+            messages = set()
+            self._warned[warning.group_id] = warning.epoch, messages
+        if warning.message not in messages:
+            messages.add(warning.message)
+            logger.warning("group %s: %s", printable(warning.group_id), warning.message)
 
     def _start(self, effect: Compute) -> None:
         key = (effect.group_id, effect.epoch, effect.assignor)

@@ -9,6 +9,7 @@ import pytest
 
 from connectgroup.errors import UnsupportedAssignor
 from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.protocol.messages.common import AssignorInfo
 
 from .builders import add, ask, beat, change, look, serving
 
@@ -52,3 +53,18 @@ async def test_member_may_ask_for_the_default_assignor_by_name() -> None:
     async with serving(group=GroupSettings()) as coordinator:
         assert (await ask(coordinator, beat(server_assignor="balanced"))).error_code == 0
         assert (await ask(coordinator, beat("b", server_assignor="other"))).error_code == UnsupportedAssignor.code
+
+
+async def test_worker_without_assignors_in_a_group_with_client_side_assignors_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The coordinator then assigns, without the constraints of the other workers' assignor."""
+    async with serving(group=GroupSettings()) as coordinator:
+        await change(coordinator, add())
+        info = AssignorInfo(name="weighted", minimum_version=0, maximum_version=0, reason=0, version=0, metadata=b"")
+        await ask(coordinator, beat("a", client_assignors=(info,)))
+        assert not caplog.records
+        epoch = (await ask(coordinator, beat("b"))).member_epoch
+        await ask(coordinator, beat("b", epoch=epoch))
+        [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+        assert warning.startswith("group workers: the coordinator assigns with 'balanced': b list no assignor")

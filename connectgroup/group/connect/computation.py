@@ -196,25 +196,33 @@ def choose_again(overlay: Overlay, settings: GroupSettings, computation: Computa
     return _choose_member(overlay, settings, able, computation)
 
 
-def effect_of(group: Group, now_ms: int, settings: GroupSettings) -> Effect | None:
-    """The effect that the computation of a group requests, or ``None``: a member computes, or nothing does.
+def effects_of(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Effect, ...]:
+    """The effects that the computation of a group requests; none if a member computes, or nothing does.
 
     Args:
         group: the group after a step, or after it was loaded.
     """
     computation = under_way(group)
     if computation is None or computation.member_id or not group.members:
-        return None
+        return ()
     if not computation.prepared:
         message = f"no assignment for epoch {group.epoch}: {computation.error}"
-        return Warn(group_id=group.group_id, epoch=group.epoch, message=message)
-    return Compute(
+        return (Warn(group_id=group.group_id, epoch=group.epoch, message=message),)
+    request = Compute(
         group_id=group.group_id,
         group_type=GROUP_TYPE,
         epoch=group.epoch,
         assignor=computation.assignor,
         input=group_state(Overlay(group, now_ms), computation.assignor, settings),
     )
+    without = sorted(member.member_id for member in group.members.values() if not member.assignors)
+    if not without or len(without) == len(group.members):
+        return (request,)
+    message = (
+        f"the coordinator assigns with {computation.assignor!r}: {', '.join(map(printable, without[:5]))} "
+        f"list no assignor, so that the assignors of the other members, and their constraints, are not used"
+    )
+    return (request, Warn(group_id=group.group_id, epoch=group.epoch, message=message))
 
 
 def fail_computation(overlay: Overlay, settings: GroupSettings, error: str) -> tuple[Timer, ...]:

@@ -30,7 +30,7 @@ from ..kernel.effects import Computed, Effect
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
 from . import validate
-from .computation import compute_timed_out, effect_of, next_round, request_computation
+from .computation import compute_timed_out, effects_of, next_round, request_computation
 from .connectors import update_connectors
 from .delay import delayed_until
 from .delete import delete
@@ -182,18 +182,16 @@ def step(
 
 
 def _effects(group: Group, records: Sequence[Record], now_ms: int, settings: GroupSettings) -> tuple[Effect, ...]:
-    """The effect that the records of a step request. The input of an assignor is the group after the whole step."""
+    """The effects that the records of a step request. The input of an assignor is the group after the whole step."""
     if not any(isinstance(record, ComputationRecord) for record in records):
         return ()
-    effect = effect_of(group, now_ms, settings)
-    return () if effect is None else (effect,)
+    return effects_of(group, now_ms, settings)
 
 
 def on_load(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """The timers of a loaded group; and its server-side computation, which ended with the former coordinator."""
-    effect = effect_of(group, now_ms, settings)
-    effects = () if effect is None else (effect,)
-    return Outcome(response=None, timers=timers_on_load(group, now_ms, settings), effects=effects)
+    timers = timers_on_load(group, now_ms, settings)
+    return Outcome(response=None, timers=timers, effects=effects_of(group, now_ms, settings))
 
 
 def _apply(group: Group, records: tuple[Record, ...]) -> None:

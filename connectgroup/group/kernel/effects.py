@@ -49,7 +49,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Log a warning to the operator, once per group and epoch."""
+    """Log a warning to the operator, once per group, epoch and message."""
 
     group_id: str
     epoch: int
