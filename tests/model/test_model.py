@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.group import effects, workers
 from tests.mutation.fault import Fault
 from tests.mutation.faults import FAULTS, named
-from tests.simulation.run import play
+from tests.simulation.run import run_seed
 from tests.simulation.suite import show
 
 from .__main__ import main
@@ -42,7 +42,7 @@ def test_every_decision_of_a_simulated_cluster_is_that_of_the_model(first: int) 
     """Coordinators that crash, are fenced, fail to write and read again are followed (D1 to D3, D6)."""
     for seed in range(first, first + 5):
         with beside():
-            result = play(seed)
+            result = run_seed(seed)
         assert DecidedAsTheModelDecides.newest.replay.inputs > 100
         assert not result.violations, show(result.violations[0])
 
@@ -111,7 +111,7 @@ def test_each_planted_fault_is_found(fault: Fault) -> None:
 def test_fault_planted_in_a_simulated_cluster_is_found_by_the_model(name: str) -> None:
     """A difference from the model is one violation among the others."""
     with named(name).planted(), beside():
-        results = (play(seed) for seed in range(1, 16))
+        results = (run_seed(seed) for seed in range(1, 16))
         assert any(one.invariant.startswith("M1 ") for each in results for one in each.violations)
 
 

@@ -1,5 +1,5 @@
 """The whole system under one seed: coordinators, workers, network, disk and sink in one thread, in virtual time.
 
-Start at ``run.play``. What must hold is in ``invariants``, what befalls the cluster in ``storm``, what must have been
-seen for a green suite to mean anything in ``sometimes``.
+Start at ``run.run_seed``. The invariants are in ``invariants``, the schedule of faults in ``schedule``, the rare states
+that a suite must have reached in ``sometimes``.
 """

@@ -1,4 +1,4 @@
-"""One seed's cluster: the processes, what they stand on, and everybody who watches them."""
+"""One seed's cluster: the processes, the simulated disk, network and sink, and the invariants that watch them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from connectgroup.worker.runner import RunnerSettings, TaskRunner
 from connectgroup.worker.settings import Connections, WorkerSettings
 
 from . import network as wires
-from .desk import Desk
 from .disk import SimulatedDisk, SimulatedLog
-from .invariants import ALL, Violation, Watch, place_of
+from .invariants import ALL, Violation, Watch, slot_of
 from .loop import NOWHERE, SCRATCH, Node, SimulatedLoop
 from .network import Network, SimulatedClient
+from .operator import Operator
 from .plugins import SimulatedConnector, SimulatedListener, SimulatedTask, make_assignor
 from .setting import Setting, draw
 from .sink import Sink
@@ -40,7 +40,7 @@ from .trace import Trace
 
 GROUP = "workers"
 SLICES = 24
-ROWS_A_SECOND = 10
+ROWS_PER_SECOND = 10
 ASSIGNOR_TIMEOUT_S = 6.0
 SERVER_ASSIGNORS = server_assignors(["balanced"])
 
@@ -49,17 +49,17 @@ class WorkerNode(Node):
     """A worker process."""
 
     def __init__(
-        self, cluster: Cluster, place: str, life: int, *, lists_assignors: bool, member_id: str | None = None
+        self, cluster: Cluster, slot: str, life: int, *, lists_assignors: bool, member_id: str | None = None
     ) -> None:
-        super().__init__(f"{place}.{life}", cluster.seed_text, drift=cluster.setting.drift)
-        self.cluster, self.place, self.member_id = cluster, place, place
-        self.instance_id = f"i-{place}" if cluster.setting.statics else None
+        super().__init__(f"{slot}.{life}", cluster.seed_text, drift=cluster.setting.drift)
+        self.cluster, self.slot, self.member_id = cluster, slot, slot
+        self.instance_id = f"i-{slot}" if cluster.setting.statics else None
         if cluster.setting.statics and self.random.random() < 0.7:
-            self.member_id = f"{place}-{life}"
+            self.member_id = f"{slot}-{life}"
         self.member_id = member_id or self.member_id
         self.running: dict[tuple[Unit, int], SimulatedTask] = {}
-        self.told: Units = frozenset()
-        self.stop_asked_s: float | None = None
+        self.listener_units: Units = frozenset()
+        self.stop_requested_s: float | None = None
         self.ended = False
         self.refused = ""
         self.clients = [SimulatedClient(cluster.network, self, label) for label in ("heartbeats", "control")]
@@ -77,7 +77,7 @@ class WorkerNode(Node):
                 max_wait_ms=cluster.max_wait_ms,
             ),
             Connections(heartbeats=self.clients[0], control=self.clients[1]),
-            assignors=[make_assignor(self, cluster.versions_of(self.place))] if lists_assignors else [],
+            assignors=[make_assignor(self, cluster.versions_of(self.slot))] if lists_assignors else [],
             listeners=[SimulatedListener(self)],
             times=WorkerSettings(
                 call_timeout_s=3.0,
@@ -100,8 +100,8 @@ class WorkerNode(Node):
 
     @property
     def leaving(self) -> bool:
-        """Whether it has been asked to stop, or to have its work taken over and then stop."""
-        return self.stop_asked_s is not None or self.worker.member.draining
+        """Whether the worker has been requested to stop or to drain."""
+        return self.stop_requested_s is not None or self.worker.member.draining
 
     async def _live(self) -> None:
         try:
@@ -112,22 +112,22 @@ class WorkerNode(Node):
         self.cluster.on_ended(self)
 
     def pace(self, name: str) -> tuple[float, float] | None:
-        """Starts and callbacks are quick; a stop is slow more often than not."""
+        """How long a call takes: starts and callbacks are quick; a stop is slow more often than not."""
         kind, random, cluster = name.partition(" ")[0], self.random, self.cluster
         if kind in cluster.paces:
             return cluster.paces[kind], 0.0
         if kind == "assignor":
-            # Not for ever: its worker would not ask it again before it was restarted.
-            hangs = cluster.mood("an assignor hangs", self)
+            # Bounded: a worker does not call a hanging assignor again before the worker is restarted.
+            hangs = cluster.inject("an assignor hangs", self)
             return (random.uniform(1, 4) * ASSIGNOR_TIMEOUT_S, 0.0) if hangs else (0.0, random.uniform(0, 0.1))
         if kind == "stop":
-            if cluster.mood("a stop overstays", self):
+            if cluster.inject("a stop overstays", self):
                 return random.uniform(0.5, 3) * cluster.rebalance_s, random.uniform(0, 1)
-            if cluster.mood("a stop is slow", self):
+            if cluster.inject("a stop is slow", self):
                 return random.uniform(0, 0.9) * cluster.rebalance_s, random.uniform(0, 0.5)
             return random.uniform(0, 0.3), random.uniform(0, 0.05)
-        if kind == "start" and cluster.mood("a write is late", self):
-            # A task begins with a claim, and that is a write too.
+        if kind == "start" and cluster.inject("a write is late", self):
+            # A task begins with a claim, which is a write to the sink.
             return random.random() * 2 * cluster.session_s, random.uniform(0, 0.05)
         return random.uniform(0, 0.02), random.uniform(0, 0.05)
 
@@ -175,9 +175,9 @@ class CoordinatorNode(Node):
 
     def pace(self, name: str) -> tuple[float, float] | None:
         """A server-side assignor is quick; while faults are injected also slow, or exceeds its time limit."""
-        if self.cluster.mood("an assignor hangs", self):
+        if self.cluster.inject("an assignor hangs", self):
             return self.random.uniform(0.5, 2.0) * LIMIT_S, 0.0
-        slow_s = 3.0 if self.cluster.moods else 0.3
+        slow_s = 3.0 if self.cluster.fault_rates else 0.3
         return 0.0, self.random.choice([0.0, 0.0, self.random.uniform(0, 0.3), self.random.uniform(0, slow_s)])
 
     async def _start(self) -> None:
@@ -195,7 +195,7 @@ class CoordinatorNode(Node):
 
 
 class Cluster:
-    """See the module. One is made for one seed, inside ``loop.simulated`` and on its own loop."""
+    """See the module. Created for one seed, inside ``loop.simulated`` and on its own loop."""
 
     def __init__(
         self,
@@ -226,8 +226,8 @@ class Cluster:
         self.sometimes = Sometimes()
         self.armed: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
-        self.moods: dict[str, float] = {}
-        self.paces: dict[str, float] = {}  # seconds that each call of a kind takes for now
+        self.fault_rates: dict[str, float] = {}
+        self.paces: dict[str, float] = {}  # override: seconds per call, by kind of call
         self.trace = Trace()
         self.violations: list[Violation] = []
         self.durable = Group(GROUP)
@@ -241,48 +241,48 @@ class Cluster:
         self.coordinators: list[CoordinatorNode] = []
         self.workers: dict[str, WorkerNode] = {}
         self.twins: dict[str, WorkerNode] = {}
-        self.graves: list[WorkerNode] = []
+        self.dead_workers: list[WorkerNode] = []
         self.clock_ms = 1_700_000_000_000
         self.source_ends_s: float | None = None
         self.parts: dict[str, int] = {}
         self._sequence = 0
         self._lives = 0
-        self.desk = Desk(self, GROUP)
-        self._operator = SimulatedClient(self.network, self.desk, "control")
+        self.operator = Operator(self, GROUP)
+        self._operator_client = SimulatedClient(self.network, self.operator, "control")
         self.members_at_first = members or random.choice([3, 4, 5, 6, 8, 10])
         self.tasks_at_first = tasks or random.choice([3, 10, 20, 40])
         self.over = False
         self.lists_assignors = random.choice(["all", "all", "all", "none", "some"])
 
-    # ---- words and numbers
+    # ---- trace, faults and clocks
 
     def say(self, *words: object) -> None:
-        """One event, one line; the hash of all lines is the run's."""
+        """Add one event to the trace; the hash of all events identifies the run."""
         if not self.over:
             self.trace.add((self.loop.now, *words))
 
     @property
     def digest(self) -> Trace:
-        """Of all that was said; see ``hexdigest``."""
+        """The trace of all events; see ``hexdigest``."""
         return self.trace
 
     @property
     def events(self) -> int:
-        """How many there were."""
+        """Number of events so far."""
         return self.trace.events
 
     def violated(self, name: str, what: str) -> None:
-        """An invariant does not hold; the first is the one that counts."""
+        """Record that an invariant does not hold; the first violation of a run is the one that counts."""
         if not self.over:
-            self.violations.append(Violation(self.seed, name, what, self.loop.now, self.trace.story()))
+            self.violations.append(Violation(self.seed, name, what, self.loop.now, self.trace.history()))
 
     def hit(self, fault: str) -> None:
-        """A fault has had its effect."""
+        """Count that a fault had an effect."""
         self.hits[fault] += 1
 
-    def mood(self, fault: str, node: Node) -> bool:
-        """Whether somebody misbehaves this time."""
-        chance = self.moods.get(fault, 0.0)
+    def inject(self, fault: str, node: Node) -> bool:
+        """Whether this call misbehaves: drawn with the fault's current rate."""
+        chance = self.fault_rates.get(fault, 0.0)
         if chance and node.random.random() < chance:
             self.hits[fault] += 1
             self.say(fault, node.name)
@@ -290,33 +290,33 @@ class Cluster:
         return False
 
     def next_sequence(self) -> int:
-        """Where a new process begins to count its heartbeats: above all that went before, as a clock would have it."""
+        """The first heartbeat sequence of a new process: above all earlier ones, like a clock."""
         self._sequence += 1_000_000
         return self._sequence
 
     def wall_clock_ms(self) -> int:
-        """The coordinator's wall clock, which jumps."""
+        """The coordinator's wall clock; faults make it jump."""
         return self.clock_ms + int(self.loop.now * 1000)
 
     def source_end(self) -> int:
-        """Where every slice of every source ends by now."""
+        """The current end offset of every slice of every source."""
         now_s = self.loop.now if self.source_ends_s is None else self.source_ends_s
-        return int(now_s * ROWS_A_SECOND)
+        return int(now_s * ROWS_PER_SECOND)
 
     def parts_of(self, connector: str) -> int:
-        """How many tasks a connector's source is good for just now."""
+        """Number of tasks that a connector's source currently has parts for."""
         return self.parts.get(connector, 1)
 
     def sink_delay_s(self, node: Node) -> float:
-        """How long a write takes to get to the sink."""
-        if self.mood("a write is late", node):
+        """How long a write takes to reach the sink, in seconds."""
+        if self.inject("a write is late", node):
             return node.random.random() * 2 * self.session_s
         return node.random.uniform(0.001, 0.02)
 
     # ---- processes
 
     def start_coordinator(self) -> CoordinatorNode:
-        """A new coordinator process; it takes the log from whoever had it."""
+        """Start a new coordinator process; it takes the log over from the previous coordinator."""
         self._lives += 1
         node = CoordinatorNode(self, self._lives)
         self.coordinators.append(node)
@@ -325,13 +325,13 @@ class Cluster:
 
     @property
     def serving(self) -> CoordinatorNode | None:
-        """The coordinator that lives and has the log, or is about to take it."""
+        """The newest live coordinator that holds the log or is about to open it."""
         newest = self.disk.storage.epoch
         alive = (node for node in reversed(self.coordinators) if not node.dead)
         return next((node for node in alive if node.coordinator is None or node.log.epoch == newest), None)
 
     def kill_coordinator(self, node: CoordinatorNode) -> None:
-        """The process is gone; most of its clients notice at once."""
+        """Kill the process; most of its clients notice at once."""
         if node.dead:
             return
         node.kill()
@@ -343,8 +343,8 @@ class Cluster:
                         0.001 + self.random.random() * 0.1, client.reset, "the coordinator died", context=NOWHERE
                     )
 
-    def start_worker(self, place: str, member_id: str | None = None) -> WorkerNode:
-        """A new worker process in a place where none lives, with its predecessor's member id or instance id.
+    def start_worker(self, slot: str, member_id: str | None = None) -> WorkerNode:
+        """Start a worker process in a free slot, with the member id or the instance id of the previous process there.
 
         Args:
             member_id: its member id; ``None`` draws it.
@@ -352,104 +352,104 @@ class Cluster:
         self._lives += 1
         self.watch.happened += 1
         lists = self.lists_assignors == "all" or (self.lists_assignors == "some" and self.random.random() < 0.7)
-        before = self.workers.get(place)
+        before = self.workers.get(slot)
         assert before is None or before.dead
-        node = WorkerNode(self, place, self._lives, lists_assignors=lists, member_id=member_id)
-        self.workers[place] = node
+        node = WorkerNode(self, slot, self._lives, lists_assignors=lists, member_id=member_id)
+        self.workers[slot] = node
         self.say("worker starts", node.name)
         if node.member_id in self.durable.members:
-            self.sometimes.reach("a member came back with its old id")
+            self.sometimes.reach("a member rejoined with its old id")
         return node
 
     def kill_worker(self, node: WorkerNode) -> None:
-        """SIGKILL: its threads are gone with it."""
+        """SIGKILL the process, with its threads."""
         node.kill()
         node.running.clear()
-        self.graves.append(node)
+        self.dead_workers.append(node)
         self.say("worker dies", node.name)
 
     def living(self) -> list[WorkerNode]:
-        """Worker processes that run or stand still, by name."""
+        """Worker processes that are running or paused, by name."""
         return [node for _, node in sorted(self.workers.items()) if not node.dead]
 
-    def start_twin(self, place: str) -> WorkerNode:
-        """Another worker process in a place where one lives: with its member id, or its instance id."""
+    def start_twin(self, slot: str) -> WorkerNode:
+        """Start a second worker process in an occupied slot: with the same member id, or the same instance id."""
         self._lives += 1
         self.watch.happened += 2
-        node = WorkerNode(self, place, self._lives, lists_assignors=self.lists_assignors != "none")
-        self.twins[place] = node
+        node = WorkerNode(self, slot, self._lives, lists_assignors=self.lists_assignors != "none")
+        self.twins[slot] = node
         self.say("twin starts", node.name)
         return node
 
     def has_twin(self, member_id: str) -> bool:
-        """Whether there are, or were, two processes in a member's place."""
-        return place_of(member_id) in self.twins
+        """Whether the member's slot has, or had, two processes."""
+        return slot_of(member_id) in self.twins
 
-    def versions_of(self, place: str) -> tuple[int, int]:
-        """The assignor versions a worker can read."""
+    def versions_of(self, slot: str) -> tuple[int, int]:
+        """The assignor version range of the worker in a slot."""
         ranges = self.setting.versions
-        return ranges[int(place[1:]) % len(ranges)]
+        return ranges[int(slot[1:]) % len(ranges)]
 
     # ---- the operator
 
     async def operate(self) -> None:
-        """Carry out the operator's orders, one by one."""
-        await self.desk.work(self._operator)
+        """Submit the operator's changes, one by one."""
+        await self.operator.work(self._operator_client)
 
-    def put_in_order(self) -> None:
-        """Every connector is there, running, with as many tasks as its source is good for."""
+    def restore_connectors(self) -> None:
+        """Submit changes until every connector exists, runs, and has as many tasks as its source has parts."""
         for name in sorted(self.parts):
-            self.desk.order_connector(name, self.parts_of(name))
-            self.desk.order(ConnectorChange(connector=name, target_state=1))
+            self.operator.submit_connector(name, self.parts_of(name))
+            self.operator.order(ConnectorChange(connector=name, target_state=1))
 
-    # ---- what the parts tell
+    # ---- events of the parts
 
     def on_durable(self, records: Sequence[Record], epoch: int) -> None:
-        """A batch is safe."""
+        """A batch is durable."""
         self.say("durable", epoch, *sorted({type(record).__name__ for record in records}), self.durable.epoch)
         try:
             self.watch.on_durable(records, epoch)
         except Exception as error:
-            # Whoever appends would take it for a disk that fails.
+            # Raised here, the coordinator would take the error for a disk failure.
             self.violated("a bug", f"{type(error).__name__}: {error}")
             raise
 
     def on_request(self, node: Node, request: Request) -> None:
-        """Somebody sends a request."""
-        self.say(node.name, *wires.shows(request))
+        """A node sends a request."""
+        self.say(node.name, *wires.summary(request))
         if isinstance(node, WorkerNode):
             self.watch.on_request(node, request)
 
     def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
-        """A coordinator has answered."""
+        """A coordinator has sent a response."""
         code = getattr(response, "error_code", 0)
-        self.say(peer.name, "answers", wires.names_member(request), *wires.shows(request), code)
+        self.say(peer.name, "answers", wires.sender_of(request), *wires.summary(request), code)
         self.watch.on_response(peer, request, response, at_s, copy)
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int, task: SimulatedTask) -> None:
-        """A task has begun."""
+        """A task has started."""
         self.say("start", node.name, *unit, epoch)
         self.watch.on_started(node, unit, epoch)
         node.running[unit, epoch] = task
 
     def on_stopped(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
-        """A task has ended."""
+        """A task has stopped."""
         self.say("stop", node.name, *unit, epoch)
         node.running.pop((unit, epoch), None)
 
     def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
-        """A listener is called, or returns."""
+        """A listener callback begins or returns."""
         self.say(node.name, event, len(units), what)
         self.watch.on_listener(node, event, units, what)
 
     def on_ended(self, node: WorkerNode) -> None:
-        """A worker has left in good order, or has been turned away."""
+        """A worker has left cleanly, or its join was rejected."""
         self.say("worker ends", node.name, node.refused)
         self.watch.on_ended(node)
         self.kill_worker(node)
 
-    def meddle(self, node: Node, request: InstallRequest) -> InstallRequest:
-        """A computed assignment on its way out."""
-        if self.mood("an install is not legal", node):
-            return wires.spoilt(request, node.random)
+    def spoil_install(self, node: Node, request: InstallRequest) -> InstallRequest:
+        """A computed assignment on its way to the coordinator; perhaps replaced by an invalid one."""
+        if self.inject("an install is not legal", node):
+            return wires.invalid_install(request, node.random)
         return request

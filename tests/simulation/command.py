@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: many seeds, on all cores, with a word now and then; a failing one is made smaller."""
+"""``python -m tests.simulation``: run many seeds on all cores, report progress, and shrink failing seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from itertools import count
 from pathlib import Path
 
-from .run import Result, play
+from .run import Result, run_seed
 from .setting import Plan
 from .shrink import Shrinker
 from .suite import Suite, show, table
@@ -21,16 +21,16 @@ from .suite import Suite, show, table
 ROOT = Path(__file__).parents[2]
 PROGRESS_S = 10.0
 GATED = 100
-"""From so many seeds on, there must be enough of everything, and all must have been seen."""
+"""From this number of seeds on, the gates on counts and on rare states apply."""
 MANY = 1_000
-"""From so many seeds on, some are played again in two other processes, and some at the size that speed is asked for."""
+"""From this number of seeds on, some are repeated in two processes, and speed is measured at full size."""
 AGAIN = 20
 SHRUNK_AT_MOST = 3
-"""Failing seeds of one run that are made smaller."""
+"""Failing seeds of one run that are shrunk."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every promise held and, with ``--gates`` or ``GATED`` seeds, every gate was reached."""
+    """Return 0 if every invariant held and, with ``--gates`` or ``GATED`` seeds, every gate was reached."""
     options = _parser().parse_args(arguments)
     if options.replay:
         return _replay(Path(options.replay))
@@ -50,39 +50,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.traces:
         print(table(suite))
         if options.gates or (suite.seeds >= GATED and not options.no_faults):
-            print("\n".join(["", f"{'gate':60}{'asked':>12}{'there':>12}", *map(str, suite.gates)]))
+            print("\n".join(["", f"{'gate':60}{'required':>12}{'actual':>12}", *map(str, suite.gates)]))
             good &= all(gate.holds for gate in suite.gates)
             if suite.unreached:
                 print(f"never reached: {'; '.join(suite.unreached)}")
         if suite.seeds >= MANY and not options.no_faults:
             first = 1 if options.seed is None else options.seed
             odd = differing(first, AGAIN, members=options.members, tasks=options.tasks)
-            print(f"determinism     {AGAIN} seeds again under two hash seeds: {odd or 'the same'}")
+            print(f"determinism     {AGAIN} seeds repeated under two hash seeds: {odd or 'identical'}")
             good &= not odd
-            print(f"speed           {_full_size():.0f}x real time a core with 10 members and 100 tasks (asked: 1,000x)")
+            print(
+                f"speed           {_full_size():.0f}x real time per core with 10 members and 100 tasks (goal: 1,000x)"
+            )
     print(f"seeds={suite.seeds} violations={len(suite.violations)} speed={suite.speed:.0f}x")
     return 0 if good else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="how many")
-    parser.add_argument("--minutes", type=float, help="as many as there is time for, instead")
-    parser.add_argument("--seed", type=int, help="the first of them (default: 1)")
-    parser.add_argument("--members", type=int, help="workers at first (default: drawn)")
-    parser.add_argument("--tasks", type=int, help="tasks at first (default: drawn)")
-    parser.add_argument("--jobs", type=int, help="processes (default: as many as there are cores, from 20 seeds on)")
-    parser.add_argument("--gates", action="store_true", help=f"ask for all gates, also of fewer than {GATED} seeds")
-    parser.add_argument("--no-faults", action="store_true", help="only the quiet part")
-    parser.add_argument("--no-shrink", action="store_true", help="leave failing seeds as they are")
-    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="how long to make one smaller")
-    parser.add_argument("--replay", metavar="FILE", help="play a plan that was written when a seed failed")
-    parser.add_argument("--traces", action="store_true", help="the hash of each seed's events instead of a table")
+    parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
+    parser.add_argument("--minutes", type=float, help="run seeds for this many minutes instead")
+    parser.add_argument("--seed", type=int, help="first seed (default: 1)")
+    parser.add_argument("--members", type=int, help="initial number of workers (default: drawn)")
+    parser.add_argument("--tasks", type=int, help="initial number of tasks (default: drawn)")
+    parser.add_argument("--jobs", type=int, help="processes (default: one per core from 20 seeds on)")
+    parser.add_argument("--gates", action="store_true", help=f"check all gates, also for fewer than {GATED} seeds")
+    parser.add_argument("--no-faults", action="store_true", help="run only the phases without faults")
+    parser.add_argument("--no-shrink", action="store_true", help="do not shrink failing seeds")
+    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time limit for shrinking one seed")
+    parser.add_argument("--replay", metavar="FILE", help="run a plan that was saved when a seed failed")
+    parser.add_argument("--traces", action="store_true", help="print the hash of each seed's events instead of a table")
     return parser
 
 
 def _results(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[Result]:
-    """Each seed's result, in the order of the seeds, and now and then a line of how far they are."""
+    """Yield each seed's result, in the order of the seeds; progress goes to standard error."""
     ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     jobs = options.jobs or ((os.cpu_count() or 1) if options.minutes or options.seeds >= 20 else 1)
     progress = _Progress(None if options.minutes else options.seeds)
@@ -91,7 +93,7 @@ def _results(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[Resu
         for seed in seeds:
             if time.monotonic() >= ends:
                 return
-            yield progress.see(play(seed, **named))
+            yield progress.see(run_seed(seed, **named))
         return
     with ProcessPoolExecutor(jobs) as pool:
         running: dict[Future[Result], int] = {}
@@ -102,7 +104,7 @@ def _results(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[Resu
                 seed = next(seeds, -1)
                 if seed < 0:
                     break
-                running[pool.submit(play, seed, **named)] = seed
+                running[pool.submit(run_seed, seed, **named)] = seed
                 expected.append(seed)
             if not running:
                 return
@@ -113,24 +115,24 @@ def _results(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[Resu
 
 
 class _Progress:
-    """A line now and then, on standard error."""
+    """Reports progress on standard error."""
 
     def __init__(self, of: int | None) -> None:
         self._of = of
-        self._began = self._said = time.monotonic()
+        self._began = self._reported = time.monotonic()
         self._seeds = self._faults = self._failed = 0
 
     def see(self, result: Result) -> Result:
-        """One more; the same result again."""
+        """Count one more result, and return it."""
         self._seeds += 1
         self._faults += result.faults
         self._failed += bool(result.violations)
         now = time.monotonic()
-        if now - self._said >= PROGRESS_S:
-            self._said = now
+        if now - self._reported >= PROGRESS_S:
+            self._reported = now
             of = f" of {self._of}" if self._of else ""
-            said = f"{self._seeds}{of} seeds, {self._faults} faults, {self._failed} failed"
-            print(f"{said}, {now - self._began:.0f} s", file=sys.stderr, flush=True)
+            line = f"{self._seeds}{of} seeds, {self._faults} faults, {self._failed} failed"
+            print(f"{line}, {now - self._began:.0f} s", file=sys.stderr, flush=True)
         return result
 
 
@@ -139,18 +141,18 @@ def _trace(result: Result) -> str:
 
 
 def _full_size() -> float:
-    """Simulated seconds a second of one core, at the size at which speed is asked for."""
+    """Simulated seconds per second of one core, at the size of the speed goal."""
     suite = Suite()
     for seed in range(1, 9):
-        suite.add(play(seed, members=10, tasks=100))
+        suite.add(run_seed(seed, members=10, tasks=100))
     return suite.speed
 
 
 def differing(first: int, seeds: int, *, members: int | None = None, tasks: int | None = None) -> str:
-    """Whether seeds are the same runs in two processes whose sets are ordered differently (S18), played side by side.
+    """Run seeds in two processes whose sets iterate in different orders, and compare the traces (S18).
 
     Returns:
-        The seeds that are not; empty if all are.
+        The seeds whose traces differ; empty if none.
     """
     command = [sys.executable, "-m", "tests.simulation", "--traces", "--no-shrink", "--jobs", "1"]
     command += ["--seeds", str(seeds), "--seed", str(first)]
@@ -169,17 +171,17 @@ def differing(first: int, seeds: int, *, members: int | None = None, tasks: int 
         for hash_seed in ("1", "2")
     ]
     outputs = [process.communicate()[0] for process in running]
-    said = [{line for line in output.splitlines() if line.startswith("trace ")} for output in outputs]
-    missing = [f"{2 * seeds - sum(map(len, said))} traces are missing"] if sum(map(len, said)) != 2 * seeds else []
-    return ", ".join([*sorted({f"seed {line.split()[1]}" for line in said[0] ^ said[1]}), *missing])
+    traces = [{line for line in output.splitlines() if line.startswith("trace ")} for output in outputs]
+    missing = [f"{2 * seeds - sum(map(len, traces))} traces are missing"] if sum(map(len, traces)) != 2 * seeds else []
+    return ", ".join([*sorted({f"seed {line.split()[1]}" for line in traces[0] ^ traces[1]}), *missing])
 
 
 def shrunk(result: Result, seconds: float) -> tuple[Plan, int]:
-    """The smallest plan found that breaks the same promise, and how many runs that took."""
+    """The smallest plan found that violates the same invariant, and the number of runs it took."""
     violation = result.violations[0]
 
     def fails(plan: Plan, whole: bool) -> float | None:
-        again = play(plan.seed, plan=plan, whole=whole)
+        again = run_seed(plan.seed, plan=plan, whole=whole)
         same = again.violations and again.violations[0].invariant == violation.invariant
         return again.violations[0].at_s if same else None
 
@@ -196,12 +198,12 @@ def _shrink(result: Result, seconds: float) -> None:
         f"from {len(result.plan.faults)} faults to {len(plan.faults)}:"
     )
     print("\n".join(f"    {line}" for line in str(plan).splitlines()))
-    print(f"  again: python -m tests.simulation --replay {file.name}\n", flush=True)
+    print(f"  reproduce: python -m tests.simulation --replay {file.name}\n", flush=True)
 
 
 def _replay(path: Path) -> int:
     plan = Plan.from_json(path.read_text())
-    result = play(plan.seed, plan=plan)
+    result = run_seed(plan.seed, plan=plan)
     for violation in result.violations[:1]:
         print(show(violation))
     print(_trace(result))

@@ -1,7 +1,7 @@
-"""The log on a simulated disk: slow, full, torn, in doubt, taken over by somebody else, or gone with its process.
+"""The log on a simulated disk: slow, full, torn, in doubt, taken over by another coordinator, or killed mid-write.
 
-The contract is kept by the shipped ``MemoryLog``; here its calls take time and fail in the ways a real disk and a real
-process do. What reached the disk is handed to ``on_durable`` at the moment it is safe.
+The shipped ``MemoryLog`` implements the contract; here its calls take time and fail in the ways of a real disk and a
+real process. Each batch is handed to ``on_durable`` at the moment it is durable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAULTS = (
 
 
 class SimulatedDisk:
-    """What outlives coordinators: the batches, and the bad luck that waits for the next of them."""
+    """State that outlives coordinators: the batches, and the queue of faults for the next calls."""
 
     def __init__(
         self,
@@ -53,29 +53,29 @@ class SimulatedDisk:
         self.doubtful: tuple[SimulatedLog, Sequence[Record]] | None = None
 
     def stall(self) -> None:
-        """No append completes from now on."""
+        """No append completes until ``resume``."""
         self.stalled = self.stalled or asyncio.Event()
 
     def resume(self) -> None:
-        """Appends complete again, also those that have begun."""
+        """Appends complete again, also those that are under way."""
         if self.stalled is not None:
             self.stalled.set()
             self.stalled = None
 
     def settle_doubt(self) -> None:
-        """A batch in doubt is in, or it is not; from now on that does not change any more."""
+        """Decide whether a batch in doubt was written; the outcome is final."""
         if self.doubtful is None:
             return
         (log, records), self.doubtful = self.doubtful, None
         if self.random.random() < 0.5 and log.epoch == self.storage.epoch:
             log.write(records)
-            self.reach("an append in doubt was in")
+            self.reach("an append in doubt was durable")
         else:
-            self.reach("an append in doubt was not in")
+            self.reach("an append in doubt was not durable")
 
 
 class SimulatedLog(Log):
-    """One process's hold on the disk."""
+    """One process's handle on the disk."""
 
     def __init__(self, disk: SimulatedDisk, crash: Callable[[], None]) -> None:
         self._disk = disk
@@ -85,7 +85,7 @@ class SimulatedLog(Log):
 
     @property
     def epoch(self) -> int:
-        return self._inner._epoch  # asked for at every event, so without a second property
+        return self._inner._epoch  # read at every event, so not through a second property
 
     async def open(self) -> None:
         self._disk.settle_doubt()
@@ -95,7 +95,7 @@ class SimulatedLog(Log):
         await self._behind()
         self._disk.settle_doubt()
         if len(self._disk.storage.batches) > 100 and self._disk.random.random() < 0.8:
-            # At any time, also just now; and what need not be read again makes for more seeds.
+            # Only sometimes: reading less makes room for more seeds.
             await self._inner.compact()
         if self._fault() == "load failed" and group_id is not None:
             self._disk.faults.popleft()
@@ -105,7 +105,7 @@ class SimulatedLog(Log):
         return await self._inner.load(group_id)
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Write one batch, or meet the fault that waits for it."""
+        """Write one batch, or fail with the next queued fault."""
         disk = self._disk
         previous, self._last = self._last, asyncio.get_running_loop().create_future()
         mine = self._last
@@ -125,7 +125,7 @@ class SimulatedLog(Log):
             self.write(records)
             await asyncio.sleep(disk.random.uniform(0.0002, 0.002) * disk.slow)
             if disk.storage.epoch != self.epoch:
-                # It is in, but no longer ours to answer for.
+                # The batch is durable, but this coordinator may no longer acknowledge it.
                 raise LogFenced("the disk was taken over while this was written")
         finally:
             if not mine.done():
@@ -142,12 +142,12 @@ class SimulatedLog(Log):
             disk.reach("a coordinator crashed after an append")
             await self._die()
         if fault == "append lost":
-            disk.reach("an append failed and was not in")
+            disk.reach("an append failed and was not durable")
             raise LogError("the disk is full")
         if fault == "append in, answered as failed":
             disk.settle_doubt()
             self.write(records)
-            disk.reach("an append failed and was in")
+            disk.reach("an append failed and was durable")
             raise LogError("the disk did not answer")
         if fault == "append in doubt":
             disk.settle_doubt()
@@ -155,8 +155,8 @@ class SimulatedLog(Log):
             raise LogError("the disk did not say")
         assert fault == "batch refused"
         if len({getattr(record, "member_id", "") for record in records}) > 2:
-            # Not where one request alone made it: to refuse that for ever is a fault no disk has.
-            disk.reach("a batch was refused whole")
+            # Only a batch of several requests: no disk rejects a single valid request forever.
+            disk.reach("a batch was rejected as a whole")
             raise AppendRefused("the batch is too large")
 
     async def _die(self) -> None:
@@ -164,7 +164,7 @@ class SimulatedLog(Log):
         await asyncio.get_running_loop().create_future()
 
     def write(self, records: Sequence[Record]) -> None:
-        """Into the shipped log, now."""
+        """Write to the shipped log, at once."""
         append = self._inner.append(records)
         try:
             append.send(None)
@@ -172,7 +172,7 @@ class SimulatedLog(Log):
             if records:
                 self._disk.on_durable(records, self.epoch)
             return
-        raise AssertionError("a memory log waits for nothing")
+        raise AssertionError("a memory log never suspends")
 
     def _fault(self) -> str | None:
         return self._disk.faults[0] if self._disk.faults else None

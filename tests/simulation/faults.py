@@ -1,7 +1,7 @@
-"""What may befall a cluster: each kind is drawn first, as plain arguments, and done from them alone.
+"""The kinds of faults. Each kind first draws plain arguments, and is then injected from these alone.
 
-So a run's faults are a list (``setting.Fault``) that can be done again without drawing, and shortened. A fault whose
-object is not there (any more) has no effect, and says so.
+So the faults of a run are a list (``setting.PlannedFault``) that can be repeated without drawing, and shortened. A
+fault whose target does not exist (any more) has no effect and returns false.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .disk import FAULTS
 
 if TYPE_CHECKING:
     from .cluster import WorkerNode
-    from .storm import FaultSchedule
+    from .schedule import FaultSchedule
 
 CONNECTORS = ("files", "orders", "weather")
-MOST_WORKERS = 10
+MAX_WORKERS = 10
 
 Arguments = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
-    """``draw`` gives arguments, or ``None`` where there is nobody it could befall; ``do`` says whether it did."""
+    """``draw`` returns arguments, or ``None`` if there is no target; ``do`` returns whether the fault had an effect."""
 
     draw: Callable[[FaultSchedule], Arguments | None]
     do: Callable[..., bool]
@@ -37,124 +37,124 @@ class Kind(NamedTuple):
 # Workers
 
 
-def somebody(storm: FaultSchedule, **arguments: Any) -> Arguments | None:
-    """Any living worker."""
-    nodes = storm.cluster.living()
-    return {"member": storm.random.choice(nodes).place, **arguments} if nodes else None
+def any_worker(schedule: FaultSchedule, **arguments: Any) -> Arguments | None:
+    """Draw a live worker."""
+    nodes = schedule.cluster.living()
+    return {"member": schedule.random.choice(nodes).slot, **arguments} if nodes else None
 
 
-def node_of(storm: FaultSchedule, member: str) -> WorkerNode | None:
-    """A living worker, by name."""
-    node = storm.cluster.workers.get(member)
+def node_of(schedule: FaultSchedule, member: str) -> WorkerNode | None:
+    """A live worker, by name."""
+    node = schedule.cluster.workers.get(member)
     return node if node is not None and not node.dead else None
 
 
-def crash(storm: FaultSchedule, member: str, back_s: float) -> bool:
-    """SIGKILL, and back under its old name after a while."""
-    node = node_of(storm, member)
+def crash(schedule: FaultSchedule, member: str, back_s: float) -> bool:
+    """SIGKILL a worker; start it again under the same name after a while."""
+    node = node_of(schedule, member)
     if node is None:
         return False
-    storm.cluster.kill_worker(node)
-    storm.later(back_s, lambda: storm.again(member))
+    schedule.cluster.kill_worker(node)
+    schedule.later(back_s, lambda: schedule.again(member))
     return True
 
 
-def replace(storm: FaultSchedule, member: str, other: str) -> bool:
-    """SIGKILL, and another one takes its place."""
-    node = node_of(storm, member)
-    if node is None or node_of(storm, other) is not None:
+def replace(schedule: FaultSchedule, member: str, other: str) -> bool:
+    """SIGKILL a worker; another worker joins."""
+    node = node_of(schedule, member)
+    if node is None or node_of(schedule, other) is not None:
         return False
-    storm.cluster.kill_worker(node)
-    storm.cluster.start_worker(other)
+    schedule.cluster.kill_worker(node)
+    schedule.cluster.start_worker(other)
     return True
 
 
-def pause(storm: FaultSchedule, member: str, seconds: float) -> bool:
-    """SIGSTOP, and SIGCONT."""
-    node = node_of(storm, member)
+def pause(schedule: FaultSchedule, member: str, seconds: float) -> bool:
+    """SIGSTOP, later SIGCONT."""
+    node = node_of(schedule, member)
     if node is None or node.stopped:
         return False
     node.pause()
-    storm.later(seconds, lambda: node.resume(storm.cluster.loop))
+    schedule.later(seconds, lambda: node.resume(schedule.cluster.loop))
     return True
 
 
-def leave(storm: FaultSchedule, member: str, back_s: float | None) -> bool:
-    """A clean stop."""
-    node = node_of(storm, member)
-    if node is None or len(storm.cluster.living()) < 2:
+def leave(schedule: FaultSchedule, member: str, back_s: float | None) -> bool:
+    """Stop a worker cleanly."""
+    node = node_of(schedule, member)
+    if node is None or len(schedule.cluster.living()) < 2:
         return False
-    storm.stop(node)
+    schedule.stop(node)
     if back_s is not None:
-        storm.later(back_s, lambda: storm.again(member))
+        schedule.later(back_s, lambda: schedule.again(member))
     return True
 
 
-def restart(storm: FaultSchedule, member: str, back_s: float) -> bool:
-    """A worker restarts: it leaves with the announcement that it returns, and is started again."""
-    node = node_of(storm, member)
+def restart(schedule: FaultSchedule, member: str, back_s: float) -> bool:
+    """A worker announces a restart, leaves, and is started again."""
+    node = node_of(schedule, member)
     if node is None or node.worker.member.draining:
         return False
-    storm.restart(node)
-    storm.later(back_s, lambda: storm.again(member))
+    schedule.restart(node)
+    schedule.later(back_s, lambda: schedule.again(member))
     return True
 
 
-def drain(storm: FaultSchedule, member: str, back_s: float) -> bool:
-    """A worker asks for its work to be taken over, and leaves when it has none."""
-    node = node_of(storm, member)
-    if node is None or node.stopped or len(storm.cluster.living()) < 2:
+def drain(schedule: FaultSchedule, member: str, back_s: float) -> bool:
+    """A worker drains its units and leaves when it owns none."""
+    node = node_of(schedule, member)
+    if node is None or node.stopped or len(schedule.cluster.living()) < 2:
         return False
-    storm.cluster.loop.call_soon(node.worker.drain, context=node.context)
-    storm.later(back_s, lambda: storm.again(member))
+    schedule.cluster.loop.call_soon(node.worker.drain, context=node.context)
+    schedule.later(back_s, lambda: schedule.again(member))
     return True
 
 
-def join(storm: FaultSchedule, member: str) -> bool:
-    """One more."""
-    if node_of(storm, member) is not None:
+def join(schedule: FaultSchedule, member: str) -> bool:
+    """One more worker."""
+    if node_of(schedule, member) is not None:
         return False
-    storm.cluster.start_worker(member)
+    schedule.cluster.start_worker(member)
     return True
 
 
-def _newcomer(storm: FaultSchedule) -> str | None:
-    living = {node.place for node in storm.cluster.living()}
-    names = [f"w{number}" for number in range(MOST_WORKERS) if f"w{number}" not in living]
-    return storm.random.choice(names) if names else None
+def _newcomer(schedule: FaultSchedule) -> str | None:
+    living = {node.slot for node in schedule.cluster.living()}
+    names = [f"w{number}" for number in range(MAX_WORKERS) if f"w{number}" not in living]
+    return schedule.random.choice(names) if names else None
 
 
-def draw_join(storm: FaultSchedule) -> Arguments | None:
-    """A name that nobody has."""
-    name = _newcomer(storm)
+def draw_join(schedule: FaultSchedule) -> Arguments | None:
+    """Draw a name that is not in use."""
+    name = _newcomer(schedule)
     return {"member": name} if name else None
 
 
-def draw_replace(storm: FaultSchedule) -> Arguments | None:
-    """A living worker and a new name."""
-    name = _newcomer(storm)
-    return somebody(storm, other=name) if name else None
+def draw_replace(schedule: FaultSchedule) -> Arguments | None:
+    """Draw a live worker and an unused name."""
+    name = _newcomer(schedule)
+    return any_worker(schedule, other=name) if name else None
 
 
-def draw_bounce(storm: FaultSchedule) -> Arguments | None:
-    """When each of them comes back; seldom."""
-    if storm.random.random() < 0.5:
+def draw_bounce(schedule: FaultSchedule) -> Arguments | None:
+    """Draw when each worker is started again; seldom."""
+    if schedule.random.random() < 0.5:
         return None
-    return {"back_s": {node.place: storm.random.random() * 30 for node in storm.cluster.living()}}
+    return {"back_s": {node.slot: schedule.random.random() * 30 for node in schedule.cluster.living()}}
 
 
-def bounce(storm: FaultSchedule, back_s: Mapping[str, float]) -> bool:
-    """All of them die within a moment."""
+def bounce(schedule: FaultSchedule, back_s: Mapping[str, float]) -> bool:
+    """Kill all workers within a moment."""
     for member, after_s in back_s.items():
-        crash(storm, member, after_s)
+        crash(schedule, member, after_s)
     return bool(back_s)
 
 
-def draw_roll(storm: FaultSchedule) -> Arguments | None:
-    """In which order, how fast, and whether they say so."""
-    members = [node.place for node in storm.cluster.living()]
-    storm.random.shuffle(members)
-    random = storm.random
+def draw_roll(schedule: FaultSchedule) -> Arguments | None:
+    """Draw the order, the pace, and whether the workers leave cleanly."""
+    members = [node.slot for node in schedule.cluster.living()]
+    schedule.random.shuffle(members)
+    random = schedule.random
     return {
         "members": members,
         "every_s": random.choice([1.0, 5.0, 15.0]),
@@ -163,56 +163,56 @@ def draw_roll(storm: FaultSchedule) -> Arguments | None:
     }
 
 
-def roll(storm: FaultSchedule, members: list[str], every_s: float, down_s: float, clean: bool) -> bool:
-    """A rolling bounce: one after the other is restarted."""
+def roll(schedule: FaultSchedule, members: list[str], every_s: float, down_s: float, clean: bool) -> bool:
+    """A rolling bounce: the workers are restarted one by one."""
 
     def restart(member: str) -> None:
         if clean:
-            leave(storm, member, down_s)
+            leave(schedule, member, down_s)
         else:
-            crash(storm, member, down_s)
+            crash(schedule, member, down_s)
 
     for number, member in enumerate(members):
-        storm.later(number * every_s, lambda member=member: restart(member), ends=False)  # type: ignore[misc]
+        schedule.later(number * every_s, lambda member=member: restart(member), ends=False)  # type: ignore[misc]
     return bool(members)
 
 
-def scale_workers(storm: FaultSchedule, step_s: float) -> bool:
-    """Counts 1, N, 0, N: all but one leave, all come, all die, all come."""
-    names = [f"w{number}" for number in range(storm.cluster.members_at_first)]
-    first, *rest = [node.place for node in storm.cluster.living()] or [names[0]]
+def scale_workers(schedule: FaultSchedule, step_s: float) -> bool:
+    """Worker counts 1, N, 0, N: all but one leave, all join, all are killed, all join."""
+    names = [f"w{number}" for number in range(schedule.cluster.members_at_first)]
+    first, *rest = [node.slot for node in schedule.cluster.living()] or [names[0]]
     for member in rest:
-        leave(storm, member, None)
+        leave(schedule, member, None)
 
     def all_come() -> None:
         for name in names:
-            storm.again(name)
+            schedule.again(name)
 
     def all_die() -> None:
-        storm.cluster.sometimes.reach("all workers were gone at once")
-        for node in storm.cluster.living():
-            storm.cluster.kill_worker(node)
+        schedule.cluster.sometimes.reach("all workers were gone at once")
+        for node in schedule.cluster.living():
+            schedule.cluster.kill_worker(node)
 
-    storm.later(step_s, all_come)
-    storm.later(2 * step_s, all_die, ends=False)
-    storm.later(3 * step_s, all_come)
+    schedule.later(step_s, all_come)
+    schedule.later(2 * step_s, all_die, ends=False)
+    schedule.later(3 * step_s, all_come)
     return bool(first)
 
 
-def twin(storm: FaultSchedule, member: str, seconds: float) -> bool:
-    """A second process under the name of one that lives (F33); the newer one is the one that counts."""
-    node, before = node_of(storm, member), storm.cluster.twins.get(member)
+def twin(schedule: FaultSchedule, member: str, seconds: float) -> bool:
+    """A second process with the identity of a live worker (F33); the newer process counts."""
+    node, before = node_of(schedule, member), schedule.cluster.twins.get(member)
     if node is None or (before is not None and not before.dead):
         return False
-    other = storm.cluster.start_twin(member)
+    other = schedule.cluster.start_twin(member)
 
     def end() -> None:
         if not other.dead:
-            storm.cluster.kill_worker(other)
+            schedule.cluster.kill_worker(other)
 
-    storm.later(seconds, end)
+    schedule.later(seconds, end)
     if other.member_id == node.member_id:
-        storm.cluster.sometimes.reach("two processes had one member id")
+        schedule.cluster.sometimes.reach("two processes had one member id")
     return True
 
 
@@ -220,9 +220,9 @@ def twin(storm: FaultSchedule, member: str, seconds: float) -> bool:
 # Network
 
 
-def part(storm: FaultSchedule, member: str, cuts: list[str], seconds: float) -> bool:
-    """Cut one worker off, in one direction or both."""
-    node, network = node_of(storm, member), storm.cluster.network
+def part(schedule: FaultSchedule, member: str, cuts: list[str], seconds: float) -> bool:
+    """Partition a worker from the coordinator, in one direction or both."""
+    node, network = node_of(schedule, member), schedule.cluster.network
     if node is None:
         return False
     ways = [network.cut_out if cut == "out" else network.cut_in for cut in cuts]
@@ -233,37 +233,39 @@ def part(storm: FaultSchedule, member: str, cuts: list[str], seconds: float) -> 
         for way in ways:
             way.discard(node.name)
 
-    storm.later(seconds, heal)
+    schedule.later(seconds, heal)
     return True
 
 
 def draw_part(*cuts: str) -> Callable[[FaultSchedule], Arguments | None]:
-    """One worker, for some time."""
-    return lambda storm: somebody(storm, cuts=list(cuts), seconds=storm.random.uniform(1, 4 * storm.cluster.session_s))
+    """Draw a worker and a duration."""
+    return lambda schedule: any_worker(
+        schedule, cuts=list(cuts), seconds=schedule.random.uniform(1, 4 * schedule.cluster.session_s)
+    )
 
 
-def draw_swizzle(storm: FaultSchedule) -> Arguments | None:
-    """Some of them, each for a time of its own."""
-    random = storm.random
-    nodes = [node for node in storm.cluster.living() if random.random() < 0.5]
-    held = {node.place: random.uniform(0.5, 1.5 * storm.cluster.session_s) for node in nodes}
+def draw_swizzle(schedule: FaultSchedule) -> Arguments | None:
+    """Draw some workers, with a duration each."""
+    random = schedule.random
+    nodes = [node for node in schedule.cluster.living() if random.random() < 0.5]
+    held = {node.slot: random.uniform(0.5, 1.5 * schedule.cluster.session_s) for node in nodes}
     return {"held_s": held} if held else None
 
 
-def swizzle(storm: FaultSchedule, held_s: Mapping[str, float]) -> bool:
-    """Hold several workers' messages up, and let go in another order."""
-    network = storm.cluster.network
+def swizzle(schedule: FaultSchedule, held_s: Mapping[str, float]) -> bool:
+    """Delay all messages of several workers, then deliver them in a different order."""
+    network = schedule.cluster.network
     for member, seconds in held_s.items():
-        node = node_of(storm, member)
+        node = node_of(schedule, member)
         if node is not None and node.name not in network.clogged:
             network.clogged[node.name] = []
-            storm.later(seconds, lambda name=node.name: network.unclog(name))  # type: ignore[misc]
+            schedule.later(seconds, lambda name=node.name: network.unclog(name))  # type: ignore[misc]
     return True
 
 
-def reset(storm: FaultSchedule, member: str) -> bool:
-    """A worker's connections break."""
-    node = node_of(storm, member)
+def reset(schedule: FaultSchedule, member: str) -> bool:
+    """Reset a worker's connections."""
+    node = node_of(schedule, member)
     for client in node.clients if node is not None else ():
         client.reset("reset by peer")
     return node is not None
@@ -273,19 +275,19 @@ def reset(storm: FaultSchedule, member: str) -> bool:
 # Coordinators, disk, clock
 
 
-def kill_coordinator(storm: FaultSchedule, back_s: float) -> bool:
-    """Gone, and back after a while."""
-    node = storm.cluster.serving
+def kill_coordinator(schedule: FaultSchedule, back_s: float) -> bool:
+    """Kill the coordinator; start another after a while."""
+    node = schedule.cluster.serving
     if node is None:
         return False
-    storm.cluster.kill_coordinator(node)
-    storm.restart_coordinator(back_s)
+    schedule.cluster.kill_coordinator(node)
+    schedule.restart_coordinator(back_s)
     return True
 
 
-def restart_coordinator(storm: FaultSchedule, back_s: float) -> bool:
-    """It says so, and comes back."""
-    cluster = storm.cluster
+def restart_coordinator(schedule: FaultSchedule, back_s: float) -> bool:
+    """Close the coordinator cleanly, and start another."""
+    cluster = schedule.cluster
     node = cluster.serving
     if node is None or node.coordinator is None or node.stopped:
         return False
@@ -294,40 +296,40 @@ def restart_coordinator(storm: FaultSchedule, back_s: float) -> bool:
     async def close() -> None:
         await coordinator.close()
         cluster.kill_coordinator(node)
-        storm.restart_coordinator(back_s)
+        schedule.restart_coordinator(back_s)
 
     cluster.loop.create_task(close(), context=node.context)
     return True
 
 
-def pause_coordinator(storm: FaultSchedule, seconds: float) -> bool:
-    """It stands still, and goes on as if nothing had been."""
-    node = storm.cluster.serving
+def pause_coordinator(schedule: FaultSchedule, seconds: float) -> bool:
+    """Pause the coordinator process."""
+    node = schedule.cluster.serving
     if node is None or node.stopped:
         return False
     node.pause()
-    storm.later(seconds, lambda: node.resume(storm.cluster.loop))
+    schedule.later(seconds, lambda: node.resume(schedule.cluster.loop))
     return True
 
 
-def take_over(storm: FaultSchedule, pause_s: float | None) -> bool:
-    """It stands still, mostly; another takes its place; then it goes on, for a while."""
-    cluster = storm.cluster
+def take_over(schedule: FaultSchedule, pause_s: float | None) -> bool:
+    """Start a second coordinator, mostly while the first is paused; the first then continues for a while."""
+    cluster = schedule.cluster
     node = cluster.serving
     if node is None or node.coordinator is None or node.stopped:
         return False
     if pause_s is not None:
         node.pause()
-        storm.later(pause_s, lambda: node.resume(cluster.loop))
+        schedule.later(pause_s, lambda: node.resume(cluster.loop))
     cluster.start_coordinator()
     cluster.sometimes.reach("two coordinators were alive")
-    storm.later(3 * cluster.session_s, lambda: cluster.kill_coordinator(node))
+    schedule.later(3 * cluster.session_s, lambda: cluster.kill_coordinator(node))
     return True
 
 
-def spoil(storm: FaultSchedule, fault: str) -> bool:
-    """The next append, or load, fails in this way; a process that dies of it comes back."""
-    disk = storm.cluster.disk
+def queue_disk_fault(schedule: FaultSchedule, fault: str) -> bool:
+    """The next append, or load, fails in this way; a coordinator that crashes by it is started again."""
+    disk = schedule.cluster.disk
     if fault in disk.faults:
         return False
     disk.faults.append(fault)
@@ -335,146 +337,150 @@ def spoil(storm: FaultSchedule, fault: str) -> bool:
         disk.faults.appendleft("append lost")
     if fault in ("crash before append", "crash after append", "torn tail"):
         for after_s in (5, 15, 30):
-            storm.restart_coordinator(after_s)
+            schedule.restart_coordinator(after_s)
     return True
 
 
-def slow_disk(storm: FaultSchedule, factor: float, seconds: float) -> bool:
-    """Every append takes so many times as long."""
-    disk = storm.cluster.disk
+def slow_disk(schedule: FaultSchedule, factor: float, seconds: float) -> bool:
+    """Every append takes ``factor`` times as long."""
+    disk = schedule.cluster.disk
     disk.slow = factor
-    storm.later(seconds, lambda: setattr(disk, "slow", 1.0))
+    schedule.later(seconds, lambda: setattr(disk, "slow", 1.0))
     return True
 
 
-def jump(storm: FaultSchedule, milliseconds: int) -> bool:
-    """The wall clock, either way."""
-    storm.cluster.clock_ms += milliseconds
+def jump(schedule: FaultSchedule, milliseconds: int) -> bool:
+    """Move the wall clock, forwards or backwards."""
+    schedule.cluster.clock_ms += milliseconds
     return True
 
 
-def compact(storm: FaultSchedule) -> bool:
-    """Drop what later records have replaced."""
-    node = storm.cluster.serving
-    if node is None or node.coordinator is None or node.log.epoch != storm.cluster.disk.storage.epoch:
+def compact(schedule: FaultSchedule) -> bool:
+    """Compact the log."""
+    node = schedule.cluster.serving
+    if node is None or node.coordinator is None or node.log.epoch != schedule.cluster.disk.storage.epoch:
         return False
-    work = node.log.compact()
+    step = node.log.compact()
     try:
-        work.send(None)
+        step.send(None)
     except StopIteration:
         return True
-    raise AssertionError("a memory log waits for nothing")
+    raise AssertionError("a memory log never suspends")
 
 
 # --------------------------------------------------------------------------------------------------
 # Connectors
 
 
-def fail_task(storm: FaultSchedule, member: str, which: float) -> bool:
-    """One task ends by itself."""
-    node = node_of(storm, member)
+def fail_task(schedule: FaultSchedule, member: str, which: float) -> bool:
+    """One task fails."""
+    node = node_of(schedule, member)
     if node is None or not node.running or node.stopped:
         return False
     grants = sorted(node.running)
     task = node.running[grants[int(which * len(grants))]]
-    storm.cluster.loop.call_soon(task.fail, OSError("the source went away"), context=node.context)
-    storm.cluster.sometimes.reach("a task failed and was started again")
+    schedule.cluster.loop.call_soon(task.fail, OSError("the source went away"), context=node.context)
+    schedule.cluster.sometimes.reach("a task failed and was started again")
     return True
 
 
-def some_tasks(storm: FaultSchedule) -> int:
-    """A number of tasks for one connector."""
-    return storm.random.randint(1, storm.random.choice([1, 3, max(1, storm.cluster.tasks_at_first // 3)]))
+def some_tasks(schedule: FaultSchedule) -> int:
+    """Draw a number of tasks for one connector."""
+    return schedule.random.randint(1, schedule.random.choice([1, 3, max(1, schedule.cluster.tasks_at_first // 3)]))
 
 
-def scale(storm: FaultSchedule, connector: str, tasks: int) -> bool:
-    """Another number of tasks."""
-    storm.cluster.desk.order_connector(connector, tasks)
+def scale(schedule: FaultSchedule, connector: str, tasks: int) -> bool:
+    """Change the number of tasks of a connector."""
+    schedule.cluster.operator.submit_connector(connector, tasks)
     return True
 
 
-def config_storm(storm: FaultSchedule, orders: list[tuple[str, int]]) -> bool:
-    """One change after another, as fast as they are taken (F31)."""
+def config_storm(schedule: FaultSchedule, orders: list[tuple[str, int]]) -> bool:
+    """Submit many changes in a row (F31)."""
     for connector, tasks in orders:
-        storm.cluster.desk.order_connector(connector, tasks)
+        schedule.cluster.operator.submit_connector(connector, tasks)
     return True
 
 
-def remove(storm: FaultSchedule, connector: str, again: bool) -> bool:
-    """Remove a connector; mostly it comes back."""
-    if connector not in storm.cluster.durable.connectors:
+def remove(schedule: FaultSchedule, connector: str, again: bool) -> bool:
+    """Delete a connector; mostly it is created again."""
+    if connector not in schedule.cluster.durable.connectors:
         return False
-    storm.cluster.desk.order(ConnectorChange(connector=connector, delete=True))
+    schedule.cluster.operator.order(ConnectorChange(connector=connector, delete=True))
     if again:
-        storm.cluster.desk.order_connector(connector, storm.cluster.parts_of(connector))
+        schedule.cluster.operator.submit_connector(connector, schedule.cluster.parts_of(connector))
     return True
 
 
-def switch(storm: FaultSchedule, connector: str, state: int) -> bool:
-    """Pause, stop or resume one."""
-    storm.cluster.desk.order(ConnectorChange(connector=connector, target_state=state))
+def switch(schedule: FaultSchedule, connector: str, state: int) -> bool:
+    """Pause, stop or resume a connector."""
+    schedule.cluster.operator.order(ConnectorChange(connector=connector, target_state=state))
     return True
 
 
-def grow(storm: FaultSchedule, connector: str, parts: int) -> bool:
-    """A source asks for another number of tasks; its connector finds out."""
-    known = storm.cluster.durable.connectors.get(connector)
+def grow(schedule: FaultSchedule, connector: str, parts: int) -> bool:
+    """Change the number of parts of a source; its connector publishes new task configurations."""
+    known = schedule.cluster.durable.connectors.get(connector)
     if known is None or not known.tasks:
         return False
     limit = next((int(entry.value) for entry in known.config if entry.name == "tasks.max"), 1)
-    storm.cluster.parts[connector] = min(parts, limit)
+    schedule.cluster.parts[connector] = min(parts, limit)
     return True
 
 
-def _draw_grow(storm: FaultSchedule) -> Arguments | None:
-    return {"connector": storm.random.choice(CONNECTORS), "parts": some_tasks(storm)}
+def _draw_grow(schedule: FaultSchedule) -> Arguments | None:
+    return {"connector": schedule.random.choice(CONNECTORS), "parts": some_tasks(schedule)}
 
 
-def _draw_config_storm(storm: FaultSchedule) -> Arguments | None:
-    number = storm.random.randint(5, 20)
-    return {"orders": [[storm.random.choice(CONNECTORS), some_tasks(storm)] for _ in range(number)]}
+def _draw_config_storm(schedule: FaultSchedule) -> Arguments | None:
+    number = schedule.random.randint(5, 20)
+    return {"orders": [[schedule.random.choice(CONNECTORS), some_tasks(schedule)] for _ in range(number)]}
 
 
-def _draw_pause(storm: FaultSchedule) -> Arguments | None:
-    return somebody(storm, seconds=storm.cluster.session_s * 10 ** storm.random.uniform(-1, 0.7))
+def _draw_pause(schedule: FaultSchedule) -> Arguments | None:
+    return any_worker(schedule, seconds=schedule.cluster.session_s * 10 ** schedule.random.uniform(-1, 0.7))
 
 
-def _draw_leave(storm: FaultSchedule) -> Arguments | None:
-    back_s = storm.random.random() * 40 if storm.random.random() < 0.7 else None
-    return somebody(storm, back_s=back_s)
+def _draw_leave(schedule: FaultSchedule) -> Arguments | None:
+    back_s = schedule.random.random() * 40 if schedule.random.random() < 0.7 else None
+    return any_worker(schedule, back_s=back_s)
 
 
-def _draw_take_over(storm: FaultSchedule) -> Arguments | None:
-    pauses = storm.random.random() < 0.7
-    return {"pause_s": storm.random.random() * 2 * storm.cluster.session_s if pauses else None}
+def _draw_take_over(schedule: FaultSchedule) -> Arguments | None:
+    pauses = schedule.random.random() < 0.7
+    return {"pause_s": schedule.random.random() * 2 * schedule.cluster.session_s if pauses else None}
 
 
-def _spoil(fault: str) -> Kind:
-    return Kind(lambda storm: {}, lambda storm: spoil(storm, fault), all_workers=True)
+def _disk_fault_kind(fault: str) -> Kind:
+    return Kind(lambda schedule: {}, lambda schedule: queue_disk_fault(schedule, fault), all_workers=True)
 
 
 def _outlast(kind: TimerKind) -> Kind:
-    return Kind(stalls.draw, lambda storm, **said: stalls.outlast(storm, kind, **said), all_workers=True)
+    return Kind(stalls.draw, lambda schedule, **drawn: stalls.outlast(schedule, kind, **drawn), all_workers=True)
 
 
 KINDS: dict[str, Kind] = {
-    "worker crashes": Kind(lambda s: somebody(s, back_s=s.random.random() * 60), crash),
-    "worker power-cycles": Kind(lambda s: somebody(s, back_s=s.random.random() * s.random.choice([0.5, 5, 20])), crash),
+    "worker crashes": Kind(lambda s: any_worker(s, back_s=s.random.random() * 60), crash),
+    "worker power-cycles": Kind(
+        lambda s: any_worker(s, back_s=s.random.random() * s.random.choice([0.5, 5, 20])), crash
+    ),
     "worker crashes, another joins": Kind(draw_replace, replace),
     "worker pauses": Kind(_draw_pause, pause),
     "worker leaves": Kind(_draw_leave, leave),
-    "worker restarts": Kind(lambda s: somebody(s, back_s=s.random.random() * 30), restart),
-    "worker drains": Kind(lambda s: somebody(s, back_s=s.random.random() * 40), drain),
+    "worker restarts": Kind(lambda s: any_worker(s, back_s=s.random.random() * 30), restart),
+    "worker drains": Kind(lambda s: any_worker(s, back_s=s.random.random() * 40), drain),
     "worker joins": Kind(draw_join, join),
     "all workers bounce": Kind(draw_bounce, bounce, all_workers=True),
     "rolling bounce": Kind(draw_roll, roll, all_workers=True),
     "workers 1, N, 0, N": Kind(lambda s: {"step_s": s.random.uniform(5, 20)}, scale_workers, all_workers=True),
-    "two processes with one id": Kind(lambda s: somebody(s, seconds=s.random.random() * 4 * s.cluster.session_s), twin),
+    "two processes with one id": Kind(
+        lambda s: any_worker(s, seconds=s.random.random() * 4 * s.cluster.session_s), twin
+    ),
     "partition of requests": Kind(draw_part("out"), part),
     "partition of answers": Kind(draw_part("in"), part),
     "partition": Kind(draw_part("out", "in"), part),
     "swizzle-clog": Kind(draw_swizzle, swizzle, all_workers=True),
-    "connection reset": Kind(somebody, reset),
+    "connection reset": Kind(any_worker, reset),
     "coordinator killed": Kind(
         lambda s: {"back_s": s.random.choice([0.1, 2, 15]) * s.random.random()}, kill_coordinator, all_workers=True
     ),
@@ -493,7 +499,7 @@ KINDS: dict[str, Kind] = {
     **{f"append outlasts a {kind} timer": _outlast(kind) for kind in stalls.KINDS},
     "wall clock jumps": Kind(lambda s: {"milliseconds": s.random.randint(-3_600_000, 3_600_000)}, jump),
     "compaction": Kind(lambda s: {}, compact),
-    "task fails": Kind(lambda s: somebody(s, which=s.random.random()), fail_task),
+    "task fails": Kind(lambda s: any_worker(s, which=s.random.random()), fail_task),
     "connector scaled": Kind(lambda s: {"connector": s.random.choice(CONNECTORS), "tasks": some_tasks(s)}, scale),
     "connector storm": Kind(_draw_config_storm, config_storm),
     "connector removed": Kind(
@@ -503,6 +509,6 @@ KINDS: dict[str, Kind] = {
         lambda s: {"connector": s.random.choice(CONNECTORS), "state": s.random.choice([1, 2, 3])}, switch
     ),
     "source grows": Kind(_draw_grow, grow),
-    **{fault: _spoil(fault) for fault in FAULTS},
+    **{fault: _disk_fault_kind(fault) for fault in FAULTS},
 }
 """Every kind by name."""

@@ -1,8 +1,8 @@
-"""An event loop that never sleeps: when nobody has anything to do, time goes on to the next timer.
+"""An event loop that never sleeps: when no callback is ready, time advances to the next timer.
 
-One thread, no selector. A *node* stands for a process: everything that runs in its context belongs to it, its tasks,
-its timers, and what it would run in threads. So a node can be paused (nothing of it runs, then everything that has
-become due runs at once, as after SIGSTOP and SIGCONT) or killed (nothing of it ever runs again).
+One thread, no selector. A *node* stands for a process: all that runs in its context belongs to it: its tasks, its
+timers, and what it would run in threads. So a node can be paused (none of its calls run; later all that are due run at
+once, as after SIGSTOP and SIGCONT) or killed (none of its calls ever run again).
 
 Anything that would wait in real time is an error here: see ``simulated``.
 """
@@ -32,19 +32,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Pace = Callable[[str], tuple[float, float] | None]
-"""Seconds before a call begins to have its effect and from there to its return; ``None``: it never begins."""
+"""Seconds before a call takes effect, and from there to its return; ``None``: the call never begins."""
 
 NODE: contextvars.ContextVar[Node | None] = contextvars.ContextVar("node", default=None)
 NOWHERE = contextvars.Context()
-"""Belongs to no node: what runs here is never paused (the network, the weather)."""
+"""The context of no node: calls in it are never paused (the network, the fault schedule)."""
 
 
 MOST_SPINS = 100_000
-"""Rounds of calls at one moment: whoever makes more of them never lets time go on."""
+"""Rounds of calls at one moment; more of them mean a busy loop."""
 
 
 class Deadlock(AssertionError):
-    """Nobody waits for anything that could still happen."""
+    """No call is pending that could make progress."""
 
 
 class Node:
@@ -53,7 +53,7 @@ class Node:
     def __init__(self, name: str, seed: str, *, drift: float = 0.0) -> None:
         self.name = name
         self.random = Random(f"{seed} {name}")
-        # Seconds of its clock in one of the world's.
+        # Seconds of the node's clock per simulated second.
         self.rate = 1.0 + Random(f"{seed} {name} clock").uniform(-drift, drift)
         self.context = copy_context()
         self.context.run(NODE.set, self)
@@ -70,7 +70,7 @@ class Node:
         self.stopped = True
 
     def resume(self, loop: SimulatedLoop) -> None:
-        """SIGCONT; nothing happens to a process that is dead."""
+        """SIGCONT; no effect on a dead process."""
         if self.stopped and not self.dead:
             self.thaw(loop)
 
@@ -79,7 +79,7 @@ class Node:
         self.stopped = self.dead = True
 
     def enter(self, callback: Callable[..., object], *args: Any) -> Call | None:
-        """Call this in the process: now, or, where a call is returned, once it runs again."""
+        """Run the callback in the process: now or, where a call is returned, once the process is resumed."""
         if not self.stopped:
             self.context.run(callback, *args)
             return None
@@ -88,7 +88,7 @@ class Node:
         return call
 
     def thaw(self, loop: SimulatedLoop) -> None:
-        """Let all that was held back run; for the end of a run also with the dead, so that nothing is left behind."""
+        """Release all calls parked while the node was paused; at the end of a run also those of dead nodes."""
         self.stopped = False
         loop.put(self.frozen)
         self.frozen = []
@@ -97,8 +97,8 @@ class Node:
 class Call(list[Any]):
     """A call to come, asyncio's handle: ``[when, number, callback, args, context]``.
 
-    A list, because there are a hundred of them in a simulated second: it is made, and finds its place among the
-    timers, without a line of Python. Of two timers of one moment the one that was set first has the lower number.
+    A list, because there are a hundred of them per simulated second: creating one and inserting it among the timers
+    takes no Python code. Of two timers of one moment, the one that was set first has the lower number.
     """
 
     __slots__ = ()
@@ -106,7 +106,7 @@ class Call(list[Any]):
     __eq__ = object.__eq__
 
     def cancel(self) -> None:
-        """Not after all."""
+        """See ``asyncio.Handle.cancel``."""
         self[2] = self[3] = None
 
     def cancelled(self) -> bool:
@@ -126,7 +126,7 @@ def _rate() -> float:
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module."""
 
-    get_debug = staticmethod(bool)  # False, as soon as can be: every future asks
+    get_debug = staticmethod(bool)  # False, as cheap as possible: every future reads it
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers: list[Call] = []
         self._numbers = count()
         self._sweep_at = 500
-        # Without a method in between: a future, or a task, is made for each thing that somebody waits for.
+        # Not a method: a future or a task is created for everything that is awaited.
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
     def create_task(self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None) -> Any:
@@ -145,11 +145,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def time(self) -> float:
-        """What the clock of the process at work says."""
+        """The clock of the current node."""
         return self.now * _rate() if self.drifts else self.now
 
     def put(self, calls: list[Call]) -> None:
-        """Run these next."""
+        """Run these calls next."""
         self._ready.extend(calls)
 
     def call_soon(  # type: ignore[override]
@@ -183,14 +183,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @staticmethod
     def _when(there: float, rate: float) -> float:
-        """The world's time at which a process's clock says so, and not the last bit before."""
+        """The simulated time at which a node's clock shows ``there``, rounded up."""
         when = there / rate
         while when * rate < there:
             when = math.nextafter(when, math.inf)
         return when
 
     def _run_once(self) -> None:
-        """All there is to do, moment by moment, until somebody stops the loop."""
+        """Run all calls, moment by moment, until the loop is stopped."""
         timers, ready = self._timers, self._ready
         spins = 0
         while not self._stopping:
@@ -198,12 +198,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 while timers and timers[0][2] is None:
                     heappop(timers)
                 if not timers:
-                    raise Deadlock("nobody waits for anything that could still happen")
+                    raise Deadlock("no call is pending that could make progress")
                 if timers[0][0] > self.now:
                     self.now, spins = timers[0][0], 0
             spins += 1
             if spins > MOST_SPINS:
-                raise Deadlock("time stands still: somebody spins")
+                raise Deadlock("busy loop: time does not advance")
             while timers and timers[0][0] <= self.now:
                 ready.append(heappop(timers))
             for _ in range(len(ready)):
@@ -227,14 +227,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._sweep_at = max(500, 2 * len(timers))
 
     def _process_events(self, event_list: Any) -> None:
-        raise AssertionError("there is nothing to select from")
+        raise AssertionError("the simulated loop has no selector")
 
     def _write_to_self(self) -> None:
-        raise AssertionError("another thread speaks to the simulation")
+        raise AssertionError("call from another thread")
 
 
 async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Instead of a thread: the call itself, at once or late, and its result, at once, late or never."""
+    """In place of a thread: run the call at once or late, and return its result at once, late or never."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
     node = NODE.get()
@@ -270,7 +270,7 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
 
 
 async def _pooled(self: object, call: offload.Call[T]) -> T:
-    """The same instead of a pool's threads."""
+    """The same in place of a pool's threads."""
 
     def function() -> T:
         if call.withdrawn:
@@ -285,12 +285,12 @@ SCRATCH = Path("no-disk")
 
 
 def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original``, forbidden to the thread that simulates; whatever else runs in this process is not its concern."""
+    """``original``, forbidden in the thread of the simulation and unchanged in all others."""
     simulating = threading.get_ident()
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == simulating:
-            raise AssertionError("something waits in real time, or starts a thread")
+            raise AssertionError("a call waits in real time, or starts a thread")
         return original(*args, **kwargs)
 
     return guarded
@@ -298,7 +298,7 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def simulated() -> Iterator[None]:
-    """Within this, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
+    """Within this context, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
     modules: list[Any] = [callbacks, compute, heartbeat, offload, runner, server_side]
     kept = [module.off_loop for module in modules], time.sleep, threading.Thread.start
     directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]

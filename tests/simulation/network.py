@@ -1,7 +1,7 @@
-"""Between workers and coordinators: a network that loses, doubles, delays, reorders, parts and resets.
+"""The network between workers and coordinators: it loses, duplicates, delays, reorders, partitions and resets.
 
-Nothing here belongs to a node, so a message is on its way while its sender is paused or dead. A copy of a message is
-never heard by another coordinator than the one its connection led to: a connection does not outlive the process.
+Messages belong to no node, so they travel while their sender is paused or dead. A copy of a message only ever reaches
+the coordinator that its connection led to: a connection does not outlive the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, Heartbeat
 from connectgroup.transport.base import Client
 
 from .loop import NOWHERE, Node
-from .setting import Weather
+from .setting import NetworkFaults
 
 if TYPE_CHECKING:
     from .cluster import Cluster, CoordinatorNode
@@ -30,26 +30,26 @@ Answer = asyncio.Future[Response]
 
 
 class Network:
-    """Carries messages, as well as the weather lets it."""
+    """Carries messages, subject to the network faults."""
 
     def __init__(self, cluster: Cluster, random: Random) -> None:
         self.cluster = cluster
         self.random = random
-        self.weather = Weather()
+        self.network_faults = NetworkFaults()
         self.cut_out: set[str] = set()
         self.cut_in: set[str] = set()
         self.clogged: dict[str, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
 
     def calm(self) -> None:
-        """From now on everything arrives."""
-        self.weather = Weather()
+        """From now on every message arrives."""
+        self.network_faults = NetworkFaults()
         self.cut_in.clear()
         self.cut_out.clear()
         for name in sorted(self.clogged):
             self.unclog(name)
 
     def unclog(self, name: str) -> None:
-        """Let go of what was held up, in any order."""
+        """Deliver the delayed messages of a worker, in any order."""
         held = self.clogged.pop(name, [])
         self.random.shuffle(held)
         for deliver, args in held:
@@ -58,30 +58,30 @@ class Network:
     # ----------------------------------------------------------------------------------------------
 
     def send(self, client: SimulatedClient, request: Request, answer: Answer) -> None:
-        """A request sets out, perhaps more than once."""
+        """Send a request, perhaps more than once."""
         peer = client.peer = self._peer_of(client)
-        loop, random, weather = self.cluster.loop, self.random, self.weather
+        loop, random, network_faults = self.cluster.loop, self.random, self.network_faults
         if peer is None:
             loop.call_later(random.uniform(0.001, 0.05), _fail, answer, "connection refused", context=NOWHERE)
             return
         client.outstanding[answer] = None
         name = client.node.name
-        # An order that does not name the version it was made against means something else a minute later.
+        # A change that does not name the version it expects could undo a later one.
         max_s = 0.5 if _is_careless(request) else 1e9
-        lost = happens(random, weather.lose_request)
+        lost = happens(random, network_faults.lose_request)
         cut = name in self.cut_out
         if lost or cut:
             self.cluster.hit("request lost" if lost else "partition")
             self.cluster.say("lost", name, type(request).__name__)
         else:
             self._carry(name, min(self._delay_s(), max_s), self._arrive, client, peer, request, answer)
-        if happens(random, weather.copy) and not cut:
+        if happens(random, network_faults.copy) and not cut:
             self.cluster.hit("message copied")
             late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, max_s)
             self._carry(name, late_s, self._arrive, client, peer, request, answer, True)
 
     def _peer_of(self, client: SimulatedClient) -> CoordinatorNode | None:
-        """Where the client's connection leads; a new one leads to a coordinator that lives, mostly the newest."""
+        """The coordinator of the client's connection; a new connection leads to a live one, mostly the newest."""
         if client.peer is not None and not client.peer.dead:
             return client.peer
         alive = [node for node in self.cluster.coordinators if not node.dead and node.coordinator is not None]
@@ -90,11 +90,11 @@ class Network:
         return alive[-1] if self.random.random() < 0.9 else self.random.choice(alive)
 
     def _delay_s(self) -> float:
-        random, weather = self.random, self.weather
-        if happens(random, weather.late):
+        random, network_faults = self.random, self.network_faults
+        if happens(random, network_faults.late):
             self.cluster.hit("message delayed")
-            return random.random() * random.random() * weather.latest_s
-        return random.uniform(weather.nearest_s, weather.usual_s)
+            return random.random() * random.random() * network_faults.max_late_s
+        return random.uniform(network_faults.min_s, network_faults.max_usual_s)
 
     def _carry(self, name: str, delay_s: float, deliver: Callable[..., None], *args: Any) -> None:
         self.cluster.loop.call_later(delay_s, self._land, name, deliver, args, context=NOWHERE)
@@ -112,7 +112,7 @@ class Network:
         if not peer.dead:
             peer.enter(self._begin, _Arrival(client, peer, request, answer, copy))
         elif not copy:
-            _fail(answer, "connection reset: the coordinator is gone")
+            _fail(answer, "connection reset: the coordinator has died")
 
     def _begin(self, arrival: _Arrival) -> None:
         cluster = self.cluster
@@ -121,7 +121,7 @@ class Network:
         cluster.loop.create_task(self._serve(arrival))
 
     async def _serve(self, arrival: _Arrival) -> None:
-        """What a server does with a request, but for the bytes."""
+        """Do what a server does with a request, except for the encoding."""
         peer, request, client = arrival.peer, arrival.request, arrival.client
         assert peer.coordinator is not None
         try:
@@ -134,23 +134,23 @@ class Network:
         if peer.dead:
             return
         self.cluster.on_response(peer, request, response, arrival.at_s, arrival.copy)
-        random, weather, name = self.random, self.weather, client.node.name
+        random, network_faults, name = self.random, self.network_faults, client.node.name
         if arrival.copy and random.random() < 0.5:
             return
-        lost = happens(random, weather.lose_answer)
+        lost = happens(random, network_faults.lose_response)
         if lost or name in self.cut_in:
-            self.cluster.hit("answer lost" if lost else "partition")
+            self.cluster.hit("response lost" if lost else "partition")
             return
         self._carry(name, self._delay_s(), self._answer, arrival, response)
 
     def _answer(self, arrival: _Arrival, response: Response) -> None:
         answer = arrival.answer
         if arrival.peer.dead:
-            _fail(answer, "connection reset: the coordinator is gone")
+            _fail(answer, "connection reset: the coordinator has died")
         elif not answer.done():
             answer.set_result(response)
         elif isinstance(response, HeartbeatResponse) and response.assignment and response.assignment.grants:
-            self.cluster.sometimes.reach("a heartbeat was given up whose answer granted something")
+            self.cluster.sometimes.reach("the response to an abandoned heartbeat assigned units")
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +164,7 @@ class _Arrival:
 
 
 class SimulatedClient(Client):
-    """A node's connection."""
+    """A node's connection to a coordinator."""
 
     def __init__(self, network: Network, node: Node, label: str) -> None:
         self.network, self.node, self.label = network, node, label
@@ -180,23 +180,23 @@ class SimulatedClient(Client):
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
         if isinstance(request, InstallRequest):
-            request = self.network.cluster.meddle(self.node, request)
+            request = self.network.cluster.spoil_install(self.node, request)
         self.network.cluster.on_request(self.node, request)
         self.network.send(self, request, answer)
-        timer = loop.call_later(timeout_s, self._time_is_up, answer)
+        timer = loop.call_later(timeout_s, self._time_out, answer)
         try:
             return await answer
         finally:
             timer.cancel()
             self.outstanding.pop(answer, None)
 
-    def _time_is_up(self, answer: Answer) -> None:
+    def _time_out(self, answer: Answer) -> None:
         if not answer.done():
-            self.reset("no answer in time")
-            _fail(answer, "no answer in time")
+            self.reset("no response in time")
+            _fail(answer, "no response in time")
 
     def reset(self, why: str) -> None:
-        """The connection is gone, and with it the answers that were to come."""
+        """The connection breaks, and with it all outstanding responses."""
         self.peer = None
         outstanding, self.outstanding = self.outstanding, {}
         for answer in outstanding:
@@ -215,7 +215,7 @@ def _is_careless(request: Request) -> bool:
 
 
 def happens(random: Random, chance: float) -> bool:
-    """By this chance; what cannot happen costs no draw."""
+    """Draw with this chance; a chance of 0 draws no random number."""
     return chance > 0.0 and random.random() < chance
 
 
@@ -224,8 +224,8 @@ def _fail(answer: Any, why: str) -> None:
         answer.set_exception(TransportError(why))
 
 
-def spoilt(request: InstallRequest, random: Random) -> InstallRequest:
-    """An assignment that no assignor of ours would send: a unit left out, given twice, made up, or to a stranger."""
+def invalid_install(request: InstallRequest, random: Random) -> InstallRequest:
+    """An invalid assignment: a unit is missing, assigned twice, invented, or assigned to an unknown member."""
     members = [member for member in request.members if member.units]
     if request.error or not members:
         return request
@@ -243,13 +243,13 @@ def spoilt(request: InstallRequest, random: Random) -> InstallRequest:
             return replace(request, members=tuple(request.members) * 2)
 
 
-def names_member(request: Request) -> str:
-    """Who speaks, for the trace."""
+def sender_of(request: Request) -> str:
+    """The sender, for the trace."""
     return str(getattr(request, "member_id", "") or "operator")
 
 
-def shows(request: Request) -> tuple[object, ...]:
-    """A request in few words."""
+def summary(request: Request) -> tuple[object, ...]:
+    """A summary of a request, for the trace."""
     if isinstance(request, HeartbeatRequest):
         owned = "-" if request.owned is None else _count(request.owned)
         return "heartbeat", request.sequence, "epoch", request.member_epoch, "owned", owned, "wait", request.max_wait_ms

@@ -1,4 +1,4 @@
-"""Seeing the rare states in what goes by: records that become safe, answers that leave."""
+"""Detects the rare states in durable records and in responses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def see_record(cluster: Cluster, record: Record, batch: Batch) -> None:
-    """A record is about to be taken in."""
+    """A record is durable and is about to be applied."""
     reach, durable = cluster.sometimes.reach, cluster.durable
     match record:
         case CurrentRecord():
             if record.state == MemberState.UNRELEASED:
-                reach("a unit waited for another member's release")
+                reach("a unit was not assigned before another member's revocation")
             before_it = durable.current(record.member_id)
             if before_it.pending and not record.pending and record.epoch and durable.epoch > before_it.epoch + 1:
                 reach("an acknowledgement crossed a new target")
@@ -51,29 +51,29 @@ def see_record(cluster: Cluster, record: Record, batch: Batch) -> None:
             if record.rebalance.finished_ms >= 0:
                 return
             if "was silent" in cause:
-                reach("a member was removed for silence")
+                reach("a member was removed at its session timeout")
             elif "did not stop" in cause:
-                reach("a member was removed for a slow stop")
+                reach("a member was removed at its rebalance timeout")
             elif "joined again" in cause:
                 reach("a member joined again under a later epoch")
         case MemberRecord():
             if not durable.members and durable.epoch > 1:
-                reach("a group lost all its members and filled again")
+                reach("a group lost all its members, then members joined")
             if record.instance_id is not None and record.member_id not in durable.members and batch.left:
-                reach("a static member came back to its work")
+                reach("a static member returned to its units")
         case Tombstone():
             if record.key.kind is Kind.DELAY and not batch.joined:
-                reach("a delay ran out")
+                reach("a scheduled rebalance delay expired")
 
 
 def see_response(
     cluster: Cluster, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool
 ) -> None:
-    """An answer is about to leave."""
+    """A response is about to be sent."""
     reach, code = cluster.sometimes.reach, getattr(response, "error_code", 0)
     if isinstance(request, HeartbeatRequest):
         if code == 113:
-            reach("a late copy of a heartbeat was refused")
+            reach("a late copy of a heartbeat was rejected")
         elif code == 14:
             reach("a group was loaded again after a failed append")
         elif code == 16:
@@ -86,13 +86,13 @@ def see_response(
             if request.member_epoch == current.previous_epoch < current.epoch and request.owned is not None:
                 before = units_of(request.owned)
                 if response.member_epoch == current.epoch and before <= current.held.keys():
-                    reach("an answer was accepted at the previous epoch")
+                    reach("a heartbeat was accepted at the previous epoch")
     elif isinstance(request, InstallRequest):
         if code == 20482:
-            reach("an install for a passed epoch was refused")
+            reach("an Install for a passed epoch was rejected")
         elif code == 20481:
-            reach("an illegal install was refused")
+            reach("an invalid Install was rejected")
         elif request.error and not code:
             reach("an assignor's failure was installed")
     elif isinstance(request, UpdateConnectorsRequest) and code == 113:
-        reach("a task list of a former owner was refused")
+        reach("a task list of a former owner was rejected")

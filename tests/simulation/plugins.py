@@ -1,5 +1,5 @@
-"""What runs on the simulated workers: connectors whose tasks write to the fenced sink, listeners, an assignor; all of
-them as ill-mannered as the cluster's mood has them.
+"""What runs on the simulated workers: connectors whose tasks write to the fenced sink, listeners, an assignor. All of
+them misbehave at the fault rates of the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.units import Unit, Units
 
 from .loop import NOWHERE, Call
-from .setting import ASKS_AGAIN
+from .setting import REQUESTS_REBALANCE
 from .sink import Owner, SinkDown
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedConnector(Connector):
-    """As many tasks as its source has parts just now; each task has every n-th slice of the source."""
+    """One task per part of its source; each task has every n-th slice of the source."""
 
     node: ClassVar[WorkerNode]
 
@@ -44,7 +44,7 @@ def _configs(count: int) -> Sequence[Config]:
 
 
 class SimulatedTask(Task):
-    """Claims its slices, then writes what has come since, now and then, until it is stopped."""
+    """Claims its slices, then writes new rows at intervals until it is stopped."""
 
     def __init__(self, node: WorkerNode, config: Config, context: TaskContext) -> None:
         self.node, self.cluster, self.context = node, node.cluster, context
@@ -56,8 +56,8 @@ class SimulatedTask(Task):
         self.unsure = False
 
     def start(self) -> None:
-        """Claim, then write from where the slices stand."""
-        if self.cluster.mood("a task's start fails", self.node):
+        """Claim, then write from the committed positions."""
+        if self.cluster.inject("a task's start fails", self.node):
             raise OSError("the source cannot be opened")
         self.positions = self.cluster.sink.claim(self.owner)
         self.runs = True
@@ -65,19 +65,19 @@ class SimulatedTask(Task):
         self._again()
 
     def stop(self) -> None:
-        """Drain: what is on its way is given up, what is left is written, and then nothing more."""
+        """Drain: abandon the write under way, write what is left, and then write nothing more."""
         if self._next is not None:
             self._next.cancel()
         if self.runs and not self.unsure:
             try:
                 self.cluster.sink.commit(self.owner, self._batch())
             except Fenced:
-                self.cluster.sometimes.reach("a stopped worker wrote nothing more after a slow stop was given up")
+                self.cluster.sometimes.reach("a worker wrote nothing after it abandoned a slow stop")
         self.runs = False
         self.cluster.on_stopped(self.node, self.context.unit, self.owner.epoch)
 
     def fail(self, error: BaseException) -> None:
-        """End by itself."""
+        """Fail by itself."""
         if self._next is not None:
             self._next.cancel()
         self.context.failed(error)
@@ -97,18 +97,18 @@ class SimulatedTask(Task):
             self._again()
             return
         self.unsure = True
-        # On its way it belongs to nobody: it arrives although its sender has died or stands still.
+        # Once sent, the write no longer depends on its sender: it arrives although the sender has died or is paused.
         delay_s = self.cluster.sink_delay_s(self.node)
         self._next = self.cluster.loop.call_later(delay_s, self._arrive, ranges, context=NOWHERE)
 
     def _arrive(self, ranges: dict[int, tuple[int, int]]) -> None:
         error: BaseException | None = None
-        before = self.cluster.mood("the sink fails before a write", self.node)
+        before = self.cluster.inject("the sink fails before a write", self.node)
         try:
             if not before:
                 self.cluster.sink.commit(self.owner, ranges)
-            if before or self.cluster.mood("the sink fails after a write", self.node):
-                raise SinkDown("the sink did not answer")
+            if before or self.cluster.inject("the sink fails after a write", self.node):
+                raise SinkDown("the sink did not respond")
         except (Fenced, SinkDown) as raised:
             error = raised
         self._next = None
@@ -127,28 +127,28 @@ class SimulatedTask(Task):
             self.context.progress(sum(end - start for start, end in ranges.values()))
             self._again()
         else:
-            # The same batch once more: it may be in.
+            # Repeat the same batch: it may already be committed.
             self._next = self.cluster.loop.call_later(
                 self.cluster.sink_delay_s(self.node), self._arrive, ranges, context=NOWHERE
             )
 
 
 class SimulatedListener(WorkerRebalanceListener):
-    """Says when it is called and when it returns; sometimes it is slow, raises, or hangs for long."""
+    """Traces its calls and returns; sometimes it is slow, raises, or hangs."""
 
     def __init__(self, node: WorkerNode) -> None:
         self.node = node
 
     def on_assigned(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        return self._told("on_assigned", units)
+        return self._traced("on_assigned", units)
 
     def on_revoked(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        return self._told("on_revoked", units)
+        return self._traced("on_revoked", units)
 
     def on_lost(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        return self._told("on_lost", units)
+        return self._traced("on_lost", units)
 
-    def _told(self, event: str, units: Units) -> Awaitable[None] | None:
+    def _traced(self, event: str, units: Units) -> Awaitable[None] | None:
         node = self.node
         node.cluster.on_listener(node, event, units, "begins")
         if node.random.random() < 0.5:
@@ -161,7 +161,7 @@ class SimulatedListener(WorkerRebalanceListener):
 
     async def _slowly(self, event: str, units: Units) -> None:
         node, cluster = self.node, self.node.cluster
-        if cluster.mood("a listener hangs", node):
+        if cluster.inject("a listener hangs", node):
             cluster.sometimes.reach("a listener never returned")
             await asyncio.sleep(node.random.uniform(0.5, 3) * cluster.rebalance_s)
         else:
@@ -173,16 +173,16 @@ class SimulatedListener(WorkerRebalanceListener):
 
     def _error(self, event: str) -> Exception | None:
         cluster = self.node.cluster
-        if not cluster.mood("a listener raises", self.node):
+        if not cluster.inject("a listener raises", self.node):
             return None
         cluster.sometimes.reach("a listener raised")
         if event == "on_revoked":
-            cluster.sometimes.reach("a revocation stayed unacknowledged for a listener")
-        return RuntimeError("not today")
+            cluster.sometimes.reach("a failing listener kept a revocation unacknowledged")
+        return RuntimeError("the listener failed")
 
 
 class SimulatedAssignor(ConnectAssignor):
-    """The shipped one, or none at all that day."""
+    """The shipped assignor; some calls fail."""
 
     name = "balanced"
 
@@ -192,39 +192,39 @@ class SimulatedAssignor(ConnectAssignor):
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         cluster, node = self.node.cluster, self.node
-        if cluster.mood("an assignor raises", node):
-            raise RuntimeError("I cannot decide")
-        if cluster.mood("an assignor reports an error", node):
-            return ConnectAssignment(error=7, message="not with these")
-        answer = self._shipped.assign(group)
-        cluster.watch.on_question(group, answer)
-        if cluster.mood("an assignor's answer is not legal", node):
-            return replace(answer, members=_illegal(list(answer.members), node.random.randrange(4)))
-        return answer
+        if cluster.inject("an assignor raises", node):
+            raise RuntimeError("the assignor failed")
+        if cluster.inject("an assignor reports an error", node):
+            return ConnectAssignment(error=7, message="no assignment for this group")
+        result = self._shipped.assign(group)
+        cluster.watch.on_assignor_result(group, result)
+        if cluster.inject("an assignor's answer is not legal", node):
+            return replace(result, members=_invalid(list(result.members), node.random.randrange(4)))
+        return result
 
 
-class RestlessAssignor(SimulatedAssignor):
-    """One that now and then has a reason to be asked again."""
+class RebalancingAssignor(SimulatedAssignor):
+    """An assignor that sometimes requests a rebalance."""
 
     reason = 0
 
     def metadata(self) -> Metadata:
-        if self.node.cluster.mood(ASKS_AGAIN, self.node):
+        if self.node.cluster.inject(REQUESTS_REBALANCE, self.node):
             self.reason = (self.reason + 1) % 100
         return Metadata(version=self.maximum_version, reason=self.reason)
 
 
 def make_assignor(node: WorkerNode, versions: tuple[int, int]) -> SimulatedAssignor:
-    """An assignor of a release that reads these versions, lowest and highest."""
+    """An assignor that reads this range of versions, lowest and highest."""
     low, high = versions
-    base = RestlessAssignor if ASKS_AGAIN in node.cluster.setting.moods else SimulatedAssignor
+    base = RebalancingAssignor if REQUESTS_REBALANCE in node.cluster.setting.fault_rates else SimulatedAssignor
     kind = type("SimulatedAssignor", (base,), {"minimum_version": low, "maximum_version": high})
     assignor: SimulatedAssignor = kind(node)
     return assignor
 
 
-def _illegal(members: list[ConnectMemberAssignment], how: int) -> Any:
-    """An answer that doubles, leaves out, invents, or is no answer."""
+def _invalid(members: list[ConnectMemberAssignment], how: int) -> Any:
+    """An invalid result: a unit twice, a unit missing, an unknown unit, or an object of another type."""
     share = members[0]
     match how:
         case 0:

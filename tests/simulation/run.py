@@ -1,4 +1,4 @@
-"""Play seeds, and say what came of it. One seed is one run: the same seed gives the same events, byte for byte."""
+"""Run seeds and return their results. The same seed gives the same events, byte for byte."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from connectgroup.coordinator import intake
 from .cluster import Cluster
 from .invariants import Violation
 from .loop import NODE, SimulatedLoop, simulated
+from .schedule import FaultSchedule
 from .setting import Plan
-from .storm import FaultSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     trace: str
@@ -40,7 +40,7 @@ class Result:
     violations: tuple[Violation, ...]
 
 
-def play(
+def run_seed(
     seed: int,
     *,
     faults: bool = True,
@@ -52,9 +52,9 @@ def play(
     """Run one seed from its beginning to its end.
 
     Args:
-        faults: or only the quiet part.
-        plan: what this or another run of the seed came to: nothing is drawn then.
-        whole: or only up to the end of the faults.
+        faults: whether to inject faults, or only run the quiet phases.
+        plan: the plan of this or another run of the seed: nothing is drawn.
+        whole: run to the end, or only up to the end of the faults.
     """
     began_s = time.process_time()
     state = random.getstate()
@@ -64,7 +64,7 @@ def play(
             random.seed(seed)
             loop = SimulatedLoop()
             try:
-                return _play(loop, seed, began_s, FaultSchedule.of(seed, loop, faults, members, tasks, plan, whole))
+                return _run_seed(loop, seed, began_s, FaultSchedule.of(seed, loop, faults, members, tasks, plan, whole))
             finally:
                 loop.close()
     finally:
@@ -72,30 +72,30 @@ def play(
         random.setstate(state)
 
 
-def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: FaultSchedule) -> Result:
-    cluster = storm.cluster
+def _run_seed(loop: SimulatedLoop, seed: int, began_s: float, schedule: FaultSchedule) -> Result:
+    cluster = schedule.cluster
 
     def on_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
-        cluster.violated("D8", f"nobody caught it: {context.get('message')}: {error!r}")
+        cluster.violated("D8", f"exception not handled: {context.get('message')}: {error!r}")
 
     def rarely(point: str) -> bool:
         node = NODE.get()
-        return node is not None and cluster.mood(point, node)
+        return node is not None and cluster.inject(point, node)
 
     loop.set_exception_handler(on_error)
     with (
         cluster.watch.watching_the_rules(),
         _set(fault_point, "hook", rarely),
-        _set(intake, "MAX_INPUTS_PER_TURN", cluster.setting.most_a_turn),
+        _set(intake, "MAX_INPUTS_PER_TURN", cluster.setting.max_inputs_per_turn),
     ):
         try:
-            loop.run_until_complete(storm.play())
+            loop.run_until_complete(schedule.run_seed())
         except AssertionError as error:
             cluster.violated("a bug", f"{type(error).__name__}: {error}")
         simulated_s = loop.now
         cluster.over = True
-        _bury(loop, cluster)
+        _cancel_all(loop, cluster)
     return Result(
         seed=seed,
         trace=cluster.digest.hexdigest(),
@@ -106,33 +106,33 @@ def _play(loop: SimulatedLoop, seed: int, began_s: float, storm: FaultSchedule) 
         armed=cluster.armed,
         hits=cluster.hits,
         reached=cluster.sometimes.reached,
-        faults=len(storm.done),
+        faults=len(schedule.done),
         plan=Plan(
             seed=seed,
-            members=storm.asked[0],
-            tasks=storm.asked[1],
+            members=schedule.requested_size[0],
+            tasks=schedule.requested_size[1],
             setting=cluster.setting,
-            faults=tuple(storm.done),
-            ends_s=storm.ends_s,
+            faults=tuple(schedule.done),
+            ends_s=schedule.ends_s,
         ),
         violations=tuple(cluster.violations),
     )
 
 
 @contextmanager
-def _set(place: Any, name: str, value: object) -> Iterator[None]:
-    """``place.name`` is ``value`` meanwhile."""
-    kept = getattr(place, name)
-    setattr(place, name, value)
+def _set(slot: Any, name: str, value: object) -> Iterator[None]:
+    """``place.name`` is ``value`` within the context."""
+    kept = getattr(slot, name)
+    setattr(slot, name, value)
     try:
         yield
     finally:
-        setattr(place, name, kept)
+        setattr(slot, name, kept)
 
 
-def _bury(loop: SimulatedLoop, cluster: Cluster) -> None:
-    """End everything that is left, also of the dead, so that nothing is torn down half-way later."""
-    for node in [*cluster.graves, *cluster.workers.values(), *cluster.twins.values(), *cluster.coordinators]:
+def _cancel_all(loop: SimulatedLoop, cluster: Cluster) -> None:
+    """Cancel every task that is left, also of dead nodes, so that nothing is torn down half-way later."""
+    for node in [*cluster.dead_workers, *cluster.workers.values(), *cluster.twins.values(), *cluster.coordinators]:
         node.thaw(loop)
     for _ in range(20):
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]

@@ -1,7 +1,7 @@
-"""A run that breaks a promise, made smaller: fewer faults and moods, better weather, as long as the promise breaks.
+"""Shrink a run that violates an invariant: fewer faults, as long as the same invariant is violated.
 
-Delta debugging (Zeller's ddmin) on the list of faults, after what comes later than the violation has been cut off; then
-the rest of the setting, part by part. Each try is a whole run, so it goes on for a bounded time only.
+Delta debugging (Zeller's ddmin) on the list of faults, after the faults later than the violation have been cut off;
+then the rest of the settings, one by one. Each attempt is a whole run, so the time is bounded.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from .setting import Plan, PlannedFault, Setting, Weather
+from .setting import NetworkFaults, Plan, PlannedFault, Setting
 
 Fails = Callable[[Plan, bool], float | None]
-"""When the promise breaks in a run of that plan, whole or up to the end of its faults, in simulated seconds."""
+"""When a run of that plan, whole or up to the end of its faults, violates the invariant, in simulated seconds."""
 
 
 SPARE_S = 20.0
-"""With something left out it may break a little later."""
+"""With faults left out, the violation may come a little later."""
 
 
 class Shrinker:
-    """``plan`` is the smallest so far. ``tries`` counts the runs."""
+    """``plan`` is the smallest plan so far. ``tries`` counts the runs."""
 
     def __init__(self, plan: Plan, at_s: float, fails: Fails, *, max_s: float) -> None:
         self.plan = plan
@@ -33,13 +33,13 @@ class Shrinker:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether to be content with what there is."""
+        """Whether the time limit has passed."""
         return time.monotonic() >= self._ends
 
     def run(self) -> Plan:
-        """Shrink, and return the smallest."""
+        """Shrink, and return the smallest plan."""
         if not self._try(self.plan):
-            return self.plan  # as it is, it does not fail again: nothing can be said of less
+            return self.plan  # the failure is not reproducible
         if self._at_s < self.plan.ends_s:
             early = tuple(fault for fault in self.plan.faults if fault.at_s <= self._at_s)
             self._whole = False
@@ -48,10 +48,14 @@ class Shrinker:
         for field in fields(Setting):
             self._set(**{field.name: getattr(plain, field.name)})
         self._drop_faults()
-        for mood in sorted(self.plan.setting.moods):
-            self._set(moods={name: chance for name, chance in self.plan.setting.moods.items() if name != mood})
-        for name in ("lose_request", "lose_answer", "copy", "late"):
-            self._set(weather=replace(self.plan.setting.weather, **{name: getattr(Weather(), name)}))
+        for fault in sorted(self.plan.setting.fault_rates):
+            self._set(
+                fault_rates={name: chance for name, chance in self.plan.setting.fault_rates.items() if name != fault}
+            )
+        for name in ("lose_request", "lose_response", "copy", "late"):
+            self._set(
+                network_faults=replace(self.plan.setting.network_faults, **{name: getattr(NetworkFaults(), name)})
+            )
         self._drop_faults()
         return self.plan
 
@@ -89,5 +93,5 @@ class Shrinker:
 
 
 def _among(fault: PlannedFault, piece: tuple[PlannedFault, ...]) -> bool:
-    """By identity: two faults may look alike."""
+    """By identity: two faults may be equal."""
     return any(fault is other for other in piece)

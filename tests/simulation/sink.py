@@ -1,8 +1,8 @@
-"""A source that grows and a sink that fences, as values in memory, with the rules of ``dataplane.fences``.
+"""A growing source and a fencing sink, as values in memory, with the rules of ``dataplane.fences``.
 
-The *store* is what a real sink keeps: a fence a layout, a task and a slice, and positions that move in one step with
-the data. Beside it stands what really became visible, kept by other means, so that a store with a hole in its rules is
-found out: who claimed a slice last, and where its visible output ends.
+The *store* is what a real sink keeps: a fence per layout, task and slice, and positions that are committed with the
+data. Separately recorded is what became visible: the last claim of each slice and the end of its visible output. A
+store with a wrong rule is detected by comparing the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One grant of one task, and of how many."""
+    """One assignment of one task, with the number of tasks."""
 
     connector: str
     task: int
@@ -30,11 +30,11 @@ class Owner:
 
 
 class SinkDown(Exception):
-    """The sink cannot be reached; the batch may be in."""
+    """The sink cannot be reached; the batch may have been committed."""
 
 
 class Sink:
-    """Claims and commits; each is one step that nothing interrupts."""
+    """Claims and commits; each is atomic."""
 
     def __init__(self, sometimes: Sometimes, watch: Watch, slices: int) -> None:
         self.slices = slices
@@ -48,7 +48,7 @@ class Sink:
         self.visible: dict[tuple[str, int], int] = {}
 
     def claim(self, owner: Owner) -> dict[int, int]:
-        """Raise the fences, then read where the owner's slices stand."""
+        """Raise the fences, then read the positions of the owner's slices."""
         name = owner.connector
         tasks, floor, highest = self._layouts.get(name, (owner.tasks, -1, owner.epoch))
         if tasks == owner.tasks:
@@ -81,7 +81,7 @@ class Sink:
         return positions
 
     def commit(self, owner: Owner, ranges: dict[int, tuple[int, int]]) -> bool:
-        """Check the fences, then all of the batch or nothing; false if it was in already."""
+        """Check the fences, then commit the whole batch or nothing; false if it was already committed."""
         name = owner.connector
         layout, fence = self._layouts.get(name), self._fences.get((name, owner.task), -1)
         if layout is None or fence > owner.epoch or owner.epoch <= layout[1]:
@@ -95,9 +95,9 @@ class Sink:
             at_end += position == end
         if at_start != len(ranges):
             if at_end != len(ranges):
-                # Half of it is in: the real sink ends the query here (paimon#9667).
-                raise SinkDown(f"{owner}: {ranges} does not start where the slices stand")
-            self._reach("a write was a repeat of what was in")
+                # Partly committed: the real sink ends the query here (paimon#9667).
+                raise SinkDown(f"{owner}: {ranges} does not start at the committed positions")
+            self._reach("a write repeated a committed batch")
             self._watch.on_written(owner, ranges, added=False)
             return False
         for number, (_, end) in ranges.items():
@@ -108,5 +108,5 @@ class Sink:
         return True
 
     def _refused(self, owner: Owner, what: str) -> Fenced:
-        self._reach(f"a zombie's {what} was refused")
-        return Fenced(f"{owner} may not {what} any more")
+        self._reach(f"a zombie's {what} was rejected")
+        return Fenced(f"{owner} is fenced: {what} rejected")

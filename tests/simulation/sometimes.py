@@ -1,7 +1,7 @@
-"""Rare states that a suite must have reached: a green run that never saw them proves nothing about them.
+"""Rare states that a suite must have reached ("sometimes assertions"): a green run without them proves nothing.
 
-``reach`` is called where the state is seen. A whole run of the suite in which one of ``STATES`` was never reached
-fails; so does naming one here that nothing can reach.
+``reach`` is called where the state is detected. A run of the whole suite in which one of ``STATES`` was never reached
+fails; so does a call of ``reach`` with a state that is not in ``STATES``.
 """
 
 from __future__ import annotations
@@ -10,73 +10,73 @@ from collections import Counter
 from typing import Final
 
 STATES: Final = (
-    "an answer was accepted at the previous epoch",
-    "a heartbeat was given up whose answer granted something",
-    "an install for a passed epoch was refused",
-    "an illegal install was refused",
+    "a heartbeat was accepted at the previous epoch",
+    "the response to an abandoned heartbeat assigned units",
+    "an Install for a passed epoch was rejected",
+    "an invalid Install was rejected",
     "an assignor's failure was installed",
     "the fallback assignor was used",
     "the server-side assignor served members that list none",
     "a computing member was replaced",
     "a lease ended before the member was removed",
-    "a member was removed for silence",
-    "a member was removed for a slow stop",
+    "a member was removed at its session timeout",
+    "a member was removed at its rebalance timeout",
     "a member joined again under a later epoch",
     "a parked heartbeat was woken",
     "an append stalled",
     "a message ended an expired timer of its own turn",
     "an acknowledgement crossed a new target",
-    "a late copy of a heartbeat was refused",
-    "a unit waited for another member's release",
-    "a zombie's write was refused",
-    "a zombie's claim was refused",
-    "a write was a repeat of what was in",
+    "a late copy of a heartbeat was rejected",
+    "a unit was not assigned before another member's revocation",
+    "a zombie's write was rejected",
+    "a zombie's claim was rejected",
+    "a write repeated a committed batch",
     "a slice changed tasks with the task count",
-    "a stopped worker wrote nothing more after a slow stop was given up",
+    "a worker wrote nothing after it abandoned a slow stop",
     "a coordinator was fenced",
     "two coordinators were alive",
     "a group was loaded again after a failed append",
-    "an append failed and was in",
-    "an append failed and was not in",
-    "an append in doubt was in",
-    "an append in doubt was not in",
-    "a batch was refused whole",
+    "an append failed and was durable",
+    "an append failed and was not durable",
+    "an append in doubt was durable",
+    "an append in doubt was not durable",
+    "a batch was rejected as a whole",
     "a coordinator crashed before an append",
     "a coordinator crashed after an append",
     "a torn tail was cut",
     "a load failed",
-    "a group was loaded while it revoked",
+    "a group was loaded with pending revocations",
     "a group was loaded while a target was computed",
-    "a task list of a former owner was refused",
+    "a task list of a former owner was rejected",
     "a listener raised",
     "a listener never returned",
-    "a revocation stayed unacknowledged for a listener",
+    "a failing listener kept a revocation unacknowledged",
     "a task failed and was started again",
-    "a group lost all its members and filled again",
-    "a member came back with its old id",
+    "a group lost all its members, then members joined",
+    "a member rejoined with its old id",
     "two processes had one member id",
-    "a static member waited for its name",
-    "a static member came back to its work",
-    "a lost worker came back to its work",
-    "a delay survived a coordinator",
-    "a delay ran out",
-    "moves were left for another round",
-    "a worker left when all its work was taken over",
+    "a join failed with an instance id in use",
+    "a static member returned to its units",
+    "a member returned to its delayed units",
+    "a delay survived a coordinator failover",
+    "a scheduled rebalance delay expired",
+    "moves were deferred to another round",
+    "a worker left when it was drained",
     "all workers were gone at once",
-    "a change made against another version was refused",
-    "a worker was turned away for its assignor's versions",
+    "a change made against another version was rejected",
+    "a join was rejected for its assignor's versions",
     "no assignor's versions covered all others",
 )
 
 
 class Sometimes:
-    """What one run has reached."""
+    """The states that one run has reached."""
 
     def __init__(self) -> None:
         self.reached: Counter[str] = Counter()
 
     def reach(self, state: str) -> None:
-        """The state has been seen once more."""
+        """Count that the state was reached."""
         assert state in _KNOWN, state
         self.reached[state] += 1
 

@@ -2,8 +2,8 @@
 
 The log stalls while a timer expires and the message that ends the timer waits in the queue.
 A slow disk alone hits no deadline: a timer has to expire within the few milliseconds of one append, behind a message
-that has just come in. So this fault makes its own deadline. It provokes a timer of one kind (a member dies, a stop or
-an assignor is slow), and a little later it stalls the log from shortly before the message until after the deadline.
+that has just arrived. So this fault creates its own deadline. It provokes a timer of one kind (a member dies, a stop or
+an assignor is slow), and later stalls the log from shortly before the message until after the deadline.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from connectgroup.group.kernel.timers import TimerKind
 
 if TYPE_CHECKING:
     from .cluster import WorkerNode
-    from .storm import FaultSchedule
+    from .schedule import FaultSchedule
 
 KINDS = (TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.COMPUTE)
-MOST_WORKERS = 12
+MAX_WORKERS = 12
 POLL_S = 0.5
 POLLS = 10
-"""How often to look for the provoked timer: the members have to hear of the change first."""
+"""Number of polls for the provoked timer: the members first have to receive the change."""
 LEAD_S = 0.6
-"""The log stalls so long before the message is sent: time for the operator's change, whose append is the slow one."""
+"""The log stalls this long before the message is sent: time for the operator's change, whose append is the slow one."""
 HOLD_S = 0.3
-"""The stall ends so long after the deadline."""
+"""The stall ends this long after the deadline."""
 
 
-def draw(storm: FaultSchedule) -> Mapping[str, Any]:
-    """Which member, and after which part of the timer's time the message that ends the timer is sent."""
-    return {"which": storm.random.random(), "part": storm.random.uniform(0.6, 0.95)}
+def draw(schedule: FaultSchedule) -> Mapping[str, Any]:
+    """Draw the member, and the fraction of the timer's time after which the message that ends the timer is sent."""
+    return {"which": schedule.random.random(), "part": schedule.random.uniform(0.6, 0.95)}
 
 
-def outlast(storm: FaultSchedule, kind: TimerKind, which: float, part: float) -> bool:
-    """Provoke a timer of that kind; its message will be sent when that part of its time has passed."""
-    cluster = storm.cluster
+def outlast(schedule: FaultSchedule, kind: TimerKind, which: float, part: float) -> bool:
+    """Provoke a timer of that kind; its message is sent when that fraction of its time has passed."""
+    cluster = schedule.cluster
     nodes = [node for node in cluster.living() if not node.stopped and not node.leaving]
     if len(nodes) < 2 or cluster.paces or cluster.disk.stalled is not None:
         return False
@@ -48,74 +48,74 @@ def outlast(storm: FaultSchedule, kind: TimerKind, which: float, part: float) ->
         cluster.kill_worker(victim)
     elif kind is TimerKind.REBALANCE:
         cluster.paces["stop"] = message_s
-        _join(storm)
+        _join(schedule)
     else:
-        # An assignor that takes longer is given up by its worker.
+        # The worker abandons an assignor that takes longer.
         cluster.paces["assignor"] = message_s = min(message_s, 5.0)
-        _join(storm)
-    storm.later(POLL_S, lambda: _plan(storm, kind, victim, message_s, POLLS), ends=False)
+        _join(schedule)
+    schedule.later(POLL_S, lambda: _plan(schedule, kind, victim, message_s, POLLS), ends=False)
     return True
 
 
-def _plan(storm: FaultSchedule, kind: TimerKind, victim: WorkerNode, message_s: float, polls: int) -> None:
-    """Once the timer is armed: plan the stall, and the messages that come during it."""
-    cluster, now_s = storm.cluster, storm.cluster.loop.now
-    timer = _timer(storm, kind, victim)
+def _plan(schedule: FaultSchedule, kind: TimerKind, victim: WorkerNode, message_s: float, polls: int) -> None:
+    """Once the timer is armed: schedule the stall, and the messages that arrive during it."""
+    cluster, now_s = schedule.cluster, schedule.cluster.loop.now
+    timer = _timer(schedule, kind, victim)
     if timer is None and polls:
-        storm.later(POLL_S, lambda: _plan(storm, kind, victim, message_s, polls - 1), ends=False)
+        schedule.later(POLL_S, lambda: _plan(schedule, kind, victim, message_s, polls - 1), ends=False)
         return
     cluster.paces.clear()
     if timer is None:
-        _again(storm, victim)
+        _again(schedule, victim)
         return
     due_s, whole_s = timer
     begins_s = max(now_s, due_s - whole_s + message_s - LEAD_S)
     if kind is TimerKind.REBALANCE:
         # A newer target takes more units from the member, so its acknowledgement begins another revocation (CA-08).
-        _join(storm)
+        _join(schedule)
 
     def begin() -> None:
         cluster.disk.stall()
-        # Its append is the one that takes so long. It takes no unit from any member.
+        # The append of this change is the slow one. The change takes no unit from any member.
         name = min(cluster.parts)
-        cluster.desk.order_connector(name, cluster.parts_of(name) + 1)
+        cluster.operator.submit_connector(name, cluster.parts_of(name) + 1)
 
     def follow() -> None:
         if kind is TimerKind.SESSION:
-            _again(storm, victim)
+            _again(schedule, victim)
         elif kind is TimerKind.COMPUTE:
-            _join(storm)  # the group epoch rises behind the Install
+            _join(schedule)  # the group epoch rises behind the Install
 
-    storm.later(begins_s - now_s, begin, ends=False)
-    storm.later(begins_s - now_s + LEAD_S + 0.2, follow, ends=kind is TimerKind.SESSION)
-    storm.later(max(due_s, begins_s) - now_s + HOLD_S, cluster.disk.resume)
+    schedule.later(begins_s - now_s, begin, ends=False)
+    schedule.later(begins_s - now_s + LEAD_S + 0.2, follow, ends=kind is TimerKind.SESSION)
+    schedule.later(max(due_s, begins_s) - now_s + HOLD_S, cluster.disk.resume)
 
 
-def _timer(storm: FaultSchedule, kind: TimerKind, victim: WorkerNode) -> tuple[float, float] | None:
-    """When the provoked timer expires and how long it runs, in seconds; ``None`` where there is none."""
-    node = storm.cluster.serving
+def _timer(schedule: FaultSchedule, kind: TimerKind, victim: WorkerNode) -> tuple[float, float] | None:
+    """When the provoked timer expires and how long it runs, in seconds; ``None`` if it is not armed."""
+    node = schedule.cluster.serving
     if node is None or node.coordinator is None:
         return None
-    rate = node.rate if storm.cluster.loop.drifts else 1.0
+    rate = node.rate if schedule.cluster.loop.drifts else 1.0
     armed = [
         (armed.due_s / rate, armed.timer.after_ms / 1000)
         for key, armed in node.coordinator.shard.timers.armed.items()
         if key.kind is kind and (kind is not TimerKind.SESSION or key.member_id == victim.member_id)
     ]
-    # The newest: an earlier one is not of this fault's making.
+    # The newest: an earlier one was not set by this fault.
     return max(armed, default=None)
 
 
-def _again(storm: FaultSchedule, victim: WorkerNode) -> None:
-    """The victim's next process, with its member id, unless there is a process in its place."""
-    cluster = storm.cluster
-    if victim.place not in cluster.workers or cluster.workers[victim.place].dead:
-        cluster.start_worker(victim.place, victim.member_id)
+def _again(schedule: FaultSchedule, victim: WorkerNode) -> None:
+    """Start the victim again, with its member id, unless its slot is occupied."""
+    cluster = schedule.cluster
+    if victim.slot not in cluster.workers or cluster.workers[victim.slot].dead:
+        cluster.start_worker(victim.slot, victim.member_id)
 
 
-def _join(storm: FaultSchedule) -> None:
+def _join(schedule: FaultSchedule) -> None:
     """One more worker, unless there are many."""
-    living = {node.place for node in storm.cluster.living()}
-    name = next((name for number in range(MOST_WORKERS) if (name := f"w{number}") not in living), None)
+    living = {node.slot for node in schedule.cluster.living()}
+    name = next((name for number in range(MAX_WORKERS) if (name := f"w{number}") not in living), None)
     if name is not None:
-        storm.cluster.start_worker(name)
+        schedule.cluster.start_worker(name)

@@ -1,4 +1,4 @@
-"""What many seeds came to, in words and numbers."""
+"""The results of many seeds, as a table and as gates."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import dataclass, field
 from connectgroup import fault_points as fault_point
 
 from . import faults, sometimes
+from .fault_ids import FAULT_IDS
 from .invariants import Violation
-from .numbers import NUMBERS
 from .run import Result
-from .setting import MOODS
-from .storm import NETWORK_HITS
+from .schedule import NETWORK_HITS
+from .setting import FAULT_RATES
 
-KINDS = frozenset({*faults.KINDS, *MOODS, *fault_point.POINTS, *NETWORK_HITS})
-"""All that a seed can draw."""
+KINDS = frozenset({*faults.KINDS, *FAULT_RATES, *fault_point.POINTS, *NETWORK_HITS})
+"""All kinds of faults that a seed can draw."""
 
-FAULTS_A_SEED = 25
+FAULTS_PER_SEED = 25
 SIMULATED_S = 600 * 0.95
-"""Of a seed, on the average: one that finds its last small change settled early ends a little before ten minutes."""
+"""Average per seed: a seed whose last small change settles early ends a little before ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A number that is asked for, and what there is of it."""
+    """A required count, and the actual one."""
 
     name: str
-    asked: int
-    there: int
+    required: int
+    actual: int
 
     @property
     def holds(self) -> bool:
-        """Whether it is enough."""
-        return self.there >= self.asked
+        """Whether the requirement is met."""
+        return self.actual >= self.required
 
     def __str__(self) -> str:
-        return f"{self.name:60}{self.asked:12,}{self.there:12,}{'' if self.holds else '   NOT REACHED'}"
+        return f"{self.name:60}{self.required:12,}{self.actual:12,}{'' if self.holds else '   NOT REACHED'}"
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Suite:
     violations: list[Violation] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """One more seed."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.simulated_s += result.simulated_s
         self.cpu_s += result.cpu_s
@@ -67,12 +67,12 @@ class Suite:
 
     @property
     def speed(self) -> float:
-        """Simulated seconds a second of one core."""
+        """Simulated seconds per second of one core."""
         return self.simulated_s / self.cpu_s if self.cpu_s else 0.0
 
     @property
     def unreached(self) -> list[str]:
-        """Rare states that no seed has seen, and faults that no seed knew of or that never had an effect."""
+        """Rare states that no seed reached, and faults that no seed drew or that never had an effect."""
         kinds = sorted(KINDS | self.armed.keys())
         return [
             *sometimes.never(self.reached),
@@ -81,27 +81,27 @@ class Suite:
 
     @property
     def gates(self) -> list[Gate]:
-        """What so many seeds must come to. Speed is told and decides nothing: it is the machine's as well."""
+        """The required counts. Speed is reported but not required: it depends on the machine."""
         unreached = {*self.unreached}
         states = len(sometimes.STATES) - len(unreached & {*sometimes.STATES})
         kinds = KINDS | self.armed.keys()
         broken = len(self.violations)
         return [
-            Gate("seeds at rest after their faults, every promise kept", self.seeds, self.seeds - broken),
+            Gate("seeds settled after their faults, every invariant kept", self.seeds, self.seeds - broken),
             Gate("minutes simulated", int(self.seeds * SIMULATED_S / 60), int(self.simulated_s / 60)),
-            Gate("discrete faults", FAULTS_A_SEED * self.seeds, self.faults),
+            Gate("discrete faults", FAULTS_PER_SEED * self.seeds, self.faults),
             Gate("kinds of faults armed and hit", len(kinds), len(kinds - unreached)),
             Gate("rare states reached", len(sometimes.STATES), states),
         ]
 
 
 def show(violation: Violation, *, lines: int = 40) -> str:
-    """A violation, what went before it, and how to see it again."""
-    story = "\n".join(f"    {line}" for line in violation.story[-lines:])
+    """A violation, the events before it, and the command that reproduces it."""
+    history = "\n".join(f"    {line}" for line in violation.history[-lines:])
     return (
         f"seed {violation.seed}, {violation.at_s:.3f} s: {violation.invariant} does not hold: {violation.what}\n"
-        f"{story}\n"
-        f"  again: python -m tests.simulation --seed {violation.seed} --seeds 1"
+        f"{history}\n"
+        f"  reproduce: python -m tests.simulation --seed {violation.seed} --seeds 1"
     )
 
 
@@ -112,12 +112,12 @@ def table(suite: Suite) -> str:
         f"cluster-hours   {suite.simulated_s / 3600:.1f}",
         f"events          {suite.events}",
         f"discrete faults {suite.faults}",
-        f"speed           {suite.speed:.0f}x real time a core, all invariants on",
+        f"speed           {suite.speed:.0f}x real time per core, all invariants on",
         "",
         f"{'fault':54}{'F':>6}{'armed':>8}{'hit':>8}",
     ]
     lines += [
-        f"{kind:54}{NUMBERS[kind]:>6}{suite.armed[kind]:8}{suite.hits[kind]:8}"
+        f"{kind:54}{FAULT_IDS[kind]:>6}{suite.armed[kind]:8}{suite.hits[kind]:8}"
         for kind in sorted(suite.armed | suite.hits)
     ]
     lines += ["", f"{'sometimes':68}{'seen':>8}"]

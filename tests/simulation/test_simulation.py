@@ -1,4 +1,4 @@
-"""The system under the simulator: some seeds at every run of the suite, thousands on demand (``make simulate``)."""
+"""The system under the simulator: some seeds in every run of the tests, thousands on demand (``make simulate``)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.mutation.faults import FAULTS, named
 
 from . import invariants
 from .command import AGAIN, differing, shrunk
+from .fault_ids import ELSEWHERE, FAULT_IDS, NOT_YET
 from .invariants import Violation
 from .loop import SimulatedLoop, off_loop, simulated
-from .numbers import ELSEWHERE, NOT_YET, NUMBERS
-from .run import play
+from .run import run_seed
 from .setting import Plan
 from .suite import KINDS, Suite, show
 
@@ -35,10 +35,10 @@ SEEDS_TWICE = AGAIN if CI else 5
 def test_simulated_groups_keep_every_invariant_and_reach_every_rare_state(
     capfd: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
-    """The invariants S, D, X and L that ``invariants`` names, and the gates: states never reached prove nothing.
+    """The invariants S, D, X and L of ``invariants``, and the gates: without rare states the run proves nothing.
 
-    A subprocess plays the seeds and prints its progress; the table of all that was reached is in the summary. Under
-    pytest-xdist it takes one core, because the other one runs the remaining tests.
+    A subprocess runs the seeds and prints its progress; the table is in the test summary. Under pytest-xdist the
+    subprocess uses one core, because the other one runs the remaining tests.
     """
     jobs = "1" if "PYTEST_XDIST_WORKER" in os.environ else "2"
     command = [sys.executable, "-m", "tests.simulation", "--gates", "--seeds", str(SEEDS), "--jobs", jobs]
@@ -49,9 +49,9 @@ def test_simulated_groups_keep_every_invariant_and_reach_every_rare_state(
 
 
 def test_incomplete_suite_does_not_pass_the_gates() -> None:
-    """One seed is short of almost everything but of simulated time; none at all has reached nothing."""
+    """One seed reaches only the simulated time; no seed reaches nothing."""
     suite = Suite()
-    suite.add(play(1))
+    suite.add(run_seed(1))
     missing = {gate.name for gate in suite.gates if not gate.holds}
     assert missing == {"kinds of faults armed and hit", "rare states reached"}
     assert suite.unreached
@@ -62,8 +62,8 @@ def test_incomplete_suite_does_not_pass_the_gates() -> None:
 
 
 def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_listed_as_missing() -> None:
-    """F1 to F37 of reliability; a kind without a number would also be missing from the table that is printed."""
-    assert NUMBERS.keys() == KINDS | {"clocks drift"}
+    """F1 to F37 of reliability; a kind without an id would also be missing from the printed table."""
+    assert FAULT_IDS.keys() == KINDS | {"clocks drift"}
     for number, file in ELSEWHERE.items():
         tree = ast.walk(ast.parse((ROOT / file).read_text()))
         tests = [
@@ -71,57 +71,57 @@ def test_every_fault_of_the_list_is_simulated_or_tested_elsewhere_or_listed_as_m
             for node in tree
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
         ]
-        said = [ast.get_docstring(test) or "" for test in tests]
-        assert any(re.search(rf"\b{number}\b", words) for words in said), f"no test of {file} names {number}"
-    spoken_of = [*{*NUMBERS.values()} - {"-"}, *ELSEWHERE, *NOT_YET]
-    assert sorted(spoken_of, key=lambda number: int(number[1:])) == [f"F{number}" for number in range(1, 38)]
+        docstrings = [ast.get_docstring(test) or "" for test in tests]
+        assert any(re.search(rf"\b{number}\b", words) for words in docstrings), f"no test of {file} names {number}"
+    listed = [*{*FAULT_IDS.values()} - {"-"}, *ELSEWHERE, *NOT_YET]
+    assert sorted(listed, key=lambda number: int(number[1:])) == [f"F{number}" for number in range(1, 38)]
 
 
 def test_seed_replayed_from_its_plan_is_the_same_run() -> None:
-    """Whatever was drawn is in the plan, and survives being written down."""
-    drawn = play(3)
-    again = play(3, plan=Plan.from_json(drawn.plan.to_json()))
+    """Everything that is drawn is in the plan, and survives serialization."""
+    drawn = run_seed(3)
+    again = run_seed(3, plan=Plan.from_json(drawn.plan.to_json()))
     assert again.trace == drawn.trace
     assert again.plan == drawn.plan
 
 
 def test_failing_run_is_shrunk_and_fails_in_the_same_way() -> None:
-    """What is left names what it takes: neither weather nor moods here, and next to no faults."""
+    """The shrunk plan holds only what the failure takes: no fault rates, no network faults, and few faults."""
     with named("a member that joins again gets its units under their former tokens").planted():
-        failing = play(1)
+        failing = run_seed(1)
         plan, tries = shrunk(failing, 30.0)
-        again = play(plan.seed, plan=plan)
+        again = run_seed(plan.seed, plan=plan)
     assert tries > 1
     assert len(plan.faults) < len(failing.plan.faults)
-    assert again.violations[0].invariant == failing.violations[0].invariant == "S6 TokenGivenOnce"
+    assert again.violations[0].invariant == failing.violations[0].invariant == "S6 TokenIssuedOnce"
 
 
 def test_every_invariant_is_checked_by_a_class_or_named_where_it_is_checked() -> None:
-    """The table in ``invariants`` and the classes say the same."""
+    """The table in ``invariants`` matches the classes."""
     table = invariants.__doc__ or ""
     rows = {line.split()[1]: line for line in table.splitlines() if line.startswith("| ") and line[2] in "SDXL"}
     for kind in invariants.ALL:
         assert f"``{kind.__name__}``" in rows[kind.ids], f"{kind.__name__} under {kind.ids}"
-    numbers = {"S": 19, "D": 10, "X": 8, "L": 8}
-    assert {f"{letter}{number}" for letter, limit in numbers.items() for number in range(1, limit + 1)} == rows.keys()
+    fault_ids = {"S": 19, "D": 10, "X": 8, "L": 8}
+    assert {f"{letter}{number}" for letter, limit in fault_ids.items() for number in range(1, limit + 1)} == rows.keys()
 
 
 def test_ten_workers_and_a_hundred_tasks_settle_without_faults() -> None:
     """L1, L2 at the size of the speed gate."""
-    result = play(7, faults=False, members=10, tasks=100)
+    result = run_seed(7, faults=False, members=10, tasks=100)
     assert not result.violations, show(result.violations[0])
 
 
-def test_seed_is_the_same_run_in_two_processes() -> None:
-    """S18: the order of a set of names differs between the two; nothing that is said or stored may."""
+def test_seed_is_deterministic_across_processes() -> None:
+    """S18: the iteration order of a set of names differs between the two processes; traces and records must not."""
     assert differing(300, SEEDS_TWICE) == ""
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.simulator], ids=lambda fault: str(fault.name))
 def test_each_planted_fault_is_found_within_sixty_seeds(fault: Fault) -> None:
-    """A simulator that cannot fail proves nothing. The violated invariant is one that the fault names."""
+    """Each planted fault violates one of the invariants that the fault names."""
     with fault.planted():
-        found = next((result for seed in range(1, 61) if (result := play(seed)).violations), None)
+        found = next((result for seed in range(1, 61) if (result := run_seed(seed)).violations), None)
     assert found is not None, "no violation"
     violation = found.violations[0]
     assert violation.invariant.split()[0] in fault.simulator.split(), show(violation)
@@ -129,7 +129,7 @@ def test_each_planted_fault_is_found_within_sixty_seeds(fault: Fault) -> None:
 
 
 def test_simulation_never_waits_in_real_time() -> None:
-    """A thread, or a sleep, would make a run depend on the machine it runs on."""
+    """A thread, or a sleep, would make a run depend on the machine."""
     import threading
     import time
 

@@ -1,4 +1,4 @@
-"""What was said of a run, a tuple an event: hashed many at a time, and put into words only for whoever reads it."""
+"""The events of a run, one tuple per event: hashed in batches, formatted only when they are shown."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import hashlib
 import marshal
 
 PIECE = 4096
-STORY = 60
-"""Lines of a story: what went before a violation."""
+HISTORY_EVENTS = 60
+"""Events shown before a violation."""
 
 
 class Trace:
     """The events of one run, in order.
 
     Each is the time and what happened: strings and numbers, whose bytes are the same in every process. ``marshal``
-    makes them four times as fast as ``repr``, and raises for anything else; in its format 2 equal strings are equal
-    bytes whether or not they are one object.
+    serializes them four times as fast as ``repr``, and raises for any other type; in its format 2 equal strings have
+    equal bytes whether or not they are one object.
     """
 
     def __init__(self) -> None:
@@ -24,24 +24,24 @@ class Trace:
         self._hashed = 0
 
     def add(self, line: tuple[object, ...]) -> None:
-        """One more."""
+        """Add one event."""
         self._lines.append(line)
         if len(self._lines) == PIECE:
-            self._hash.update(marshal.dumps(self._lines[:-STORY], 2))
-            self._hashed += PIECE - STORY
-            del self._lines[:-STORY]
+            self._hash.update(marshal.dumps(self._lines[:-HISTORY_EVENTS], 2))
+            self._hashed += PIECE - HISTORY_EVENTS
+            del self._lines[:-HISTORY_EVENTS]
 
     @property
     def events(self) -> int:
-        """How many there were."""
+        """Number of events."""
         return self._hashed + len(self._lines)
 
     def hexdigest(self) -> str:
-        """The hash of all of them, in hexadecimal digits."""
+        """The hash of all events, in hexadecimal digits."""
         whole = self._hash.copy()
         whole.update(marshal.dumps(self._lines, 2))
         return whole.hexdigest()
 
-    def story(self) -> tuple[str, ...]:
-        """The last of them, in words."""
-        return tuple(f"{at_s:.6f} {' '.join(map(str, words))}" for at_s, *words in self._lines[-STORY:])
+    def history(self) -> tuple[str, ...]:
+        """The last events, formatted."""
+        return tuple(f"{at_s:.6f} {' '.join(map(str, words))}" for at_s, *words in self._lines[-HISTORY_EVENTS:])

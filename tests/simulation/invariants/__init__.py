@@ -1,34 +1,34 @@
-"""What must hold, by the names that the list of reliability gives it; each class is one promise, and looks at what an
-event has changed, right after the event.
+"""The invariants, by their ids in the list of reliability. Each class is one invariant: it checks what an event has
+changed, right after the event.
 
-| id | class, or where else it is checked |
+| id | class, or where it is checked instead |
 |---|---|
 | S1 one owner | ``OneOwner`` |
-| S2 nobody runs twice | ``NobodyRunsTwice`` |
-| S3 freed first | ``FreedFirst`` |
+| S2 no unit runs twice | ``NoUnitRunsTwice`` |
+| S3 revoked before reassigned | ``RevokedBeforeReassigned`` |
 | S4 group epochs | ``GroupEpochs`` |
 | S5 member epochs | ``MemberEpochs`` |
-| S6 a token is given once | ``TokenGivenOnce`` |
+| S6 a token is issued once | ``TokenIssuedOnce`` |
 | S7 valid member epoch | ``ValidMemberEpoch`` |
 | S8 stable means stable | ``StableMeansStable`` |
-| S9 legal target | ``LegalTarget`` |
-| S10 only what shall run | ``OnlyWhatShallRun``, ``RevokedAtOnce`` |
+| S9 valid target | ``ValidTarget`` |
+| S10 only runnable units | ``OnlyRunnableUnits``, ``RevokedAtOnce`` |
 | S11 no skipped revocation | ``NoSkippedRevocation`` |
 | S12 callbacks do not overlap | ``CallbacksDoNotOverlap`` |
-| S13 only the chosen installs | ``OnlyTheChosenInstalls``, ``HonestInstallIsNotFenced``, ``RulesDoNotFail`` |
-| S14 removed in time, not before | ``RemovedInTime``, ``TimersRunTheirTime`` |
-| S15 held back | ``DelayedUnits`` |
-| S16 twice is once | ``TwiceIsOnce`` |
-| S17 full answers | ``FullAnswers`` |
-| S18 equal answers | ``EqualQuestionsEqualAnswers``; two processes: ``test_seed_is_the_same_run_in_two_processes`` |
-| S19 few moves, even | ``NoMoreMovesThanNeeded`` |
+| S13 computing member installs | ``OnlyComputingMemberInstalls``, ``InstallIsNotFenced``, ``RulesDoNotFail`` |
+| S14 expired in time, not before | ``RemovedInTime``, ``TimersRunTheirTime`` |
+| S15 delayed units | ``DelayedUnits`` |
+| S16 requests are idempotent | ``RequestsAreIdempotent`` |
+| S17 full responses | ``FullResponses`` |
+| S18 deterministic assignors | ``EqualInputEqualResult``, ``test_seed_is_deterministic_across_processes`` |
+| S19 balanced with minimal moves | ``MinimalMoves`` |
 | D1 write before reply | ``WriteBeforeReply`` |
 | D2 replay | ``ServedIsDurable``, ``ReplayGivesTheGroup`` |
 | D3 all or nothing | ``AllOrNothing``; torn files: ``tests/log/test_sqlite.py`` |
 | D4 one writer | ``OneWriter`` |
-| D5 reads are fenced | ``FormerCoordinatorsAreNotHeard``, ``RemovedInTime`` (timers start anew) |
+| D5 reads are fenced | ``FormerCoordinatorsAreIgnored``, ``RemovedInTime`` (timers are re-armed) |
 | D6 outcome unknown | fault "append in doubt" under ``ServedIsDurable`` and ``WriteBeforeReply`` |
-| D7 records not to be trusted | ``tests/log/test_sqlite.py``, ``tests/coordinator/test_serving.py`` |
+| D7 damaged records | ``tests/log/test_sqlite.py``, ``tests/coordinator/test_serving.py`` |
 | D8 rules do not fail | ``RulesDoNotFail``; rollback: ``tests/coordinator/test_durability.py`` |
 | D9 bounded batches | fault "batch refused"; bounds: ``connectgroup/testing/contracts/log.py`` |
 | D10 reads show writes | ``ReadsShowWrites`` |
@@ -37,103 +37,110 @@ event has changed, right after the event.
 | X3 positions never fall | ``EveryRowOnce`` |
 | X4 readers see whole batches | ``tests/spark`` (a real sink; here a commit is one step) |
 | X5 fence first | ``FenceFirst`` |
-| X6 stopped before told | ``StoppedBeforeTold`` |
-| X7 one checkpoint | ``tests/spark`` (checkpoints are thrown away with the grant) |
-| X8 nothing is lost | ``NothingIsLost`` |
-| L1 comes to rest | ``ComesToRest``; without faults: ``Storm.drill`` |
+| X6 stopped before on_revoked | ``StoppedBeforeOnRevoked`` |
+| X7 one checkpoint | ``tests/spark`` (checkpoints are deleted with the grant) |
+| X8 no row is lost | ``NoRowIsLost`` |
+| L1 converges | ``GroupConverges``; without faults: ``FaultSchedule.smoke_phase`` |
 | L2 no storm, no spin | ``NoRebalanceStorm``, ``NoBusySpin`` |
-| L3 the dead's tasks run elsewhere | ``ComesToRest`` (every task runs on its holder), ``RemovedInTime`` |
-| L4 a fenced worker comes back | ``FencedComesBack`` |
-| L5 somebody computes | ``SomebodyComputes`` |
-| L6 serves again soon | ``ServesAgainSoon`` |
-| L7 everything is answered | ``EveryRequestIsAnswered``, ``StopEnds`` |
-| L8 back to its work | ``BackToItsWork`` |
+| L3 tasks of dead workers run elsewhere | ``GroupConverges`` (every task runs on its owner), ``RemovedInTime`` |
+| L4 a fenced member rejoins | ``FencedMemberRejoins`` |
+| L5 a stale target is computed | ``StaleTargetIsComputed`` |
+| L6 the coordinator recovers | ``CoordinatorRecovers`` |
+| L7 every request gets a response | ``EveryRequestGetsAResponse``, ``StopEnds`` |
+| L8 return to delayed units | ``ReturnToDelayedUnits`` |
 """
 
 from __future__ import annotations
 
-from .answers import (
-    FormerCoordinatorsAreNotHeard,
-    FullAnswers,
-    ReadsShowWrites,
-    RulesDoNotFail,
-    TwiceIsOnce,
-    WriteBeforeReply,
-)
-from .assignors import EqualQuestionsEqualAnswers, NoMoreMovesThanNeeded
+from .assignors import EqualInputEqualResult, MinimalMoves
 from .base import Invariant, Violation
-from .delays import BackToItsWork, DelayedUnits
+from .delays import DelayedUnits, ReturnToDelayedUnits
 from .epochs import (
     GroupEpochs,
-    HonestInstallIsNotFenced,
+    InstallIsNotFenced,
     MemberEpochs,
-    OnlyTheChosenInstalls,
+    OnlyComputingMemberInstalls,
     RemovedInTime,
     StableMeansStable,
     ValidMemberEpoch,
 )
-from .exactly_once import EveryRowOnce, FenceFirst, NothingIsLost, NoZombieWrites
+from .exactly_once import EveryRowOnce, FenceFirst, NoRowIsLost, NoZombieWrites
 from .liveness import (
-    ComesToRest,
-    EveryRequestIsAnswered,
-    FencedComesBack,
+    CoordinatorRecovers,
+    EveryRequestGetsAResponse,
+    FencedMemberRejoins,
+    GroupConverges,
     NoBusySpin,
     NoRebalanceStorm,
-    ServesAgainSoon,
-    SomebodyComputes,
+    StaleTargetIsComputed,
 )
 from .log import AllOrNothing, OneWriter, ReplayGivesTheGroup, ServedIsDurable
-from .ownership import FreedFirst, LegalTarget, NobodyRunsTwice, OneOwner, OnlyWhatShallRun, TokenGivenOnce
+from .ownership import (
+    NoUnitRunsTwice,
+    OneOwner,
+    OnlyRunnableUnits,
+    RevokedBeforeReassigned,
+    TokenIssuedOnce,
+    ValidTarget,
+)
+from .responses import (
+    FormerCoordinatorsAreIgnored,
+    FullResponses,
+    ReadsShowWrites,
+    RequestsAreIdempotent,
+    RulesDoNotFail,
+    WriteBeforeReply,
+)
 from .stopping import RevokedAtOnce
 from .timers import TimersRunTheirTime
-from .watch import Watch, place_of
-from .workers import CallbacksDoNotOverlap, NoSkippedRevocation, StopEnds, StoppedBeforeTold
+from .watch import Watch, slot_of
+from .workers import CallbacksDoNotOverlap, NoSkippedRevocation, StopEnds, StoppedBeforeOnRevoked
 
 ALL: tuple[type[Invariant], ...] = (
     OneOwner,
-    NobodyRunsTwice,
-    FreedFirst,
+    NoUnitRunsTwice,
+    RevokedBeforeReassigned,
     GroupEpochs,
     MemberEpochs,
-    TokenGivenOnce,
+    TokenIssuedOnce,
     RevokedAtOnce,
     ValidMemberEpoch,
     StableMeansStable,
-    LegalTarget,
-    OnlyWhatShallRun,
+    ValidTarget,
+    OnlyRunnableUnits,
     NoSkippedRevocation,
     CallbacksDoNotOverlap,
-    OnlyTheChosenInstalls,
-    HonestInstallIsNotFenced,
+    OnlyComputingMemberInstalls,
+    InstallIsNotFenced,
     RemovedInTime,
     TimersRunTheirTime,
     DelayedUnits,
-    BackToItsWork,
-    TwiceIsOnce,
-    FullAnswers,
-    EqualQuestionsEqualAnswers,
-    NoMoreMovesThanNeeded,
+    ReturnToDelayedUnits,
+    RequestsAreIdempotent,
+    FullResponses,
+    EqualInputEqualResult,
+    MinimalMoves,
     WriteBeforeReply,
     ServedIsDurable,
     ReplayGivesTheGroup,
     AllOrNothing,
     OneWriter,
-    FormerCoordinatorsAreNotHeard,
+    FormerCoordinatorsAreIgnored,
     RulesDoNotFail,
     ReadsShowWrites,
     NoZombieWrites,
     EveryRowOnce,
     FenceFirst,
-    StoppedBeforeTold,
-    NothingIsLost,
-    ComesToRest,
+    StoppedBeforeOnRevoked,
+    NoRowIsLost,
+    GroupConverges,
     NoRebalanceStorm,
     NoBusySpin,
-    FencedComesBack,
-    SomebodyComputes,
-    ServesAgainSoon,
-    EveryRequestIsAnswered,
+    FencedMemberRejoins,
+    StaleTargetIsComputed,
+    CoordinatorRecovers,
+    EveryRequestGetsAResponse,
     StopEnds,
 )
 
-__all__ = ["ALL", "ComesToRest", "Invariant", "NoRebalanceStorm", "Violation", "Watch", "place_of"]
+__all__ = ["ALL", "GroupConverges", "Invariant", "NoRebalanceStorm", "Violation", "Watch", "slot_of"]

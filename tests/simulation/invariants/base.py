@@ -1,10 +1,10 @@
-"""What an invariant is: one promise, as a small class that overrides the hooks of the events it needs.
+"""The base of the invariants: one invariant is a small class that overrides the hooks of the events it checks.
 
-Most look at ``cluster.durable``, the group as the records that are safe on the disk have made it: it is built by
-``Watch``, record by record, and owes nothing to the coordinators' own memory.
+Most check ``cluster.durable``, the group as made by the durable records: ``Watch`` builds it record by record,
+independently of the coordinators' memory.
 
-A *grant* is ``(unit, owner epoch)``; it is *void* once a record has taken its member out, or has it join anew: what a
-worker does under a void grant is the sink's to refuse (X1), not the group's.
+A *grant* is ``(unit, owner epoch)``; it is *void* once a record has removed its member, or lets the member rejoin. What
+a worker does under a void grant is fenced by the sink (X1), not by the group.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ INVALID_ASSIGNMENT = 20481
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What did not hold, when, and what went before it."""
+    """What did not hold, when, and the events before it."""
 
     seed: int
     invariant: str
     what: str
     at_s: float
-    story: tuple[str, ...]
+    history: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Batch:
-    """A batch that is safe on the disk, and what the group was before it.
+    """A durable batch, and the group before it.
 
     Attributes:
         writer: the coordinator epoch under which it was written.
-        joined: members it takes in; ``left``: members it takes out.
-        target: whether it has a share of a target, or the end of one.
-        connectors: whether it changes a connector; ``delays``: whether it begins or ends one.
+        joined: members that the batch adds; ``left``: members that it removes.
+        target: whether it holds part of a target assignment, or the end of one.
+        connectors: whether it changes a connector; ``delays``: whether a delay begins or ends.
     """
 
     records: Sequence[Record]
@@ -72,10 +72,10 @@ class Change:
     """One member's current assignment is about to change.
 
     Attributes:
-        record: ``None`` where it is taken away altogether.
-        gained: grants it did not have before.
-        gone: grants it no more has, neither assigned nor pending.
-        anew: whether the member says that it runs nothing: all it had is void.
+        record: ``None`` where the current assignment is deleted.
+        gained: grants that the member did not have before.
+        gone: grants that it no longer has, neither assigned nor pending revocation.
+        anew: whether the member reports that it runs nothing: all its former grants are void.
     """
 
     member_id: str
@@ -89,13 +89,13 @@ class Change:
 
 
 @dataclass(slots=True)
-class Answer:
-    """An answer that leaves a coordinator.
+class SentResponse:
+    """A response that leaves a coordinator.
 
     Attributes:
         code: its error code, 0 where it has none.
-        at_s: when its request came in.
-        copy: whether the request was a copy that the network made.
+        at_s: when its request arrived.
+        copy: whether the request was a copy made by the network.
         newest: whether the coordinator still has the log.
     """
 
@@ -108,19 +108,19 @@ class Answer:
     newest: bool
 
 
-def waiting(group: Group, delay: DelayRecord) -> set[Unit]:
-    """What of a delay still waits: not what is gone, nor what was made anew or reconfigured since."""
+def delayed_units(group: Group, delay: DelayRecord) -> set[Unit]:
+    """The units of a delay that are still delayed: not those deleted, recreated or reconfigured since."""
     epoch, runnable = delay.epoch, group.runnable
     return {unit for unit in units_of(delay.units) if runnable.get(unit, epoch + 1) <= epoch}
 
 
 class Invariant:
-    """One promise.
+    """One invariant.
 
     Attributes:
-        ids: its names in the list of reliability.
-        records: the classes of record that ``on_record`` is called with; empty: all of them.
-        durable: the group that the disk has.
+        ids: its ids in the list of reliability.
+        records: the record classes that ``on_record`` is called with; empty: all.
+        durable: the group as made by the durable records.
     """
 
     ids: ClassVar[str] = ""
@@ -132,22 +132,22 @@ class Invariant:
         self.durable: Group = watch.cluster.durable
 
     def broken(self, what: str) -> None:
-        """It does not hold."""
+        """Report that the invariant does not hold."""
         self.cluster.violated(f"{self.ids} {type(self).__name__}", what)
 
     # ---- the disk
 
     def on_record(self, record: Record, batch: Batch) -> None:
-        """A record is safe, and not yet taken in."""
+        """A record is durable, and not yet applied."""
 
     def on_change(self, change: Change) -> None:
-        """A current assignment is safe, and not yet taken in."""
+        """A current assignment is durable, and not yet applied."""
 
     def on_settled(self, member_id: str, current: Current) -> None:
-        """A current assignment has been taken in."""
+        """A current assignment has been applied."""
 
     def on_batch(self, batch: Batch) -> None:
-        """A whole batch has been taken in."""
+        """A whole batch has been applied."""
 
     # ---- coordinators
 
@@ -155,19 +155,19 @@ class Invariant:
         """A coordinator has ended a turn."""
 
     def on_loaded(self, peer: CoordinatorNode) -> None:
-        """A coordinator is about to serve."""
+        """A coordinator has loaded the group and is about to serve it."""
 
     def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
-        """The rules have decided one request or timer; the group is changed already."""
+        """The rules have decided one request or timer; the group has already been changed."""
 
     def on_rule_failed(self, what: GroupInput, error: Exception) -> None:
-        """The rules have raised something that is no refusal."""
+        """The rules have raised an exception that is not a rejection."""
 
-    def on_answer(self, answer: Answer) -> None:
-        """An answer leaves."""
+    def on_response_sent(self, sent: SentResponse) -> None:
+        """A response is sent."""
 
-    def on_question(self, group: ConnectGroup, answer: ConnectAssignment) -> None:
-        """The shipped assignor has answered."""
+    def on_assignor_result(self, group: ConnectGroup, result: ConnectAssignment) -> None:
+        """The shipped assignor has returned a result."""
 
     # ---- workers
 
@@ -175,10 +175,10 @@ class Invariant:
         """A worker sends a request."""
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
-        """A task begins to run."""
+        """A task starts."""
 
     def on_stopped(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
-        """A task has ended."""
+        """A task has stopped."""
 
     def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
         """A listener's callback ``begins``, ``ends`` or ``raises``."""
@@ -192,18 +192,18 @@ class Invariant:
         """A task has claimed its slices."""
 
     def on_written(self, owner: Owner, ranges: Mapping[int, tuple[int, int]], added: bool) -> None:
-        """A batch was let in; not ``added`` where it was in already."""
+        """A batch was accepted; ``added`` is false if it was already committed."""
 
     # ---- time
 
     def on_tick(self) -> None:
-        """A simulated second has gone by."""
+        """A simulated second has passed."""
 
     def on_quiet(self) -> None:
-        """There will be no more faults."""
+        """All faults are over."""
 
     def on_rest(self) -> None:
-        """Everything is as it should be, and stays so from now on."""
+        """The group has converged and must not change from now on."""
 
     def on_over(self) -> None:
-        """The run ends, having been at rest for a while."""
+        """The run ends, some time after it converged."""

@@ -1,7 +1,7 @@
-"""Since when nothing has been in the way: an upper bound on time is a promise for undisturbed times only.
+"""How long there has been no disturbance: upper bounds on time hold for undisturbed times only.
 
-Looked at once a simulated second, so a disturbance that comes and goes between two looks may be missed; whoever asks
-leaves a second or two for it.
+Sampled once per simulated second, so a disturbance between two samples may be missed; callers add a second or two to
+their bound.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 class Calm:
     """Attributes:
-    service_s: since when one coordinator has served the group without a break, or ``None`` while none does.
-    nodes_s: since when each worker process has run, and been able to speak and hear.
+    service_s: since when one coordinator has served the group without interruption, or ``None`` while none does.
+    nodes_s: since when each worker process has been running and able to send and receive.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -28,7 +28,7 @@ class Calm:
         self._served: tuple[CoordinatorNode, Group | None] | None = None
 
     def look(self) -> None:
-        """Once a second."""
+        """Sample; once a second."""
         cluster = self.cluster
         now_s = cluster.loop.now
         served = self._serves()
@@ -39,7 +39,7 @@ class Calm:
         self._served = served
         network = cluster.network
         newest = cluster.disk.storage.epoch
-        rough = network.weather.is_rough
+        rough = network.network_faults.is_rough
         for node in cluster.workers.values():
             name = node.name
             if (
@@ -48,7 +48,7 @@ class Calm:
                 or name in network.cut_in
                 or name in network.cut_out
                 or name in network.clogged
-                # It talks to a coordinator that has been replaced, and hears so until that one is gone.
+                # It is connected to a replaced coordinator, which keeps responding until its process ends.
                 or any(client.peer is not None and client.peer.log.epoch != newest for client in node.clients)
             ):
                 self.nodes_s[name] = now_s
@@ -56,7 +56,7 @@ class Calm:
                 self.nodes_s.setdefault(name, now_s)
 
     def undisturbed_s(self, name: str) -> float:
-        """How long by now a worker and the service have been left alone."""
+        """How long a worker and the service have been undisturbed, in seconds."""
         if self.service_s is None:
             return 0.0
         now_s = self.cluster.loop.now

@@ -1,4 +1,4 @@
-"""Work that waits for a worker: S15, L8."""
+"""Scheduled rebalance delays: S15, L8."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import ComputationRecord, DelayRecord, MemberRecord, Record
 from connectgroup.protocol.units import Unit, Units, show
 
-from ..setting import ASKS_AGAIN
-from .base import Batch, Change, Invariant, waiting
+from ..setting import REQUESTS_REBALANCE
+from .base import Batch, Change, Invariant, delayed_units
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class DelayedUnits(Invariant):
-    """S15: what is held back is not assigned until its worker is back or its deadline has passed, once.
+    """S15: a delayed unit is not assigned until its member returns or the deadline passes; each deadline passes once.
 
-    A deadline is on the disk and never moves back, whoever coordinates. How long it lasts is asked for only where one
-    coordinator has served all the time: another goes on from a wall clock, which jumps here.
+    A deadline is durable and never moves back, under any coordinator. Its duration is checked only where one
+    coordinator has served all the time: another coordinator restores it from the wall clock, which jumps here.
     """
 
     ids = "S15"
@@ -47,36 +47,36 @@ class DelayedUnits(Invariant):
         if not (batch.delays or (self._held and batch.connectors)):
             return
         delays = self.durable.delays.values()
-        self._held = {unit: delay.member_id for delay in delays for unit in waiting(self.durable, delay)}
+        self._held = {unit: delay.member_id for delay in delays for unit in delayed_units(self.durable, delay)}
         for unit, member_id in self._held.items():
             holder = self.durable.holders.get(unit)
             if holder is not None and member_id:
-                self.broken(f"{unit} waits for {member_id} and is held by {holder}")
+                self.broken(f"{unit} is delayed for {member_id} and owned by {holder}")
 
     def on_change(self, change: Change) -> None:
         for unit in change.gained if self._held else ():
             delay = self.durable.delays.get(self._held.get(unit, ""))
-            # By what the records before this one of the same batch have left of it.
-            if unit in self._held and delay is not None and unit in waiting(self.durable, delay):
-                self.broken(f"{unit} waits for {self._held[unit]} and is assigned to {change.member_id}")
+            # After the earlier records of the same batch.
+            if unit in self._held and delay is not None and unit in delayed_units(self.durable, delay):
+                self.broken(f"{unit} is delayed for {self._held[unit]} and is assigned to {change.member_id}")
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
         if unit in self._held and (unit, epoch) not in self.watch.void:
-            self.broken(f"{unit} waits for {self._held[unit]} and is started by {node.name}")
+            self.broken(f"{unit} is delayed for {self._held[unit]} and is started by {node.name}")
 
     def on_tick(self) -> None:
         since_s = self.watch.calm.service_s
         if since_s is None:
             return
-        longest_s = self.cluster.setting.delay_s * (1 + self.cluster.setting.drift) + 1.5
+        bound_s = self.cluster.setting.delay_s * (1 + self.cluster.setting.drift) + 1.5
         for member_id, began_s in self._since_s.items():
             lasts_s = self.cluster.loop.now - max(began_s, since_s)
-            if lasts_s > longest_s:
-                self.broken(f"the work of {member_id} has been waiting for {lasts_s:.1f} s")
+            if lasts_s > bound_s:
+                self.broken(f"the delay of {member_id} has lasted {lasts_s:.1f} s")
 
 
-class BackToItsWork(Invariant):
-    """L8: who comes back in time is given its work by the very step that takes it in, and nobody is asked."""
+class ReturnToDelayedUnits(Invariant):
+    """L8: a member that returns in time gets its units in the step that adds it, without a new computation."""
 
     ids = "L8"
     records = (MemberRecord,)
@@ -98,21 +98,25 @@ class BackToItsWork(Invariant):
                 delay.instance_id is not None and delay.instance_id == record.instance_id
             )
             if back and record.member_id in batch.joined and not durable.members.get(record.member_id):
-                self._expected[record.member_id] = frozenset(waiting(durable, delay))
+                self._expected[record.member_id] = frozenset(delayed_units(durable, delay))
                 return
 
     def on_batch(self, batch: Batch) -> None:
         expected, self._expected = self._expected, {}
         for member_id, units in expected.items():
-            asked = any(isinstance(record, ComputationRecord) for record in batch.records)
+            computation = any(isinstance(record, ComputationRecord) for record in batch.records)
             missing = units - self.durable.target(member_id).units
-            if not missing and not asked:
-                self.cluster.sometimes.reach("a lost worker came back to its work")
+            if not missing and not computation:
+                self.cluster.sometimes.reach("a member returned to its delayed units")
                 continue
             setting = self.cluster.setting
-            if len(setting.versions) > 1 or ASKS_AGAIN in setting.moods or self.cluster.lists_assignors == "some":
-                continue  # it may come back with other assignors, or other metadata: then another target is wanted
+            if (
+                len(setting.versions) > 1
+                or REQUESTS_REBALANCE in setting.fault_rates
+                or self.cluster.lists_assignors == "some"
+            ):
+                continue  # it may rejoin with other assignors or metadata, which needs a new target
             if missing:
-                self.broken(f"{member_id} is back, and {show(missing)} is not its own again")
+                self.broken(f"{member_id} is back without {show(missing)}")
             else:
-                self.broken(f"{member_id} is back, and somebody is asked what it shall have")
+                self.broken(f"{member_id} is back, and a new target is computed")

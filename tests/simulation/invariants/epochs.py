@@ -1,4 +1,4 @@
-"""Epochs and who may move them: S4, S5, S7, S8, S13, S14."""
+"""Epochs and what may advance them: S4, S5, S7, S8, S13, S14."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from connectgroup.protocol.records.connect import (
 )
 from connectgroup.protocol.units import LEAVE_EPOCH, show
 
-from .base import COMPUTE, FENCED, STALE_MEMBER, Answer, Batch, Change, Invariant
+from .base import COMPUTE, FENCED, STALE_MEMBER, Batch, Change, Invariant, SentResponse
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GroupEpochs(Invariant):
-    """S4: the group epoch rises with its causes and with nothing else; target and members are never ahead."""
+    """S4: the group epoch advances with its causes only; the target and the members are never ahead of it."""
 
     ids = "S4"
     records = (GroupRecord,)
@@ -52,25 +52,25 @@ class GroupEpochs(Invariant):
             self.broken(f"the target is at {durable.target_epoch}, the group at {durable.epoch}")
         rose = durable.epoch > batch.epoch_before
         if rose and not batch.causes:
-            self.broken(f"epoch {batch.epoch_before} became {durable.epoch} for nothing")
+            self.broken(f"epoch {batch.epoch_before} became {durable.epoch} without a cause")
         if not rose and (batch.joined or batch.left or batch.connectors) and not self._replaced(batch):
             self.broken(f"{batch.joined or batch.left or 'a connector'} changed and the epoch did not")
 
     def _replaced(self, batch: Batch) -> bool:
-        """Whether a static member has only taken the place of the one that bore its name."""
+        """Whether a static member only replaced the member with its instance id."""
         members = self.durable.members
         came = [members[member_id].instance_id for member_id in batch.joined if member_id in members]
         return not batch.connectors and len(came) == len(batch.left) and None not in came
 
 
 class MemberEpochs(Invariant):
-    """S5: a member's epoch falls only when it joins anew, on the coordinator's side and on its own."""
+    """S5: a member's epoch decreases only when it rejoins, in the coordinator's view and in its own."""
 
     ids = "S5"
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._said: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
 
     def on_change(self, change: Change) -> None:
         record = change.record
@@ -80,34 +80,34 @@ class MemberEpochs(Invariant):
     def on_request(self, node: WorkerNode, request: Request) -> None:
         if not isinstance(request, HeartbeatRequest):
             return
-        said = self._said.get(node.name, 0)
-        if 0 < request.member_epoch < said:
-            self.broken(f"{node.name} falls from {said} to {request.member_epoch}")
-        self._said[node.name] = max(request.member_epoch, 0)
+        sent = self._sent.get(node.name, 0)
+        if 0 < request.member_epoch < sent:
+            self.broken(f"{node.name} goes back from {sent} to {request.member_epoch}")
+        self._sent[node.name] = max(request.member_epoch, 0)
 
 
 class ValidMemberEpoch(Invariant):
-    """S7: who has the target's epoch has nothing to stop and nothing beside its target."""
+    """S7: a member at the target epoch has no pending revocation and owns nothing outside its target."""
 
     ids = "S7"
 
     def on_settled(self, member_id: str, current: Current) -> None:
         durable = self.durable
         if (current.state is MemberState.UNREVOKED) != bool(current.pending):
-            self.broken(f"{member_id} is {current.state.name} and stops {show(current.pending)}")
+            self.broken(f"{member_id} is {current.state.name} and revokes {show(current.pending)}")
         if current.epoch != durable.target_epoch:
             return
         wrong = current.assigned.keys() - durable.target(member_id).units
         if wrong:
             self.broken(f"{member_id} is at the target's epoch with {show(wrong)}")
-        # A configuration newer than the grant is the one thing to be stopped at the newest epoch.
-        odd = [unit for unit, epoch in current.pending.items() if durable.runnable.get(unit, 1 << 60) <= epoch]
-        if odd:
-            self.broken(f"{member_id} is at the target's epoch and stops {show(odd)}")
+        # A configuration newer than the grant is the only reason for a revocation at the newest epoch.
+        stale = [unit for unit, epoch in current.pending.items() if durable.runnable.get(unit, 1 << 60) <= epoch]
+        if stale:
+            self.broken(f"{member_id} is at the target's epoch and revokes {show(stale)}")
 
 
 class StableMeansStable(Invariant):
-    """S8: a group calls itself stable when, and only when, every member has all of the newest target."""
+    """S8: a group is reported stable if and only if every member owns exactly its newest target assignment."""
 
     ids = "S8"
 
@@ -137,13 +137,12 @@ class StableMeansStable(Invariant):
                 or current.pending
                 or current.assigned.keys() != durable.target(member_id).units
             ):
-                self.broken(f"at rest, and {member_id} is not: {current}")
+                self.broken(f"settled, and {member_id} is not: {current}")
 
 
-class OnlyTheChosenInstalls(Invariant):
-    """S13: a target comes from the member that was asked, for the group epoch it was given by Prepare, or from a
-    server-side assignor for the epoch of its input. Target epochs only grow, and an Install is never judged by its
-    member epoch.
+class OnlyComputingMemberInstalls(Invariant):
+    """S13: a target comes from the computing member, for the group epoch that Prepare returned, or from a server-side
+    assignor for the epoch of its input. Target epochs only grow, and an Install is never rejected for its member epoch.
     """
 
     ids = "S13"
@@ -163,38 +162,40 @@ class OnlyTheChosenInstalls(Invariant):
                 self._see(record)
 
     def _see(self, record: TargetRecord) -> None:
-        durable, asked = self.durable, self.durable.computation
-        trails = record.epoch < durable.epoch and asked and asked.assignor
+        durable, computation = self.durable, self.durable.computation
+        trails = record.epoch < durable.epoch and computation and computation.assignor
         if record.epoch != durable.epoch and not trails:
-            self.broken(f"a target for {record.epoch}, the group is at {durable.epoch}, asked was {asked}")
+            self.broken(
+                f"a target for {record.epoch}, the group is at {durable.epoch}, the computation was {computation}"
+            )
         if record.epoch <= durable.target_epoch:
             self.broken(f"a target for {record.epoch} after one for {durable.target_epoch}")
         if (
             record.computed_by != COORDINATOR
-            and not (asked and asked.epoch == record.epoch and asked.member_id == record.computed_by)
-            # The same target once more under a later epoch.
+            and not (computation and computation.epoch == record.epoch and computation.member_id == record.computed_by)
+            # The same target again under a later epoch.
             and (self._shares or record.computed_by != durable.computed_by)
         ):
-            self.broken(f"a target by {record.computed_by}, asked was {asked}")
+            self.broken(f"a target by {record.computed_by}, the computation was {computation}")
 
 
-class HonestInstallIsNotFenced(Invariant):
+class InstallIsNotFenced(Invariant):
     """S13: the member epoch may advance several times while an assignor runs, so an Install is never fenced for it
     (PD-06).
     """
 
     ids = "S13"
 
-    def on_answer(self, answer: Answer) -> None:
-        if isinstance(answer.request, InstallRequest) and answer.code == FENCED and answer.newest:
-            self.broken(f"{answer.request.member_id}'s Install was fenced: {answer.response.error_message}")
+    def on_response_sent(self, sent: SentResponse) -> None:
+        if isinstance(sent.request, InstallRequest) and sent.code == FENCED and sent.newest:
+            self.broken(f"{sent.request.member_id}'s Install was fenced: {sent.response.error_message}")
 
 
 class RemovedInTime(Invariant):
-    """S14: who is heard in time, and stops in time, is not removed; who is not, is: by a record.
+    """S14: a member that sends heartbeats and revokes in time is not removed; any other is, by a record.
 
-    Nobody is removed for a time in which the coordinator was down, stood still, or could not write: such a time
-    starts every clock anew (D5), so the upper bound is asked for only where the service went on undisturbed.
+    No member is removed for a time in which the coordinator was down, paused, or could not write: afterwards every
+    timer is re-armed (D5), so the upper bound is checked only while the service was undisturbed.
     """
 
     ids = "S14"
@@ -202,10 +203,10 @@ class RemovedInTime(Invariant):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._heard_s: dict[str, float] = {}
-        self._spoke_s: dict[str, float] = {}
+        self._answered_s: dict[str, float] = {}
+        self._alive_s: dict[str, float] = {}
         self._stopping_s: dict[str, float] = {}
-        # The highest number answered, by coordinator and member: what comes again after that is a late copy.
+        # The highest sequence with a response, by coordinator and member: a request that repeats it is a late copy.
         self._answered: dict[tuple[int, str], int] = {}
 
     @property
@@ -216,18 +217,18 @@ class RemovedInTime(Invariant):
     def _fast(self) -> float:
         return 1 + self.cluster.setting.drift
 
-    def on_answer(self, answer: Answer) -> None:
-        request = answer.request
-        if not isinstance(request, HeartbeatRequest) or not answer.newest or request.member_epoch == LEAVE_EPOCH:
+    def on_response_sent(self, sent: SentResponse) -> None:
+        request = sent.request
+        if not isinstance(request, HeartbeatRequest) or not sent.newest or request.member_epoch == LEAVE_EPOCH:
             return
-        who, at_s = request.member_id, answer.at_s
-        if answer.code in (0, COMPUTE):
-            key = (answer.peer.log.epoch, who)
+        member_id, at_s = request.member_id, sent.at_s
+        if sent.code in (0, COMPUTE):
+            key = (sent.peer.log.epoch, member_id)
             self._answered[key] = max(request.sequence, self._answered.get(key, -1))
-            self._heard_s[who] = max(at_s, self._heard_s.get(who, -1e9))
-        if answer.code != STALE_MEMBER and request.member_epoch > 0:
-            # Refused for what it says; heard all the same.
-            self._spoke_s[who] = max(at_s, self._spoke_s.get(who, -1e9))
+            self._answered_s[member_id] = max(at_s, self._answered_s.get(member_id, -1e9))
+        if sent.code != STALE_MEMBER and request.member_epoch > 0:
+            # Rejected for its content; it proves that the member is alive all the same.
+            self._alive_s[member_id] = max(at_s, self._alive_s.get(member_id, -1e9))
 
     def on_change(self, change: Change) -> None:
         record = change.record
@@ -243,7 +244,7 @@ class RemovedInTime(Invariant):
             case Tombstone(key=Key(kind=Kind.MEMBER)):
                 self._stopping_s.pop(record.key.name, None)
             case MemberRecord() if record.member_id not in self.durable.members:
-                self._heard_s[record.member_id] = self.cluster.loop.now
+                self._answered_s[record.member_id] = self.cluster.loop.now
 
     def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         """The lower bounds, at the moment of the decision."""
@@ -251,19 +252,23 @@ class RemovedInTime(Invariant):
             return
         now_s = self.cluster.loop.now
         if what.kind is TimerKind.SESSION:
-            silent_s = now_s - self._heard_of(what.member_id, copies=False)
+            silent_s = now_s - self._last_heartbeat_s(what.member_id, copies=False)
             if silent_s < self.cluster.session_s * self._slow - 0.01:
-                self.broken(f"{what.member_id} is removed for silence, and was heard {silent_s:.3f} s ago")
+                self.broken(
+                    f"{what.member_id} is removed at its session timeout; its last heartbeat was {silent_s:.3f} s ago"
+                )
         elif what.kind is TimerKind.REBALANCE:
             slow_s = now_s - self._stopping_s.get(what.member_id, now_s)
             if slow_s < self.cluster.rebalance_s * self._slow - 0.01:
-                self.broken(f"{what.member_id} is removed for a slow stop, and was asked {slow_s:.3f} s ago")
+                self.broken(
+                    f"{what.member_id} is removed at its rebalance timeout; it began to revoke {slow_s:.3f} s ago"
+                )
 
-    def _heard_of(self, member_id: str, *, copies: bool) -> float:
-        """When it was heard last: also by what came in and is not answered yet. A copy may be the first to arrive; one
-        that comes after the answer to its original says nothing.
+    def _last_heartbeat_s(self, member_id: str, *, copies: bool) -> float:
+        """When the last heartbeat of the member arrived, also one without a response yet. A copy may be the first to
+        arrive; one that arrives after the response to its original does not count.
 
-        A join is heard when it is answered: until then it only says that its sender's former self is dead.
+        A join counts when it has its response: until then it only proves that the former process is dead.
         """
         newest = self.cluster.disk.storage.epoch
         answered = self._answered.get((newest, member_id), -1)
@@ -276,10 +281,10 @@ class RemovedInTime(Invariant):
             and arrival.peer.log.epoch == newest
             and (copies or not arrival.copy)
             and not self.cluster.has_twin(member_id)
-            # At this very moment: it lay unread while the coordinator stood still.
+            # At this very moment: it was queued while the coordinator was paused.
             and arrival.at_s < self.cluster.loop.now
         ]
-        return max([self._heard_s.get(member_id, -1e9), *coming])
+        return max([self._answered_s.get(member_id, -1e9), *coming])
 
     def on_tick(self) -> None:
         """The upper bounds."""
@@ -287,13 +292,13 @@ class RemovedInTime(Invariant):
         if since_s is None:
             return
         now_s = self.cluster.loop.now
-        longest_s = self.cluster.session_s * self._fast + 1.5
+        bound_s = self.cluster.session_s * self._fast + 1.5
         for member_id in self.durable.members:
-            silent_s = now_s - max(self._heard_s.get(member_id, -1e9), self._spoke_s.get(member_id, -1e9), since_s)
-            # What is parked has been heard and is not answered yet: looked for only where it matters.
-            if silent_s > longest_s and now_s - max(self._heard_of(member_id, copies=True), since_s) > longest_s:
-                self.broken(f"{member_id} has been silent for {silent_s:.1f} s and is a member still")
-        for member_id, asked_s in self._stopping_s.items():
-            slow_s = now_s - max(asked_s, since_s)
+            silent_s = now_s - max(self._answered_s.get(member_id, -1e9), self._alive_s.get(member_id, -1e9), since_s)
+            # A parked heartbeat has arrived and has no response yet: looked up only where it matters.
+            if silent_s > bound_s and now_s - max(self._last_heartbeat_s(member_id, copies=True), since_s) > bound_s:
+                self.broken(f"{member_id} has sent no heartbeat for {silent_s:.1f} s and is still a member")
+        for member_id, since_revoking_s in self._stopping_s.items():
+            slow_s = now_s - max(since_revoking_s, since_s)
             if slow_s > self.cluster.rebalance_s * self._fast + 1.5:
-                self.broken(f"{member_id} has been stopping for {slow_s:.1f} s and is a member still")
+                self.broken(f"{member_id} has been revoking for {slow_s:.1f} s and is still a member")

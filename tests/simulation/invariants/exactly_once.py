@@ -1,7 +1,7 @@
 """What becomes visible in the sink: X1, X2, X3, X5, X8.
 
-The sink keeps fences and positions the way ``dataplane.fences`` does. These classes keep their own account
-by other means, so that a store with a hole in its rules is found out.
+The sink keeps fences and positions the way ``dataplane.fences`` does. These classes keep separate records, so that a
+store with a wrong rule is detected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Slice = tuple[str, int]
 
 
 class NoZombieWrites(Invariant):
-    """X1: once a later owner has claimed a slice, nothing of an earlier one becomes visible in it."""
+    """X1: once a later owner has claimed a slice, no write of an earlier owner becomes visible in it."""
 
     ids = "X1"
 
@@ -47,7 +47,7 @@ class NoZombieWrites(Invariant):
 
 
 class EveryRowOnce(Invariant):
-    """X2, X3, X8: what is visible of a slice is contiguous from its beginning, never falls, and in the end is all."""
+    """X2, X3, X8: the visible part of a slice is contiguous from offset 0, never shrinks, and ends complete."""
 
     ids = "X2"
 
@@ -59,22 +59,22 @@ class EveryRowOnce(Invariant):
         for number, position in positions.items():
             visible = self.visible.get((owner.connector, number), 0)
             if position != visible:
-                self.broken(f"{owner} is to go on at {position} of slice {number}, visible is up to {visible}")
+                self.broken(f"{owner} starts at {position} of slice {number}, visible up to {visible}")
 
     def on_written(self, owner: Owner, ranges: Mapping[int, tuple[int, int]], added: bool) -> None:
         for number, (start, end) in ranges.items():
             visible = self.visible.get((owner.connector, number), 0)
             if not added:
                 if end != visible:
-                    self.broken(f"{owner} is told that slice {number} stands at {end}, visible is up to {visible}")
+                    self.broken(f"{owner} gets position {end} of slice {number}, visible up to {visible}")
                 continue
             if start != visible or end < start:
                 self.broken(f"slice {number}: visible up to {visible}, {owner} adds {start}..{end}")
             self.visible[owner.connector, number] = end
 
 
-class NothingIsLost(Invariant):
-    """X8: at rest every row of every source is visible."""
+class NoRowIsLost(Invariant):
+    """X8: once the group has converged, every row of every source is visible."""
 
     ids = "X8"
 
@@ -84,11 +84,11 @@ class NothingIsLost(Invariant):
             for number in range(self.cluster.sink.slices):
                 there = self.cluster.sink.visible.get((name, number), 0)
                 if there != end:
-                    self.broken(f"slice {number} of {name} stands at {there} of {end}")
+                    self.broken(f"slice {number} of {name} is at offset {there} of {end}")
 
 
 class FenceFirst(Invariant):
-    """X5: a task has raised its fence before it runs, under the very grant that it runs under."""
+    """X5: a task has raised its fence before it runs, under the same grant."""
 
     ids = "X5"
 
@@ -101,4 +101,4 @@ class FenceFirst(Invariant):
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
         if self._claims.get(unit) != (epoch, node.member_id):
-            self.broken(f"{node.name} runs {unit} at {epoch}, claimed is {self._claims.get(unit)}")
+            self.broken(f"{node.name} runs {unit} at {epoch}, the claim is {self._claims.get(unit)}")

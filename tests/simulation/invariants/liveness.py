@@ -1,4 +1,4 @@
-"""Things that must happen, and things that must not happen over and over: L1 - L7."""
+"""Liveness: what must happen in bounded time, and what must not repeat: L1 - L7."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from ..cluster import WorkerNode
     from .watch import Watch
 
-MOST_BEATS_A_SECOND = 50
-"""No worker has more to say than this: retries wait, and what ends together is said together."""
+MAX_HEARTBEATS_PER_SECOND = 50
+"""No worker sends more than this: retries back off, and tasks that end together are reported together."""
 
 
-class ComesToRest(Invariant):
-    """L1, L3: after the last fault all is as it should be within a time that can be told beforehand.
+class GroupConverges(Invariant):
+    """L1, L3: after the last fault the group converges within a time that is known beforehand.
 
-    Where it should be is ``Storm.restless``: the members are those that live, the group is stable, every task runs on
-    its holder (those of the dead somewhere else: L3), and every row of every source is visible.
+    Converged (``FaultSchedule.not_settled``): the members are the live workers, the group is stable, every task runs on
+    its owner (tasks of dead workers elsewhere: L3), and every row of every source is visible.
     """
 
     ids = "L1"
 
     @property
-    def longest_s(self) -> float:
-        """Silence, slow stops and slow assignors in a row, and then what was still on its way when the faults ended."""
+    def bound_s(self) -> float:
+        """Session timeouts, slow stops and slow assignors in a row, then what was pending when the faults ended."""
         cluster = self.cluster
         retries = cluster.settings.failures_before_fallback + 1
         interval_s = cluster.settings.heartbeat_interval_ms / 1000
-        # A stop that overstays takes up to three rebalance timeouts, the same again where a listener hangs; a write up
-        # to four sessions, twice in a row; and a failed task waits eight seconds.
+        # A slow stop takes up to three rebalance timeouts, the same again where a listener hangs; a write up to four
+        # sessions, twice in a row; and a failed task is restarted after eight seconds.
         left_over_s = 6 * cluster.rebalance_s + 4 * cluster.session_s + 8
         return (
             cluster.session_s
@@ -47,9 +47,9 @@ class ComesToRest(Invariant):
             + 4 * interval_s
             + left_over_s
             + cluster.setting.delay_s * (1 + cluster.setting.drift)
-            # A former process of the same name is heard for two sessions more (KAFKA-16639).
+            # Heartbeats of a former process of the same name arrive for two more sessions (KAFKA-16639).
             + 2 * cluster.session_s
-            # The operator puts everything in order first, one connector after the other.
+            # The operator first restores every connector, one by one.
             + 4 * 2 * 3
         )
 
@@ -58,15 +58,15 @@ class ComesToRest(Invariant):
 
     def on_over(self) -> None:
         if self.durable.epoch != self._epoch:
-            self.broken(f"at rest, and epoch {self._epoch} became {self.durable.epoch}")
+            self.broken(f"settled, and epoch {self._epoch} became {self.durable.epoch}")
 
 
 class NoRebalanceStorm(Invariant):
-    """L2: the group epoch rises by no more than two for each thing that happened (KAFKA-12495).
+    """L2: the group epoch advances by at most two per event (KAFKA-12495).
 
-    What happened: a fault counts once for each worker it touches (those of the coordinator, the disk and the network
-    may touch all), an order of the operator once, and so do a worker's start and a change of its source. Once the
-    faults are over only what they have left behind may still move the group: each worker, and each connector.
+    Events: a fault counts once for each worker it touches (faults of the coordinator, the disk and the network may
+    touch all); each change by the operator, each start of a worker and each change of a source counts once. After the
+    faults only their remaining effects may change the group: each worker, and each connector.
     """
 
     ids = "L2"
@@ -86,32 +86,34 @@ class NoRebalanceStorm(Invariant):
             return
         if self.cluster.setting.max_moves:
             return  # one event may take many rounds
-        # The end of a delay is one more epoch than the loss and the return.
+        # The end of a delay is one more epoch beside the loss and the return.
         limit = 3 if self.cluster.setting.delay_s else 2
         happened = self.watch.happened + sum(self.cluster.hits.values())
         if self._epochs > limit * happened + 2:
             self.broken(f"{self._epochs} epochs for {happened} events")
             self._epochs = -1_000_000
         elif self._allowed is not None and self._epochs > self._allowed:
-            self.broken(f"{self._epochs} epochs since the last fault, {self._allowed:.0f} are plenty")
+            self.broken(f"{self._epochs} epochs since the last fault, {self._allowed:.0f} are allowed")
             self._allowed = None
 
     def _epochs_counted(self, batch: Batch) -> bool:
         return self.durable.epoch > batch.epoch_before
 
     def on_over(self) -> None:
-        self._allowed = None  # from now on something is made to happen again
+        self._allowed = None  # from now on the smoke phase changes the group
 
     def on_quiet(self) -> None:
         touched = self.durable.members.keys() | {node.member_id for node in self.cluster.living()}
         self._epochs = 0
-        # Each may have to go once more and come back; each connector is put in order, and its tasks follow.
+        # Each worker may leave and rejoin once more; each connector is restored, and its tasks follow.
         limit = 3 if self.cluster.setting.delay_s else 2
-        self._allowed = limit * len(touched) + 2 * len(self.cluster.desk.orders) + 2 * len(self.durable.connectors) + 2
+        self._allowed = (
+            limit * len(touched) + 2 * len(self.cluster.operator.changes) + 2 * len(self.durable.connectors) + 2
+        )
 
 
 class NoBusySpin(Invariant):
-    """L2: no worker speaks at full speed, and at rest none speaks more often than it has to (KAFKA-20253)."""
+    """L2: no worker sends without pause, and once converged none sends more often than needed (KAFKA-20253)."""
 
     ids = "L2"
 
@@ -132,8 +134,8 @@ class NoBusySpin(Invariant):
             self._beats.clear()
         self._beats[node.name] += 1
         self._all[node.name] += 1
-        if self._beats[node.name] == MOST_BEATS_A_SECOND:
-            self.broken(f"{node.name} has sent {MOST_BEATS_A_SECOND} heartbeats within a second")
+        if self._beats[node.name] == MAX_HEARTBEATS_PER_SECOND:
+            self.broken(f"{node.name} has sent {MAX_HEARTBEATS_PER_SECOND} heartbeats within a second")
 
     def on_rest(self) -> None:
         self._at_rest, self._rest_s = self._all.copy(), self.cluster.loop.now
@@ -148,15 +150,15 @@ class NoBusySpin(Invariant):
         for node in cluster.living():
             beaten = self._all[node.name] - self._at_rest[node.name]
             if beaten > limit:
-                self.broken(f"{node.name} beat {beaten} times in {rest_s:.0f} s of rest")
+                self.broken(f"{node.name} sent {beaten} heartbeats in {rest_s:.0f} s after convergence")
 
 
-class FencedComesBack(Invariant):
-    """L4: a live worker that the group has removed stops its tasks, joins at epoch 0 and is served in bounded time.
+class FencedMemberRejoins(Invariant):
+    """L4: a live worker that the group removed stops its tasks, rejoins at epoch 0 and is served in bounded time.
 
-    Bounded by the session timeout and two intervals, from when it has let go of what it had; letting go is bounded by
-    what the worker waits for: the call under way, the tasks, the listeners. A start that hung for longer than that
-    comes late, and is stopped at once.
+    The bound is the session timeout and two intervals, from when the worker has released its units. The release is
+    bounded by what the worker waits for: the call under way, the tasks, the listeners. A start that hung for longer
+    completes late, and its task is stopped at once.
     """
 
     ids = "L4"
@@ -167,7 +169,7 @@ class FencedComesBack(Invariant):
         self._late_s: dict[tuple[str, Unit, int], float] = {}
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
-        # Its wait for what it has lost may be all but over by then.
+        # The worker may almost have finished waiting for the lost units by then.
         if node.worker.member.phase in (Phase.LOSING, Phase.JOINING):
             self._late_s[node.name, unit, epoch] = self.cluster.loop.now
 
@@ -191,7 +193,7 @@ class FencedComesBack(Invariant):
                 if node.name in self._away_s:
                     del self._away_s[node.name]
                 continue
-            if node.dead or node.stop_asked_s is not None or cluster.has_twin(node.member_id):
+            if node.dead or node.stop_requested_s is not None or cluster.has_twin(node.member_id):
                 continue
             since = self._away_s.get(node.name)
             if since is None or since[1] is not phase:
@@ -199,64 +201,64 @@ class FencedComesBack(Invariant):
             away_s = min(now_s - since[0], self.watch.calm.undisturbed_s(node.name))
             max_s = cluster.session_s * (1 + cluster.setting.drift) + 2 * interval_s + 2
             if phase is Phase.LOSING:
-                # Three waits of at most ``lose_timeout_s`` each, and one for what hangs before.
+                # Three waits of at most ``lose_timeout_s`` each, and one for a call that hung before.
                 max_s += 4 * 1.5 * cluster.rebalance_s * (1 + cluster.setting.drift)
             if away_s > max_s:
-                self.broken(f"{node.name} has been {phase} for {away_s:.1f} s with nothing in its way")
+                self.broken(f"{node.name} has been {phase} for {away_s:.1f} s undisturbed")
                 del self._away_s[node.name]
             elif (
                 phase is Phase.JOINING
-                and "a stop overstays" not in cluster.setting.moods
+                and "a stop overstays" not in cluster.setting.fault_rates
                 and (left := self._overstays(node))
             ):
                 self.broken(f"{node.name} joins and still runs {show(left)}")
 
 
-class SomebodyComputes(Invariant):
-    """L5: while the target is stale somebody is asked for a new one, and whoever stays silent is replaced."""
+class StaleTargetIsComputed(Invariant):
+    """L5: a stale target is being computed, and a computing member that does not respond is replaced."""
 
     ids = "L5"
     records = (ComputationRecord,)
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._asked_s = 0.0
+        self._since_s = 0.0
 
     def on_record(self, record: Record, batch: Batch) -> None:
         before = self.durable.computation
         if isinstance(record, ComputationRecord) and (before is None or _attempt(before) != _attempt(record)):
-            self._asked_s = self.cluster.loop.now
+            self._since_s = self.cluster.loop.now
 
     def on_batch(self, batch: Batch) -> None:
         durable = self.durable
         if durable.epoch > durable.target_epoch and durable.members:
             # A computation continues when the group epoch advances; a failed server-side attempt is for one epoch.
-            asked = durable.computation
-            in_progress = asked is not None and (asked.member_id or asked.prepared)
-            if asked is None or asked.epoch <= (durable.target_epoch if in_progress else durable.epoch - 1):
-                self.broken(f"the target is of {durable.target_epoch}, the group at {durable.epoch}, nobody is asked")
+            computation = durable.computation
+            in_progress = computation is not None and (computation.member_id or computation.prepared)
+            if computation is None or computation.epoch <= (durable.target_epoch if in_progress else durable.epoch - 1):
+                self.broken(f"the target is of {durable.target_epoch}, the group at {durable.epoch}, no computation")
 
     def on_tick(self) -> None:
         durable, since_s = self.durable, self.watch.calm.service_s
         if since_s is None or durable.epoch <= durable.target_epoch or not durable.members:
             return
-        waited_s = self.cluster.loop.now - max(since_s, self._asked_s)
-        asked = durable.computation
-        on_coordinator = asked is not None and not asked.member_id
-        # A server-side assignor that has failed is called again after the session timeout.
+        waited_s = self.cluster.loop.now - max(since_s, self._since_s)
+        computation = durable.computation
+        on_coordinator = computation is not None and not computation.member_id
+        # A failed server-side assignor is called again after the session timeout.
         limit_s = max(self.cluster.session_s, LIMIT_S) if on_coordinator else self.cluster.rebalance_s
         if waited_s > limit_s * (1 + self.cluster.setting.drift) + 1.5:
-            self.broken(f"{durable.computation} has been waited for {waited_s:.1f} s")
+            self.broken(f"{durable.computation} has been in progress for {waited_s:.1f} s")
 
 
 def _attempt(record: ComputationRecord) -> tuple[object, ...]:
-    """What identifies an attempt; on the coordinator also whether it is in progress or has failed."""
+    """The identity of an attempt; for the coordinator's own also whether it is in progress or has failed."""
     in_progress = record.prepared and not record.member_id
     return record.epoch, record.member_id, record.failures, in_progress
 
 
-class ServesAgainSoon(Invariant):
-    """L6: a coordinator that starts serves within ten seconds, once the disk can be read."""
+class CoordinatorRecovers(Invariant):
+    """L6: a started coordinator serves within ten seconds, once the disk can be read."""
 
     ids = "L6"
 
@@ -276,8 +278,8 @@ class ServesAgainSoon(Invariant):
             self.broken(f"{node.name} has not served for 10 s")
 
 
-class EveryRequestIsAnswered(Invariant):
-    """L7: nothing waits at a coordinator for longer than a parked heartbeat may, while it can write."""
+class EveryRequestGetsAResponse(Invariant):
+    """L7: no request waits at a coordinator for longer than a heartbeat may be parked, while it can write."""
 
     ids = "L7"
 
@@ -286,8 +288,8 @@ class EveryRequestIsAnswered(Invariant):
         if since_s is None or not cluster.handling:
             return
         now_s = cluster.loop.now
-        longest_s = cluster.settings.max_park_ms / 1000 * (1 + cluster.setting.drift) + 1.5
+        bound_s = cluster.settings.max_park_ms / 1000 * (1 + cluster.setting.drift) + 1.5
         newest = cluster.disk.storage.epoch
         for arrival in cluster.handling.values():
-            if now_s - arrival.at_s > longest_s < now_s - since_s and arrival.peer.log.epoch == newest:
-                self.broken(f"{arrival.request} is not answered after {now_s - arrival.at_s:.1f} s")
+            if now_s - arrival.at_s > bound_s < now_s - since_s and arrival.peer.log.epoch == newest:
+                self.broken(f"{arrival.request} has no response after {now_s - arrival.at_s:.1f} s")

@@ -1,4 +1,4 @@
-"""What the disk has, what is served, what can be read back: D2, D3, D4."""
+"""What is durable, what is served, and what is read back: D2, D3, D4."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 CHECK_EVERY = 25
-"""Batches between two looks at everything."""
+"""Batches between two full comparisons."""
 
 
 class ServedIsDurable(Invariant):
-    """D2: after each turn the coordinator's group is what the records on the disk make.
+    """D2: after each turn the coordinator's group is the one that the durable records make.
 
-    What the batches since the last look have touched is compared each time; all of it now and then, so that a change
-    without a record is found too.
+    What the batches since the last comparison have changed is compared each time; everything at intervals, so that a
+    change without a record is detected too.
     """
 
     ids = "D2"
@@ -88,15 +88,15 @@ class ServedIsDurable(Invariant):
 
     def _compare_all(self, group: Group) -> None:
         served, durable = whole.group_state(group), whole.group_state(self.durable)
-        odd = [name for name in served if name != "rebalances" and served[name] != durable[name]]
+        wrong = [name for name in served if name != "rebalances" and served[name] != durable[name]]
         if not self._same_rebalances(group.rebalances):
-            odd.append("rebalances")
-        if odd:
-            self.broken(f"{odd[0]}: served {served[odd[0]]}, durable {durable[odd[0]]}"[:2_000])
+            wrong.append("rebalances")
+        if wrong:
+            self.broken(f"{wrong[0]}: served {served[wrong[0]]}, durable {durable[wrong[0]]}"[:2_000])
 
     def _same_rebalances(self, served: Mapping[int, Rebalance]) -> bool:
-        """Whether they are equal, and in one order. Two that have been compared are not compared again: there are a
-        hundred of them, each with up to a hundred moves, and those that were loaded are never the same objects.
+        """Whether they are equal and in the same order. Compared pairs are not compared again: there are a hundred,
+        each with up to a hundred moves, and loaded ones are never the same objects.
         """
         durable = self.durable.rebalances
         for epoch, rebalance in served.items():
@@ -110,7 +110,7 @@ class ServedIsDurable(Invariant):
 
 
 def _of(group: Group, key: Key) -> Any:
-    """What a group has under a record's key, indexes included where they are cheap to look at."""
+    """A group's state under a record's key, with the indexes that are cheap to read."""
     name = key.name
     match key.kind:
         case Kind.MEMBER:
@@ -123,8 +123,8 @@ def _of(group: Group, key: Key) -> Any:
             return target, [group.wanted_by.get(unit) for unit in target.units] if target else None
         case Kind.CONNECTOR:
             connector = group.connectors.get(name)
-            numbers = range(-1, len(connector.tasks) if connector else 0)
-            return connector, [group.runnable.get(Unit(name, number)) for number in numbers]
+            fault_ids = range(-1, len(connector.tasks) if connector else 0)
+            return connector, [group.runnable.get(Unit(name, number)) for number in fault_ids]
         case Kind.COMPUTATION:
             return group.computation
         case Kind.REBALANCE:
@@ -137,12 +137,12 @@ def _of(group: Group, key: Key) -> Any:
 
 
 class ReplayGivesTheGroup(Invariant):
-    """D2: every prefix that ends with a batch reads back as the group that was served then, compacted at any time.
+    """D2: every prefix that ends with a batch replays to the group that was served then, compacted at any time.
 
-    ``durable`` is the replay of each whole prefix, as it grows. Beside it stands what compaction leaves: the newest
-    record of each key, as it is read back from the bytes that a log keeps, compacted up to some earlier batch and
-    followed by all records since (a log is seldom compacted to its end). Its replay must be the same group, the
-    indexes too (KAFKA-18916).
+    ``durable`` is the replay of each whole prefix, as it grows. It is compared with the replay of the compacted log:
+    the newest record of each key, decoded from the bytes of the log, compacted up to some earlier batch and followed by
+    all records since (a log is seldom compacted to its end). Both replays must give the same group, including the
+    indexes (KAFKA-18916).
     """
 
     ids = "D2"
@@ -159,7 +159,7 @@ class ReplayGivesTheGroup(Invariant):
             read = decode_record(key, value)
             if read != record:
                 self.broken(f"{record} is read back as {read}")
-            # A rebalance is compared this once: there are a hundred of them, each with up to a hundred moves.
+            # A rebalance is compared only this once: there are a hundred of them, each with up to a hundred moves.
             self._since.append(record if isinstance(record, RebalanceRecord) else read)
         self._batches += 1
         if self._batches % CHECK_EVERY == 0:
@@ -171,16 +171,16 @@ class ReplayGivesTheGroup(Invariant):
     def _check(self) -> None:
         durable = self.durable
         read = replay(durable.group_id, [*self._newest.values(), *self._since])
-        there, here = whole.group_state(read), whole.group_state(durable)
-        odd = [name for name in there if there[name] != here[name]]
-        if odd:
-            self.broken(f"{odd[0]}: read back {there[odd[0]]}, was {here[odd[0]]}"[:2_000])
+        replayed, served_state = whole.group_state(read), whole.group_state(durable)
+        wrong = [name for name in replayed if replayed[name] != served_state[name]]
+        if wrong:
+            self.broken(f"{wrong[0]}: read back {replayed[wrong[0]]}, was {served_state[wrong[0]]}"[:2_000])
         try:
             whole.indexes_match(durable)
             whole.rebalance_history_is_consistent(durable)
         except AssertionError as error:
-            self.broken(f"by a look at everything: {error}")
-        # Half of the time up to here, half of the time a batch's tombstones stay, as they do until they are old.
+            self.broken(f"full validation: {error}")
+        # Half of the time up to here; half of the time a batch's tombstones stay, as they do until they expire.
         for record in self._since:
             key = record.key
             self._newest.pop(key, None)
@@ -191,7 +191,7 @@ class ReplayGivesTheGroup(Invariant):
 
 
 class OneWriter(Invariant):
-    """D4: once a later coordinator has written, or taken the log, nothing of an earlier one becomes visible."""
+    """D4: once a later coordinator has written, or opened the log, no write of an earlier one becomes visible."""
 
     ids = "D4"
 
@@ -206,7 +206,7 @@ class OneWriter(Invariant):
 
 
 class AllOrNothing(Invariant):
-    """D3: a batch is on the disk whole, and what was acknowledged is read back by whoever comes next."""
+    """D3: a batch is durable as a whole, and the next coordinator reads back what was acknowledged."""
 
     ids = "D3"
 
@@ -215,10 +215,10 @@ class AllOrNothing(Invariant):
         if not stored or len(stored[-1]) != len(batch.records):
             self.broken(f"of {len(batch.records)} records {len(stored[-1]) if stored else 0} are on the disk")
         elif any(
-            isinstance(record, Tombstone) != (there.value is None) or there.key != record.key
-            for record, there in zip(batch.records, stored[-1], strict=True)
+            isinstance(record, Tombstone) != (replayed.value is None) or replayed.key != record.key
+            for record, replayed in zip(batch.records, stored[-1], strict=True)
         ):
-            self.broken("what is on the disk is another batch")
+            self.broken("the batch on the disk differs")
 
     def on_loaded(self, peer: CoordinatorNode) -> None:
         durable, coordinator = self.durable, peer.coordinator

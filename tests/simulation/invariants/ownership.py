@@ -1,4 +1,4 @@
-"""Who holds and who runs what: S1, S2, S3, S6, S9, S10."""
+"""Who owns and who runs a unit: S1, S2, S3, S6, S9, S10."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, show
 from tests.group import invariants as whole
 
-from .base import Answer, Batch, Change, Grant, Invariant, waiting
+from .base import Batch, Change, Grant, Invariant, SentResponse, delayed_units
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -17,52 +17,52 @@ if TYPE_CHECKING:
 
 
 class OneOwner(Invariant):
-    """S1: nobody is given what another holds or is still stopping."""
+    """S1: no unit is assigned while another member owns it or has its revocation pending."""
 
     ids = "S1"
 
     def on_change(self, change: Change) -> None:
         if change.record is not None and change.member_id not in self.durable.members:
-            self.broken(f"{change.member_id} holds something and is no member")
+            self.broken(f"{change.member_id} owns units and is not a member")
         for unit in change.gained:
             holder = self.durable.holders.get(unit)
             if holder is not None and holder[0] != change.member_id:
-                self.broken(f"{unit} is assigned to {change.member_id} while {holder} holds it")
+                self.broken(f"{unit} is assigned to {change.member_id} while {holder} owns it")
 
     def on_settled(self, member_id: str, current: Current) -> None:
         both = current.assigned.keys() & current.pending.keys()
         if both:
-            self.broken(f"{member_id} holds and stops {show(both)}")
+            self.broken(f"{member_id} both owns and revokes {show(both)}")
 
     def on_rest(self) -> None:
         whole.one_owner(self.durable)
 
 
-class FreedFirst(Invariant):
-    """S3: what counts as free is neither owned nor run by a worker of the member that had it; what starts is held."""
+class RevokedBeforeReassigned(Invariant):
+    """S3: a free unit is neither owned nor run by a worker of its former member; a started unit is owned."""
 
     ids = "S3"
 
     def on_change(self, change: Change) -> None:
-        # Of two processes with one id either may speak for the other; there the sink alone keeps them apart (X1).
+        # Two processes with one id may each send for the other; there only the sink fences one of them (X1).
         if change.anew or not change.gone or self.cluster.has_twin(change.member_id):
             return
         for node in self.watch.nodes_of(change.member_id):
             owned = node.worker.member.owned
             kept = [grant for grant in change.gone if owned.get(grant[0]) == grant[1] or grant in node.running]
             if kept:
-                self.broken(f"{sorted(kept)} is free while {node.name} has it")
+                self.broken(f"{sorted(kept)} is free while {node.name} owns or runs it")
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
         if (unit, epoch) in self.watch.void or self.cluster.has_twin(node.member_id):
             return
         holder = self.durable.holders.get(unit)
         if holder != (node.member_id, epoch):
-            self.broken(f"{node.name} starts {unit} at {epoch}, held by {holder}")
+            self.broken(f"{node.name} starts {unit} at {epoch}, owned by {holder}")
 
 
-class NobodyRunsTwice(Invariant):
-    """S2: no unit runs on two members that the group counts on."""
+class NoUnitRunsTwice(Invariant):
+    """S2: no unit runs on two current members."""
 
     ids = "S2"
 
@@ -79,7 +79,7 @@ class NobodyRunsTwice(Invariant):
             and not other.dead
             and earlier in other.running
             and earlier not in void
-            # Two processes with one id are one member, and either may speak for the other: the sink keeps them apart.
+            # Two processes with one id are one member, and each may send for the other: the sink fences one of them.
             and not self.cluster.has_twin(other.member_id)
         ]
         if others and grant not in void:
@@ -87,15 +87,15 @@ class NobodyRunsTwice(Invariant):
         self._runs[unit] = [*others, (node, grant)]
 
 
-class TokenGivenOnce(Invariant):
-    """S6: the epochs of a unit's grants only grow, so that no two owners have it under the same one."""
+class TokenIssuedOnce(Invariant):
+    """S6: the epochs of a unit's grants only grow, so that no two owners share a token."""
 
     ids = "S6"
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._newest: dict[Unit, int] = {}
-        # Given back by a static member that said that all has stopped: the one token that may be given again (CN-12).
+        # Returned by a static member that reported all units stopped: the only token that may be issued again (CN-12).
         self._returned: set[Grant] = set()
 
     def on_change(self, change: Change) -> None:
@@ -110,9 +110,9 @@ class TokenGivenOnce(Invariant):
             self._newest[unit] = epoch
 
 
-class LegalTarget(Invariant):
-    """S9: a current target gives each unit that shall run to one member, or holds it back; nothing else to anybody.
-    One that trails the group epoch gives no unit to two members.
+class ValidTarget(Invariant):
+    """S9: a current target assigns each runnable unit to one member, or delays it; it assigns no other unit. A target
+    that trails the group epoch assigns no unit to two members.
     """
 
     ids = "S9"
@@ -124,22 +124,24 @@ class LegalTarget(Invariant):
         given = sum(len(target.units) for target in durable.targets.values())
         if given != len(durable.wanted_by):
             self.broken(
-                f"the target of epoch {durable.target_epoch} gives {given - len(durable.wanted_by)} units twice"
+                f"the target of epoch {durable.target_epoch} assigns {given - len(durable.wanted_by)} units twice"
             )
         if durable.epoch != durable.target_epoch:
             return
-        back = [unit for delay in durable.delays.values() for unit in waiting(durable, delay)]
+        back = [unit for delay in durable.delays.values() for unit in delayed_units(durable, delay)]
         shared = {*durable.wanted_by, *back}
         if shared != durable.runnable.keys() or given + len(back) != len(durable.runnable):
-            odd = shared ^ durable.runnable.keys()
-            self.broken(f"the target of epoch {durable.target_epoch} is not legal: {given} given, odd: {show(odd)}")
+            wrong = shared ^ durable.runnable.keys()
+            self.broken(
+                f"the target of epoch {durable.target_epoch} is invalid: {given} assigned, wrong: {show(wrong)}"
+            )
         strangers = durable.targets.keys() - durable.members.keys()
         if strangers:
-            self.broken(f"a target for {sorted(strangers)}")
+            self.broken(f"a target for unknown members {sorted(strangers)}")
 
 
-class OnlyWhatShallRun(Invariant):
-    """S10: what is given shall run just now, with the configuration it has just now."""
+class OnlyRunnableUnits(Invariant):
+    """S10: assigned units are runnable now, with their current configuration."""
 
     ids = "S10"
 
@@ -150,15 +152,15 @@ class OnlyWhatShallRun(Invariant):
             if since is None or since > epoch:
                 self.broken(f"{unit} is assigned to {change.member_id} at {epoch}, its configuration is of {since}")
 
-    def on_answer(self, answer: Answer) -> None:
-        request, assignment = answer.request, getattr(answer.response, "assignment", None)
-        if not isinstance(request, HeartbeatRequest) or assignment is None or not answer.newest:
+    def on_response_sent(self, sent: SentResponse) -> None:
+        request, assignment = sent.request, getattr(sent.response, "assignment", None)
+        if not isinstance(request, HeartbeatRequest) or assignment is None or not sent.newest:
             return
         for grant in assignment.grants:
             unit = Unit(grant.connector, grant.task)
             since = self.durable.runnable.get(unit)
             if since is None or since > grant.owner_epoch or unit.is_connector:
-                continue  # it is taken back already, or has no configuration of its own
+                continue  # already revoked, or without a configuration of its own
             config = self.durable.connectors[unit.connector].tasks[unit.task].config
             if grant.config != config:
-                self.broken(f"{request.member_id} is told {grant.config} of {unit}, it has {config}")
+                self.broken(f"{request.member_id} gets {grant.config} for {unit}, current is {config}")

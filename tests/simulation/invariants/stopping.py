@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class RevokedAtOnce(Invariant):
     """S10, CA-19: a unit that is stopped, paused, deleted or reconfigured is revoked in its member's next heartbeat.
 
-    Also while an earlier revocation of the member is pending. A parked heartbeat is woken for it in the turn of the
+    Also while an earlier revocation of the member is pending. A parked heartbeat is woken in the turn of the
     change, so the member does not wait for its heartbeat interval. From then on S14 bounds the time of the stop.
     """
 
@@ -41,7 +41,7 @@ class RevokedAtOnce(Invariant):
             self._changed.append(group)
         elif isinstance(what, HeartbeatRequest) and isinstance(response, HeartbeatResponse) and not response.error_code:
             written = [record.member_id for record in outcome.records if isinstance(record, CurrentRecord)]
-            # Else a member at its previous epoch is told the lost response again, as it was.
+            # Otherwise a member at its previous epoch gets the lost response again, unchanged.
             if what.member_id in written or response.member_epoch == what.member_epoch:
                 self._check(group, what.member_id, "after its heartbeat")
 
@@ -50,7 +50,7 @@ class RevokedAtOnce(Invariant):
         if peer.coordinator is None:
             return
         for group in changed:
-            # Not a group that was dropped because its append failed.
+            # Not a group that was unloaded because its append failed.
             if served(peer.coordinator, group.group_id) is group:
                 for group_id, member_id in peer.coordinator.shard.parking.parked:
                     if group_id == group.group_id:
@@ -60,10 +60,10 @@ class RevokedAtOnce(Invariant):
         current = group.current(member_id)
         stale = [] if current.temporarily_left else _must_not_run(group, current)
         if stale:
-            self.broken(f"{member_id} still has {show(stale)} {when}, which must not run any more")
+            self.broken(f"{member_id} still has {show(stale)} {when}, which must not run")
 
 
 def _must_not_run(group: Group, current: Current) -> list[Unit]:
-    """Assigned units without a configuration that may run under their grant."""
+    """Assigned units whose grant has no runnable configuration."""
     runnable = group.runnable
     return [unit for unit, epoch in current.assigned.items() if runnable.get(unit, epoch + 1) > epoch]

@@ -1,4 +1,4 @@
-"""Timers run for their whole time: S14, TO-01 to TO-03, CN-06."""
+"""Timers run for their full time: S14, TO-01 to TO-03, CN-06."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class TimersRunTheirTime(Invariant):
-    """S14: an expired timer acts only when its whole time has passed since the last decision that set it.
+    """S14: an expired timer acts only when its full time has passed since the last decision that set it.
 
     A decision sets a timer in memory before the timer is armed, so the time counts from the decision. A timer that was
-    cancelled and not set again does not act at all. Timers of a group that has just been loaded are not known here.
+    cancelled and not re-armed does not act at all. Timers of a group that has just been loaded are not known here.
     """
 
     ids = "S14"
@@ -38,11 +38,11 @@ class TimersRunTheirTime(Invariant):
         if isinstance(what, TimerKey) and outcome.records and what.identity in timers:
             set_s, whole_s = timers[what.identity]
             if now_s - set_s < whole_s * (1 - self.cluster.setting.drift) - 0.01:
-                who = what.member_id or "the group"
-                self.broken(f"the {what.kind} timer of {who} acts {now_s - set_s:.3f} s after it was set")
+                member = what.member_id or "the group"
+                self.broken(f"the {what.kind} timer of {member} acts {now_s - set_s:.3f} s after it was set")
         elif isinstance(what, HeartbeatRequest):
-            # A parked heartbeat that is decided again is no second proof of life. Two coordinators may each have a copy
-            # of the group, and each its own last heartbeat of the member.
+            # A parked heartbeat that is decided again does not prove again that the member is alive. Two coordinators
+            # may each have a copy of the group, and each its own last heartbeat of the member.
             heard = self._heard.setdefault(group, {})
             parked = heard.get(what.member_id) is what
             heard[what.member_id] = what

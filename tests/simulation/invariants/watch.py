@@ -1,4 +1,4 @@
-"""Calls, at every event, the invariants that look at it, and keeps what several of them need."""
+"""Calls, at every event, the invariants with a hook for it, and keeps the state that several of them need."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from connectgroup.protocol.records.connect import (
 )
 from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, Units
 
-from ..desk import is_version_conflict
 from ..loop import NODE, NOWHERE
 from ..observe import see_record, see_response
-from .base import Answer, Batch, Change, Grant, Invariant
+from ..operator import is_version_conflict
+from .base import Batch, Change, Grant, Invariant, SentResponse
 from .calm import Calm
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ Found = TypeVar("Found", bound=Invariant)
 
 
 class Watch:
-    """Every invariant, and every event.
+    """All invariants, called at every event.
 
     Attributes:
-        void: grants that count no more, because their member was removed or has joined anew.
-        calm: since when nothing has been in the way.
-        happened: faults so far, each as often as it may have touched somebody.
-        asked: each worker's last heartbeat, and what it owned when it was sent.
+        void: grants that no longer count, because their member was removed or has rejoined.
+        calm: since when there has been no disturbance.
+        happened: faults so far, each counted once per worker it may have touched.
+        last_heartbeat: each worker's last heartbeat, and what it owned when the heartbeat was sent.
     """
 
     def __init__(self, cluster: Cluster, kinds: Sequence[type[Invariant]]) -> None:
@@ -59,12 +59,12 @@ class Watch:
         self.void: set[Grant] = set()
         self.calm = Calm(cluster)
         self.happened = 0
-        self.asked: dict[str, tuple[Request, dict[Unit, int]]] = {}
+        self.last_heartbeat: dict[str, tuple[Request, dict[Unit, int]]] = {}
         self.invariants = [kind(self) for kind in kinds]
         self._record_hooks: dict[type[Record], list[Callable[[Record, Batch], None]]] = {}
 
     def __getattr__(self, hook: str) -> Any:
-        """The invariants that override a hook, as bound methods; looked for once a hook."""
+        """The invariants that override a hook, as bound methods; looked up once per hook."""
         if not hook.startswith("_on_"):
             raise AttributeError(hook)
         name = hook[1:]
@@ -74,7 +74,7 @@ class Watch:
         return found
 
     def _on_record_of(self, kind: type[Record]) -> list[Callable[[Record, Batch], None]]:
-        """As above, of those that look at records of this class."""
+        """As above, for the invariants that check records of this class."""
         found = self._record_hooks.get(kind)
         if found is None:
             hooks = [hook for hook in self._on_record if not hook.__self__.records or kind in hook.__self__.records]
@@ -82,24 +82,24 @@ class Watch:
         return found
 
     def the(self, kind: type[Found]) -> Found:
-        """The one of that class."""
+        """The invariant of that class."""
         return next(each for each in self.invariants if isinstance(each, kind))
 
     def nodes_of(self, member_id: str) -> list[WorkerNode]:
-        """The living worker processes of that name: one, unless somebody has started another."""
-        place = place_of(member_id)
-        nodes = (self.cluster.workers.get(place), self.cluster.twins.get(place))
+        """The live worker processes with that member id: one, unless a twin was started."""
+        slot = slot_of(member_id)
+        nodes = (self.cluster.workers.get(slot), self.cluster.twins.get(slot))
         return [node for node in nodes if node is not None and not node.dead and node.member_id == member_id]
 
     def newest_decides(self) -> bool:
-        """Whether the coordinator that is at work just now still has the log: the word of another goes nowhere."""
+        """Whether the coordinator that is deciding now still holds the log; other decisions have no effect."""
         node: Any = NODE.get()
         return node is not None and bool(node.log.epoch == self.cluster.disk.storage.epoch)
 
     # ---- the disk
 
     def on_durable(self, records: Sequence[Record], writer: int) -> None:
-        """A batch is safe: take it in."""
+        """A batch is durable: apply it."""
         cluster, durable = self.cluster, self.cluster.durable
         batch = _batch(durable, records, writer)
         settled: list[str] = []
@@ -118,8 +118,8 @@ class Watch:
             if isinstance(record, TargetRecord):
                 self._see_versions(durable)
                 if record.deferred:
-                    cluster.sometimes.reach("moves were left for another round")
-        # At the end of the batch: half a batch is nowhere to be seen.
+                    cluster.sometimes.reach("moves were deferred to another round")
+        # At the end of the batch: half a batch is never visible.
         for member_id in settled:
             current = durable.currents.get(member_id)
             if current is not None:
@@ -176,9 +176,9 @@ class Watch:
         for hook in self._on_loaded:
             hook(peer)
         if any(current.pending for current in durable.currents.values()):
-            self.cluster.sometimes.reach("a group was loaded while it revoked")
+            self.cluster.sometimes.reach("a group was loaded with pending revocations")
         if durable.delays:
-            self.cluster.sometimes.reach("a delay survived a coordinator")
+            self.cluster.sometimes.reach("a delay survived a coordinator failover")
         if durable.epoch > durable.target_epoch and durable.members:
             self.cluster.sometimes.reach("a group was loaded while a target was computed")
 
@@ -187,22 +187,22 @@ class Watch:
         if isinstance(request, UpdateConnectorsRequest) and is_version_conflict(
             request.changes[0], response.error_code
         ):
-            self.cluster.sometimes.reach("a change made against another version was refused")
+            self.cluster.sometimes.reach("a change made against another version was rejected")
         code = getattr(response, "error_code", 0)
         if code == UNRELEASED_INSTANCE:
-            self.cluster.sometimes.reach("a static member waited for its name")
+            self.cluster.sometimes.reach("a join failed with an instance id in use")
         newest = peer.log.epoch == self.cluster.disk.storage.epoch
-        answer = Answer(peer, request, response, code, at_s, copy, newest)
-        for hook in self._on_answer:
-            hook(answer)
+        sent = SentResponse(peer, request, response, code, at_s, copy, newest)
+        for hook in self._on_response_sent:
+            hook(sent)
 
-    def on_question(self, group: ConnectGroup, answer: ConnectAssignment) -> None:
-        for hook in self._on_question:
-            hook(group, answer)
+    def on_assignor_result(self, group: ConnectGroup, result: ConnectAssignment) -> None:
+        for hook in self._on_assignor_result:
+            hook(group, result)
 
     @contextmanager
     def watching_the_rules(self) -> Iterator[None]:
-        """Meanwhile each decision of a coordinator is an event."""
+        """Within this context, each decision of a coordinator is an event."""
         rules: Any = group_type
         right = rules.step
 
@@ -228,7 +228,7 @@ class Watch:
 
     def on_request(self, node: WorkerNode, request: Request) -> None:
         if isinstance(request, HeartbeatRequest):
-            self.asked[node.name] = request, node.worker.member.owned.copy()
+            self.last_heartbeat[node.name] = request, node.worker.member.owned.copy()
         for hook in self._on_request:
             hook(node, request)
 
@@ -241,10 +241,10 @@ class Watch:
             hook(node, event, units, what)
 
     def on_ended(self, node: WorkerNode) -> None:
-        if node.worker.member.draining and node.stop_asked_s is None and not node.refused:
-            self.cluster.sometimes.reach("a worker left when all its work was taken over")
+        if node.worker.member.draining and node.stop_requested_s is None and not node.refused:
+            self.cluster.sometimes.reach("a worker left when it was drained")
         if "version ranges do not overlap" in node.refused:
-            self.cluster.sometimes.reach("a worker was turned away for its assignor's versions")
+            self.cluster.sometimes.reach("a join was rejected for its assignor's versions")
         for hook in self._on_ended:
             hook(node)
 
@@ -259,7 +259,7 @@ class Watch:
     # ---- time
 
     def start(self) -> None:
-        """Look around once a second from now on."""
+        """Sample once a second from now on."""
 
         def tick() -> None:
             self.calm.look()
@@ -282,19 +282,19 @@ class Watch:
             hook()
 
 
-def place_of(member_id: str) -> str:
-    """Where a worker stands: a static one has another member id in each life."""
+def slot_of(member_id: str) -> str:
+    """The slot of a worker: a static worker has another member id in each life."""
     return member_id.partition("-")[0]
 
 
 def _went_away(record: CurrentRecord, before: Current) -> Change:
-    """It runs nothing, and comes back: nothing is given, and all that it had is free of it."""
+    """A static member left temporarily: it runs nothing, and all its units are free."""
     gone = frozenset(before.held.items()) if before.epoch != STATIC_LEAVE_EPOCH else frozenset()
     return Change(record.member_id, before, record, {}, {}, gained={}, gone=gone, anew=False)
 
 
 def _batch(durable: Group, records: Sequence[Record], writer: int) -> Batch:
-    """What a batch is about."""
+    """Summarize a batch."""
     # Moves deferred to the next round are a cause once all members have reached the target assignment; so is a draining
     # member that still has a target assignment, because another member may have returned to its delayed units since.
     drains = any(member.draining and durable.target(member.member_id).units for member in durable.members.values())
@@ -324,7 +324,7 @@ def _batch(durable: Group, records: Sequence[Record], writer: int) -> Batch:
                 batch.delays = True
             case Tombstone(key=Key(kind=Kind.DELAY)):
                 batch.delays = True
-                # A deadline has passed, or a worker is back.
+                # A deadline has passed, or a worker has returned.
                 batch.causes += 1
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""What a worker owes to those that run on it and to those that listen: S11, S12, X5, X6, L7."""
+"""What a worker guarantees to its tasks and listeners: S11, S12, X5, X6, L7."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NoSkippedRevocation(Invariant):
-    """S11: what leaves a worker has stopped, and been told to its listeners once, before the worker says it is gone."""
+    """S11: a released unit has stopped, and its listeners were called once, before the worker acknowledges."""
 
     ids = "S11"
 
@@ -32,54 +32,54 @@ class NoSkippedRevocation(Invariant):
         owned = units_of(request.owned)
         unsaid = [grant for grant in node.running if grant[0] not in owned and grant not in self.watch.void]
         if unsaid:
-            self.broken(f"{node.name} runs {unsaid} and does not say so")
-        untold = node.told - owned
-        if untold:
-            self.broken(f"{node.name} lets go of {show(untold)} before its listener is told")
+            self.broken(f"{node.name} runs {unsaid} and does not report it")
+        unlisted = node.listener_units - owned
+        if unlisted:
+            self.broken(f"{node.name} acknowledges {show(unlisted)} before on_revoked")
 
     def on_change(self, change: Change) -> None:
         if change.anew or change.record is None or change.record.epoch == STATIC_LEAVE_EPOCH:
             for node in self.watch.nodes_of(change.member_id):
-                node.told = frozenset()
+                node.listener_units = frozenset()
 
     def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
         name, lost = node.name, node.worker.lost
-        told = self._open.setdefault(name, set())
+        listener_units = self._open.setdefault(name, set())
         if what == "begins":
             self._lost[name] = lost
             if event == "on_assigned":
-                if told & units:
-                    self.broken(f"{name}: {show(told & units)} assigned twice")
-                told |= units
+                if listener_units & units:
+                    self.broken(f"{name}: {show(listener_units & units)} assigned twice")
+                listener_units |= units
             else:
-                if event == "on_revoked" and units - told and self._patient:
-                    self.broken(f"{name}: {show(units - told)} revoked, and never assigned")
-                told -= units
+                if event == "on_revoked" and units - listener_units and self._patient:
+                    self.broken(f"{name}: {show(units - listener_units)} revoked, and never assigned")
+                listener_units -= units
             return
         if event != "on_lost" and lost > self._lost[name]:
-            # Given up while it hung: it has been told nothing of what was lost meanwhile, as it cannot be called twice.
-            told.clear()
+            # Abandoned while it hung: on_lost was not called for what was lost meanwhile, because calls never overlap.
+            listener_units.clear()
         if event == "on_assigned" and lost == self._lost[name]:
-            node.told |= units
+            node.listener_units |= units
         elif event == "on_lost" or what == "ends":
-            node.told -= units
+            node.listener_units -= units
         if event == "on_lost" and node.member_id in self.durable.members:
             self.cluster.sometimes.reach("a lease ended before the member was removed")
 
     @property
     def _patient(self) -> bool:
-        """Whether no listener hangs: while one does, it is not told of what is given (calls never overlap)."""
-        return "a listener hangs" not in self.cluster.setting.moods
+        """Whether no listener hangs: while one does, it misses on_assigned (calls never overlap)."""
+        return "a listener hangs" not in self.cluster.setting.fault_rates
 
     def on_rest(self) -> None:
         for node in self.cluster.living() if self._patient else ():
-            told, owned = self._open.get(node.name, set()), node.worker.member.owned.keys()
-            if told != owned:
-                self.broken(f"at rest {node.name} has {show(owned)}, and its listener was told {show(told)}")
+            listener_units, owned = self._open.get(node.name, set()), node.worker.member.owned.keys()
+            if listener_units != owned:
+                self.broken(f"settled: {node.name} owns {show(owned)}, its listener has {show(listener_units)}")
 
 
-class StoppedBeforeTold(Invariant):
-    """X6: ``on_revoked`` is called when nothing of what is revoked runs any more."""
+class StoppedBeforeOnRevoked(Invariant):
+    """X6: ``on_revoked`` is called when none of the revoked units runs any more."""
 
     ids = "X6"
 
@@ -111,23 +111,23 @@ class CallbacksDoNotOverlap(Invariant):
 
 
 class StopEnds(Invariant):
-    """L7: a worker that is asked to stop does so in bounded time, whatever hangs, and leaves nothing running."""
+    """L7: a worker that was requested to stop does so in bounded time, whatever hangs, and leaves nothing running."""
 
     ids = "L7"
 
     @property
-    def longest_s(self) -> float:
-        """Letting go, losing, the last stop and the leave, each bounded by a setting of the worker."""
+    def bound_s(self) -> float:
+        """Releasing, losing, the last stop and the leave, each bounded by a setting of the worker."""
         return 4 * 1.5 * self.cluster.rebalance_s + 3 * 3 + 5
 
     def on_tick(self) -> None:
-        now_s, longest_s = self.cluster.loop.now, self.longest_s
+        now_s, bound_s = self.cluster.loop.now, self.bound_s
         for node in self.cluster.workers.values():
-            asked_s = node.stop_asked_s
-            if asked_s is None or node.dead or now_s - asked_s <= longest_s:
+            requested_s = node.stop_requested_s
+            if requested_s is None or node.dead or now_s - requested_s <= bound_s:
                 continue
-            if self.watch.calm.nodes_s.get(node.name, now_s) <= asked_s:
-                self.broken(f"{node.name} was asked to stop {now_s - asked_s:.1f} s ago")
+            if self.watch.calm.nodes_s.get(node.name, now_s) <= requested_s:
+                self.broken(f"{node.name} has been stopping for {now_s - requested_s:.1f} s")
 
     def on_ended(self, node: WorkerNode) -> None:
         left = [grant for grant in node.running if grant not in self.watch.void]

@@ -1,7 +1,7 @@
-"""The operator of a simulated cluster: one change of a connector after another, each repeated until somebody takes it.
+"""The operator of a simulated cluster: submits changes of connectors one by one, each until it is accepted.
 
-Its messages are lost, doubled and delayed like all others. A *careful* change names the version it was made against;
-one that is not means something else a minute later, so it is never on its way for long (see ``Network.send``).
+Its messages are lost, duplicated and delayed like all others. A *conditional* change names the connector version it
+expects. Any other change could undo a later one, so its copies are never delayed for long (see ``Network.send``).
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ def is_version_conflict(change: ConnectorChange, code: int) -> bool:
     return code in (ConnectorAlreadyExists.code, VersionConflict.code)
 
 
-class Desk(Node):
+class Operator(Node):
     """Attributes:
-    orders: what is still to be done, the first one first.
+    changes: what is still to be submitted, in order.
     written_epoch: the group epoch of the last change that was acknowledged.
     """
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         super().__init__("operator", cluster.seed_text)
         self.cluster, self.group_id = cluster, group_id
-        self.orders: deque[ConnectorChange] = deque()
+        self.changes: deque[ConnectorChange] = deque()
         self.written_epoch: int | None = None
         self._ordered = asyncio.Event()
 
     async def work(self, client: Any) -> None:
-        """Carry the orders out."""
+        """Submit the queued changes until there are none."""
         while True:
-            if not self.orders:
+            if not self.changes:
                 self._ordered.clear()
                 await self._ordered.wait()
             try:
-                done = await self._carry_out(client, self.orders[0])
+                accepted = await self._carry_out(client, self.changes[0])
             except TransportError:
-                done = False
-            if done:
-                self.orders.popleft()
+                accepted = False
+            if accepted:
+                self.changes.popleft()
             else:
                 await asyncio.sleep(0.5)
 
@@ -76,12 +76,12 @@ class Desk(Node):
         elif is_version_conflict(change, code):
             return False
         if change.expected_version < 0:
-            # Whatever the network still has of it has arrived by then.
+            # Copies of the request that are still in the network have arrived by then.
             await asyncio.sleep(0.6)
         return True
 
     async def _version(self, client: Any, connector: str) -> int | None:
-        """The version that a connector has now, or ``None`` if nobody says."""
+        """The current version of a connector, or ``None`` if no coordinator responds."""
         response = await client.call(DescribeRequest(group_ids=(self.group_id,)), timeout_s=3.0)
         group = response.groups[0]
         if group.error_code in TRY_AGAIN:
@@ -89,13 +89,13 @@ class Desk(Node):
         return next((known.version for known in group.connectors if known.connector == connector), 0)
 
     def order(self, change: ConnectorChange) -> None:
-        """Have a connector changed."""
+        """Queue a change of a connector."""
         self.cluster.watch.happened += 1
-        self.orders.append(change)
+        self.changes.append(change)
         self._ordered.set()
 
-    def order_connector(self, name: str, tasks: int) -> None:
-        """Create or reconfigure a connector so that it has so many tasks."""
+    def submit_connector(self, name: str, tasks: int) -> None:
+        """Queue a change that creates or reconfigures a connector with this number of tasks."""
         self.cluster.parts[name] = tasks
         config = {"connector.class": "simulated", "tasks.max": str(tasks)}
         self.order(ConnectorChange(connector=name, config=entries(config)))

@@ -1,8 +1,8 @@
-"""A run: bad weather for some minutes, then quiet, in which everything must come to rest (L1), then small changes.
+"""A run: some minutes of faults, then quiet, in which everything must converge (L1), then small changes.
 
-Each seed draws which faults it knows at all and how often they come (a swarm): a run in which everything happens all
-the time never gets anywhere, and one mild fault would never be seen alone. What was drawn is kept, so that the same
-run can be played from a ``Plan``, in which nothing is drawn any more.
+Swarm testing: each seed draws which faults it has at all and how often they come. A run with every fault at once makes
+no progress, and one mild fault would never be seen alone. The drawn faults are kept, so that the same run can be
+repeated from a ``Plan``, in which nothing is drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import faults
 from .cluster import Cluster, WorkerNode
 from .disk import FAULTS
 from .faults import CONNECTORS, KINDS
-from .invariants import ComesToRest, NoRebalanceStorm
+from .invariants import GroupConverges, NoRebalanceStorm
 from .loop import SimulatedLoop
 from .setting import Plan, PlannedFault, Setting
 
@@ -28,19 +28,19 @@ STORM_S = 480.0
 WHOLE_S = 600.0
 TAIL_S = 30.0
 
-NETWORK_HITS = ("request lost", "answer lost", "message copied", "message delayed", "clog", "partition")
+NETWORK_HITS = ("request lost", "response lost", "message copied", "message delayed", "clog", "partition")
 
 
 class FaultSchedule:
-    """One run's faults. ``done`` are those that had an effect; ``ends_s`` is when they were over."""
+    """One run's faults. ``done`` are those that had an effect; ``ends_s`` is when they ended."""
 
     def __init__(self, cluster: Cluster, *, faults: bool, plan: Plan | None, whole: bool) -> None:
         self.cluster: Cluster = cluster
         self.random: Random = Random(f"{cluster.seed} storm")
         self.plan = plan
         self.rages, self.whole = faults, whole
-        # Of how many workers and tasks at first; ``None`` where the seed says it.
-        self.asked: tuple[int | None, int | None] = (None, None)
+        # The requested numbers of workers and tasks; ``None``: drawn by the seed.
+        self.requested_size: tuple[int | None, int | None] = (None, None)
         self.done: list[PlannedFault] = []
         self.ends_s = 0.0
         self.pending: dict[asyncio.Handle, Callable[[], object]] = {}
@@ -56,45 +56,45 @@ class FaultSchedule:
         plan: Plan | None,
         whole: bool,
     ) -> FaultSchedule:
-        """A new cluster with a storm over it; see ``run.play``."""
+        """A new cluster and its schedule; see ``run.run_seed``."""
         if plan is not None:
             members, tasks = plan.members, plan.tasks
         setting = plan.setting if plan is not None else None if faults else Setting()
         cluster = Cluster(seed, loop, members=members, tasks=tasks, setting=setting)
-        storm = cls(cluster, faults=faults, plan=plan, whole=whole)
-        storm.asked = members, tasks
-        return storm
+        schedule = cls(cluster, faults=faults, plan=plan, whole=whole)
+        schedule.requested_size = members, tasks
+        return schedule
 
     # ---- phases
 
-    async def play(self) -> None:
-        """Begin, storm, quiet, drill; returns early when an invariant has not held."""
+    async def run_seed(self) -> None:
+        """Start, inject faults, converge, smoke phase; returns early when an invariant is violated."""
         cluster = self.cluster
         cluster.watch.start()
         cluster.start_coordinator()
         operator = asyncio.create_task(cluster.operate())
         each = max(1, cluster.tasks_at_first // len(CONNECTORS))
         for name in CONNECTORS:
-            cluster.desk.order_connector(name, each)
+            cluster.operator.submit_connector(name, each)
         for number in range(cluster.members_at_first):
             cluster.start_worker(f"w{number}")
         await asyncio.sleep(2)
         if self.rages:
-            await self.rage()
+            await self.inject_faults()
         self.ends_s = cluster.loop.now
         if not self.whole:
             return
         await self.rest()
         if not cluster.violations:
-            await self.drill()
+            await self.smoke_phase()
         operator.cancel()
 
-    async def rage(self) -> None:
-        """Faults, one after another, over weather that stays."""
+    async def inject_faults(self) -> None:
+        """Inject faults, one after another, under constant network faults."""
         cluster, setting = self.cluster, self.cluster.setting
-        cluster.moods = dict(setting.moods)
-        cluster.network.weather = setting.weather
-        for kind in (*setting.moods, *NETWORK_HITS):
+        cluster.fault_rates = dict(setting.fault_rates)
+        cluster.network.network_faults = setting.network_faults
+        for kind in (*setting.fault_rates, *NETWORK_HITS):
             cluster.armed[kind] += 1
         if setting.drift:
             cluster.armed["clocks drift"] += 1
@@ -123,7 +123,7 @@ class FaultSchedule:
                 self._do(PlannedFault(cluster.loop.now, kind, arguments))
 
     async def _until(self, at_s: float) -> None:
-        """The very moment: a sum of waits would be off by the last bit."""
+        """Sleep until exactly this time: a sum of waits would accumulate rounding errors."""
         if at_s > self.cluster.loop.now:
             there: asyncio.Future[None] = self.cluster.loop.create_future()
             self.cluster.loop.call_at(at_s, there.set_result, None)
@@ -139,14 +139,14 @@ class FaultSchedule:
                 cluster.hit(fault.kind)
 
     async def rest(self) -> None:
-        """No more faults; then L1, S2, X2 for good, and L2: nothing moves any more."""
+        """No more faults; then L1, S2, X2 in their final form, and L2: the group makes no further changes."""
         cluster = self.cluster
         cluster.say("quiet")
         pending, self.pending = self.pending, {}
         for handle, end in pending.items():
             handle.cancel()
             end()
-        cluster.moods = {}
+        cluster.fault_rates = {}
         cluster.network.calm()
         cluster.disk.faults.clear()
         cluster.disk.slow = 1.0
@@ -158,49 +158,49 @@ class FaultSchedule:
             coordinator.resume(cluster.loop)
         while sum(not node.leaving for node in cluster.living()) < 2:
             faults.join(self, self._free_name())
-        cluster.put_in_order()
+        cluster.restore_connectors()
         cluster.watch.on_quiet()
-        gives_up_s = cluster.loop.now + cluster.watch.the(ComesToRest).longest_s
-        while why := self.restless():
+        gives_up_s = cluster.loop.now + cluster.watch.the(GroupConverges).bound_s
+        while why := self.not_settled():
             if cluster.violations:
                 return
             if cluster.serving is None:
                 cluster.start_coordinator()
             if not cluster.living():
-                # All have been turned away, for what one offers that is dead and not yet removed.
+                # All joins were rejected because of the versions of a dead member that has not expired yet.
                 faults.join(self, self._free_name())
             if cluster.loop.now > gives_up_s:
-                cluster.watch.the(ComesToRest).broken(f"not at rest after {gives_up_s - self.ends_s:.0f} s: {why}")
+                cluster.watch.the(GroupConverges).broken(f"not settled after {gives_up_s - self.ends_s:.0f} s: {why}")
                 return
             await asyncio.sleep(1)
         cluster.say("at rest")
         cluster.watch.on_rest()
         await asyncio.sleep(TAIL_S)
-        why = self.restless()
+        why = self.not_settled()
         if why:
-            cluster.watch.the(ComesToRest).broken(f"at rest, then not: {why}")
+            cluster.watch.the(GroupConverges).broken(f"settled, then not: {why}")
         cluster.watch.on_over()
 
-    def restless(self) -> str:
-        """What is not as it should be once everything is quiet; empty if all is."""
+    def not_settled(self) -> str:
+        """What has not converged after the faults; empty if everything has."""
         cluster = self.cluster
         durable, serving = cluster.durable, cluster.serving
         if serving is None or serving.coordinator is None or serving.log.epoch != cluster.disk.storage.epoch:
             return "no coordinator serves"
-        if cluster.desk.orders:
-            return f"not yet ordered: {cluster.desk.orders[0]}"
+        if cluster.operator.changes:
+            return f"not yet submitted: {cluster.operator.changes[0]}"
         living = {node.member_id: node for node in cluster.living()}
         if durable.members.keys() != living.keys():
             return f"members {sorted(durable.members)}, alive {sorted(living)}"
         if leaving := [node.name for node in living.values() if node.leaving]:
-            return f"on their way out: {leaving}"
+            return f"leaving: {leaving}"
         if durable.delays:
-            return f"work is held back for {sorted(durable.delays)}"
+            return f"units are delayed for {sorted(durable.delays)}"
         if state_name(durable) != "Stable":
             return f"the group is {state_name(durable)}: {sorted(durable.behind)} behind, {durable.computation}"
-        # The group may still take a dead twin for one that lives, who waits for the end of that session.
+        # The group may still take a dead twin for the live member, which waits for that session to expire.
         if strangers := [node.name for node in living.values() if node.worker.member.epoch != durable.epoch]:
-            return f"not there yet: {strangers}"
+            return f"not joined yet: {strangers}"
         for name in CONNECTORS:
             tasks = durable.connectors[name].tasks if name in durable.connectors else ()
             if len(tasks) != cluster.parts_of(name):
@@ -214,17 +214,19 @@ class FaultSchedule:
         shall = {(unit, epoch): member for unit, (member, epoch) in durable.holders.items() if not unit.is_connector}
         if runs != shall:
             odd = runs.items() ^ shall.items()
-            return f"runs is not shall: {show(unit for (unit, _), _ in odd)} ({sorted(odd)[:3]})"
+            return f"running units differ from assigned units: {show(unit for (unit, _), _ in odd)} ({sorted(odd)[:3]})"
         end = cluster.source_end()
         for name in CONNECTORS:
             for number in range(cluster.sink.slices):
                 there = cluster.sink.visible.get((name, number), 0)
                 if there != end:
-                    return f"slice {number} of {name} stands at {there} of {end}"
+                    return f"slice {number} of {name} is at offset {there} of {end}"
         return ""
 
-    async def drill(self) -> None:
-        """L1 without faults: a join, a leave, a change, each settled within three heartbeat intervals and the stops."""
+    async def smoke_phase(self) -> None:
+        """L1 without faults: a join, a leave, a change; each must settle within three heartbeat intervals and the
+        stops.
+        """
         cluster = self.cluster
         random = Random(f"{cluster.seed} drill")
         interval_s = cluster.settings.heartbeat_interval_ms / 1000
@@ -232,7 +234,7 @@ class FaultSchedule:
             living = cluster.living()
             what = random.choice(["join", "leave", "scale", "lose"])
             epoch = cluster.durable.epoch
-            if what == "join" and len(living) < faults.MOST_WORKERS and len(cluster.setting.versions) == 1:
+            if what == "join" and len(living) < faults.MAX_WORKERS and len(cluster.setting.versions) == 1:
                 faults.join(self, self._free_name())
             elif what == "lose" and cluster.setting.delay_s and len(living) > 2:
                 await self._lose(random.choice(living))
@@ -242,19 +244,21 @@ class FaultSchedule:
             else:
                 what = "scale"
                 name = random.choice(CONNECTORS)
-                cluster.desk.order_connector(name, cluster.parts_of(name) % 6 + 1)
+                cluster.operator.submit_connector(name, cluster.parts_of(name) % 6 + 1)
             began_s = cluster.loop.now
             cluster.say("drill", what)
-            # Stops take up to 0.35 s in a seed without moods, callbacks 0.2 s; a source is asked every five seconds.
-            longest_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
-            # Where only so many units may move at a time, each round is an epoch, and each has that long.
+            # Stops take up to 0.35 s without fault rates, callbacks 0.2 s; a source is polled every five seconds.
+            bound_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
+            # With max_moves each round is an epoch with its own heartbeat intervals.
             limit = cluster.setting.max_moves
             most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
             while cluster.durable.epoch == epoch or self._unsettled():
                 rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if limit else 1
-                if cluster.loop.now - began_s > longest_s * rounds:
-                    why = self._unsettled() or "nothing happened"
-                    cluster.watch.the(ComesToRest).broken(f"{what} is not over after {longest_s * rounds:.1f} s: {why}")
+                if cluster.loop.now - began_s > bound_s * rounds:
+                    why = self._unsettled() or "the epoch did not change"
+                    cluster.watch.the(GroupConverges).broken(
+                        f"{what} has not settled after {bound_s * rounds:.1f} s: {why}"
+                    )
                     return
                 await asyncio.sleep(0.25)
             moved = cluster.durable.epoch - epoch
@@ -263,12 +267,13 @@ class FaultSchedule:
             await asyncio.sleep(interval_s)
 
     async def _lose(self, node: WorkerNode) -> None:
-        """A worker dies, is removed for its silence, and is back while its work still waits for it (L8)."""
+        """A worker dies, expires, and rejoins before its scheduled rebalance delay ends (L8)."""
         self.cluster.say("drill", "lose", node.name)
         self.cluster.kill_worker(node)
-        # It may have been silent for an interval before; a delay of five seconds must not be over by then.
+        # The last heartbeat may have been an interval earlier; a delay of five seconds must not expire before the
+        # rejoin.
         await asyncio.sleep(self.cluster.session_s * (1 + self.cluster.setting.drift) + 0.5)
-        self.cluster.start_worker(node.place)
+        self.cluster.start_worker(node.slot)
 
     def _unsettled(self) -> str:
         durable = self.cluster.durable
@@ -277,10 +282,10 @@ class FaultSchedule:
             return f"members {sorted(durable.members)}, alive {sorted(living)}"
         return "" if state_name(durable) == "Stable" else f"{sorted(durable.behind)} behind, {durable.computation}"
 
-    # ---- what faults need
+    # ---- helpers of faults
 
     def later(self, after_s: float, call: Callable[[], object], *, ends: bool = True) -> None:
-        """The end of a fault, at the latest when all faults end; or, where that does not end it, more of it."""
+        """Schedule the end of a fault, at the latest when all faults end; with ``ends=False`` a further step of it."""
 
         def end() -> None:
             del self.pending[handle]
@@ -294,25 +299,25 @@ class FaultSchedule:
         return next(name for name in names if faults.node_of(self, name) is None)
 
     def again(self, member_id: str) -> None:
-        """Start a worker unless it lives."""
+        """Start a worker unless it is alive."""
         if faults.node_of(self, member_id) is None:
             self.cluster.start_worker(member_id)
 
     def stop(self, node: WorkerNode, *, for_good: bool = False) -> None:
-        """Ask a worker to leave; a static one for a while, unless it is for good."""
+        """Make a worker leave; a static one temporarily, unless ``for_good``."""
         self._ask_to_leave(node, partial(node.worker.stop, for_good=for_good))
 
     def restart(self, node: WorkerNode) -> None:
-        """Ask a worker to leave and to announce that it returns."""
+        """Make a worker leave with the announcement of a restart."""
         self._ask_to_leave(node, node.worker.restart)
 
     def _ask_to_leave(self, node: WorkerNode, leave: Callable[[], None]) -> None:
-        if not node.stopped and node.stop_asked_s is None:
-            node.stop_asked_s = self.cluster.loop.now
+        if not node.stopped and node.stop_requested_s is None:
+            node.stop_requested_s = self.cluster.loop.now
         self.cluster.loop.call_soon(leave, context=node.context)
 
     def restart_coordinator(self, after_s: float) -> None:
-        """Start one after a while, unless there is one."""
+        """Start a coordinator after a while, unless one is alive."""
 
         def start() -> None:
             if self.cluster.serving is None:

@@ -1,15 +1,15 @@
-"""Which fault of the list of reliability (F1 to F37) each kind of the simulator stands for, and where the others are.
+"""The fault of reliability (F1 to F37) that each kind of the simulator injects, and where the other faults are tested.
 
-A kind that is not in that list is a dash: a point of ``connectgroup.fault_points``, or a task that fails by itself.
+A dash: the kind is not in that list; it is a point of ``connectgroup.fault_points``, or a failing task.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-NUMBERS: Final = {
+FAULT_IDS: Final = {
     "request lost": "F1",
-    "answer lost": "F1",
+    "response lost": "F1",
     "message copied": "F2",
     "message delayed": "F3",
     "partition": "F4",
@@ -88,12 +88,12 @@ ELSEWHERE: Final = {
     "F35": "tests/known_bugs/test_exactly_once_on_spark.py",
     "F36": "tests/cli/test_exhaustion.py",
 }
-"""What needs a real file, real bytes or a real pipeline, or one certain moment: a file whose tests name it."""
+"""Faults that need a real file, real bytes, a real pipeline, or an exact moment: the file whose tests name them."""
 
 NOT_YET: Final = {
-    "F25": "there is one version of everything so far",
-    "F29": "there is no log on Kafka yet",
-    "F30": "there is no election of coordinators yet",
+    "F25": "only one version of the software exists so far",
+    "F29": "the log has no Kafka back end yet",
+    "F30": "coordinators are not elected yet",
     "F37": "there is no REST server yet",
 }
-"""Why there is no test of it."""
+"""Why the fault has no test."""
