@@ -133,7 +133,7 @@ class OneAtATime(World):
     def began(self, member_id: str, unit: Unit) -> None:
         self.runs[unit] += 1
         if self.runs[unit] > 1:
-            self._offences.append(f"{unit} begins on {member_id} and has not ended")
+            self._violations.append(f"{unit} begins on {member_id} and has not ended")
         super().began(member_id, unit)
 
     def ended(self, member_id: str, unit: Unit) -> None:
@@ -180,9 +180,9 @@ async def test_each_task_runs_once_through_repeated_pause_and_resume(tmp_path: P
         for number in range(5):
             world.hook[f"stop c-{number}"] = world.slow(0.3 * number)
         for number in range(12):
-            await world.want("c", (TargetState.PAUSED, TargetState.RUNNING, TargetState.STOPPED)[number % 3])
+            await world.set_state("c", (TargetState.PAUSED, TargetState.RUNNING, TargetState.STOPPED)[number % 3])
             await asyncio.sleep(0.25 * (number % 4))
-        await world.want("c", TargetState.RUNNING)
+        await world.set_state("c", TargetState.RUNNING)
         await world.settled()
         for number in range(5):
             assert world.count(f" start c-{number}") - world.count(f" stop c-{number}") == 1

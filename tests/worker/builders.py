@@ -1,7 +1,7 @@
-"""A whole group on one event loop: a coordinator, workers, connectors that write down what happens to them.
+"""A whole group on one event loop: a coordinator, workers, and connectors that record their calls.
 
-The ``World`` keeps a journal of all that user code was told, in order, and checks after every test that no unit ran on
-two workers at once. A ``hook`` makes user code misbehave at a named point: ``world.hook["start c-0"] = gate.wait``.
+``World`` is the harness. It keeps a journal of all calls of user code, in order, and checks after every test that no
+unit ran on two workers at once. A ``hook`` makes user code misbehave at a named point: ``world.hook["start c-0"]``.
 """
 
 from __future__ import annotations
@@ -43,63 +43,65 @@ GROUP = "workers"
 
 
 def share_out(members: Sequence[tuple[str, Units]], units: Sequence[Unit]) -> dict[str, Units]:
-    """Everybody keeps what is theirs up to an even share; the rest goes to whoever has least."""
+    """Each member keeps its units up to an even share; the rest goes to the member with the fewest units."""
     limit = -(-len(units) // len(members))
     left = set(units)
-    shares: dict[str, set[Unit]] = {}
+    by_member: dict[str, set[Unit]] = {}
     for member_id, owned in sorted(members):
-        shares[member_id] = set(sorted(owned & left)[:limit])
-        left -= shares[member_id]
+        by_member[member_id] = set(sorted(owned & left)[:limit])
+        left -= by_member[member_id]
     for unit in sorted(left):
-        shares[min(shares, key=lambda member_id: (len(shares[member_id]), member_id))].add(unit)
-    return {member_id: frozenset(its) for member_id, its in shares.items()}
+        by_member[min(by_member, key=lambda member_id: (len(by_member[member_id]), member_id))].add(unit)
+    return {member_id: frozenset(its) for member_id, its in by_member.items()}
 
 
-def server_spread(question: PrepareResponse) -> tuple[InstalledMember, ...]:
-    """The coordinator's own assignor."""
-    members = [(member.member_id, share) for member, share in zip(question.members, question.shares(), strict=True)]
-    versions = {member.member_id: member.assignor.version for member in question.members}
+def server_spread(spec: PrepareResponse) -> tuple[InstalledMember, ...]:
+    """The server-side assignor."""
+    members = [(member.member_id, share) for member, share in zip(spec.members, spec.shares(), strict=True)]
+    versions = {member.member_id: member.assignor.version for member in spec.members}
     return tuple(
         InstalledMember(member_id=member_id, units=grouped(its), version=versions[member_id])
-        for member_id, its in share_out(members, question.all_units()).items()
+        for member_id, its in share_out(members, spec.all_units()).items()
     )
 
 
 class Spread(ConnectAssignor):
-    """The same on a worker; ``before`` runs first and may raise, block, or answer in its place."""
+    """The same assignor on a worker; ``before`` runs first and may raise, block, or return another result."""
 
     name = "spread"
 
     def __init__(self) -> None:
         self.before: Callable[[ConnectGroup], Any] = lambda group: None
         self.calls = 0
-        self.told: list[ConnectMemberAssignment] = []
+        self.assignments: list[ConnectMemberAssignment] = []
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         self.calls += 1
         instead = self.before(group)
         if instead is not None:
             return instead  # type: ignore[no-any-return]
-        shares = share_out([(member.member_id, member.owned) for member in group.members], group.units)
+        by_member = share_out([(member.member_id, member.owned) for member in group.members], group.units)
         return ConnectAssignment(
-            members=[ConnectMemberAssignment(member_id=member_id, units=units) for member_id, units in shares.items()]
+            members=[
+                ConnectMemberAssignment(member_id=member_id, units=units) for member_id, units in by_member.items()
+            ]
         )
 
     def on_assignment(self, assignment: ConnectMemberAssignment) -> None:
-        self.told.append(assignment)
+        self.assignments.append(assignment)
 
 
 def settings(**changes: Any) -> GroupSettings:
-    """Connect's times (session 10 s, heartbeat 3 s) and the coordinator's own assignor."""
+    """Connect's defaults (session timeout 10 s, heartbeat interval 3 s) and the server-side assignor."""
     return GroupSettings(**{"server_assignor": "even", "server_assignors": {"even": server_spread}, **changes})
 
 
 class Link(Client):
-    """A worker's connection that a test can cut, and that counts what goes over it.
+    """A worker's connection, which a test can cut; records its requests.
 
     Attributes:
-        cut: what was asked is not answered, what is asked does not arrive.
-        requests: every request that was called with, with the loop's time.
+        cut: outstanding requests get no response, and new ones do not arrive.
+        requests: every request of ``call``, with the loop's time.
     """
 
     def __init__(self, world: World) -> None:
@@ -116,30 +118,30 @@ class Link(Client):
 
     @property
     def heartbeats(self) -> int:
-        """How many heartbeats were sent."""
+        """Number of heartbeats sent."""
         return sum(isinstance(request, HeartbeatRequest) for _, request in self.requests)
 
     def cut(self) -> None:
-        """From here on nothing gets through."""
+        """Drop all messages from now on."""
         self._cut.set()
 
     def heal(self) -> None:
-        """The next call gets through again."""
+        """Deliver messages again from the next call on."""
         self._cut.clear()
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         now = self._world.now
         self.requests.append((now, request))
-        # A worker that spins stops virtual time, and the test with it: better to say so.
+        # A busy loop would stop virtual time, and the test with it: fail instead.
         assert len(self.requests) < 50 or self.requests[-50][0] < now, f"50 calls at once, the last {request}"
-        if self.instead is not None and (answer := await self.instead(request)) is not None:
-            return answer
+        if self.instead is not None and (response := await self.instead(request)) is not None:
+            return response
         server = self._world.coordinator
         if self._client is None or self._server is not server:
             self._client, self._server = LocalClient(server), server
         if self._cut.is_set():
             await asyncio.sleep(timeout_s)
-            raise TransportError("no answer")
+            raise TransportError("no response")
         call = asyncio.create_task(self._client.call(request, timeout_s=timeout_s))
         cut = asyncio.create_task(self._cut.wait())
         try:
@@ -147,7 +149,7 @@ class Link(Client):
             if cut.done():
                 self._client = None
                 await asyncio.sleep(now + timeout_s - self._world.now)
-                raise TransportError("no answer")
+                raise TransportError("no response")
             return call.result()
         finally:
             for task in (call, cut):
@@ -160,7 +162,7 @@ class Link(Client):
 
 @dataclass(eq=False)
 class Actor:
-    """One worker on stage."""
+    """One worker of the harness."""
 
     worker: Worker
     runner: TaskRunner
@@ -170,23 +172,23 @@ class Actor:
 
     @property
     def units(self) -> Units:
-        """What it runs."""
+        """The units that the worker runs."""
         return self.runner.running
 
     def cut(self) -> None:
-        """Cut it off."""
+        """Cut both connections."""
         self.heartbeats.cut()
         self.control.cut()
 
     def heal(self) -> None:
-        """Let it back."""
+        """Restore both connections."""
         self.heartbeats.heal()
         self.control.heal()
 
 
 @dataclass
 class World:
-    """The stage. ``async with`` it; after the test it is cleared whatever state it is in."""
+    """The harness. Use it with ``async with``; at the end everything is stopped, whatever state it is in."""
 
     scratch: Path
     group: GroupSettings = field(default_factory=settings)
@@ -199,7 +201,7 @@ class World:
     zombies: set[str] = field(default_factory=set)
     contexts: dict[Unit, TaskContext] = field(default_factory=dict)
     _running: dict[Unit, set[str]] = field(default_factory=dict)
-    _offences: list[str] = field(default_factory=list)
+    _violations: list[str] = field(default_factory=list)
 
     async def __aenter__(self) -> World:
         self.coordinator = Coordinator(self.log(self.storage), self.group, wall_clock_ms=lambda: int(self.now * 1000))
@@ -214,7 +216,7 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.coordinator.close()
-        assert not self._offences, "; ".join(self._offences)
+        assert not self._violations, "; ".join(self._violations)
 
     @property
     def now(self) -> float:
@@ -222,13 +224,13 @@ class World:
         return asyncio.get_running_loop().time()
 
     def gate(self) -> Gate:
-        """A gate that is opened when the test ends at the latest."""
+        """A gate that is opened at the end of the test at the latest."""
         gate = Gate()
         self.gates.append(gate)
         return gate
 
     def slow(self, seconds: float) -> Callable[[], None]:
-        """A hook that takes so long, each time."""
+        """A hook that takes this long, each time."""
         loop = asyncio.get_running_loop()
 
         def wait() -> None:
@@ -241,17 +243,17 @@ class World:
     # ---- coordinator
 
     async def restart(self) -> None:
-        """Another coordinator on the same storage."""
+        """Start another coordinator on the same storage."""
         await self.coordinator.close()
         await self.__aenter__()
 
     async def update(self, *changes: ConnectorChange) -> UpdateConnectorsResponse:
-        """An operator's change; must succeed."""
+        """Apply an operator's change; it must succeed."""
         request = UpdateConnectorsRequest(group_id=GROUP, changes=changes)
-        answer = await self.coordinator.handle(request, client_host="operator")
-        assert isinstance(answer, UpdateConnectorsResponse)
-        assert not answer.error_code, answer.error_message
-        return answer
+        response = await self.coordinator.handle(request, client_host="operator")
+        assert isinstance(response, UpdateConnectorsResponse)
+        assert not response.error_code, response.error_message
+        return response
 
     async def add(self, name: str = "c", tasks: int = 2, cls: str = "scripted", **config: str) -> None:
         """Add or reconfigure a connector."""
@@ -262,15 +264,15 @@ class World:
         """Give a connector another class."""
         await self.add(name, 1, cls=cls)
 
-    async def want(self, name: str, state: TargetState) -> None:
+    async def set_state(self, name: str, state: TargetState) -> None:
         """Resume, pause or stop a connector."""
         await self.update(ConnectorChange(connector=name, target_state=state))
 
     async def describe(self) -> DescribedGroup:
-        """The group as everybody can see it."""
-        answer = await self.coordinator.handle(DescribeRequest(group_ids=(GROUP,)), client_host="operator")
-        assert isinstance(answer, DescribeResponse)
-        return answer.groups[0]
+        """The group, as described by the coordinator."""
+        response = await self.coordinator.handle(DescribeRequest(group_ids=(GROUP,)), client_host="operator")
+        assert isinstance(response, DescribeResponse)
+        return response.groups[0]
 
     # ---- workers
 
@@ -284,7 +286,7 @@ class World:
         refresh_s: float = 1.0,
         **more: Any,
     ) -> Actor:
-        """A worker that does not run yet."""
+        """Create a worker without running it."""
         heartbeats, control = Link(self), Link(self)
         worker = Worker(
             MemberSettings(group_id=GROUP, member_id=member_id, **more),
@@ -305,17 +307,17 @@ class World:
         return self.actors[member_id]
 
     def start(self, member_id: str, **more: Any) -> Actor:
-        """A worker that runs."""
+        """Create a worker and run it."""
         actor = self.make(member_id, **more)
         actor.task = asyncio.create_task(actor.worker.run(), name=f"worker {member_id}")
         return actor
 
     async def until(self, condition: Callable[[], object], *, within: float = 30.0, step: float = 0.05) -> float:
-        """Let time pass until something is so; how long that took."""
+        """Advance time until the condition holds; return how long that took, in seconds."""
         started = self.now
         while not condition():
             if self.now > started + within:
-                raise AssertionError(f"not within {within} s; {await self.story()}")
+                raise AssertionError(f"not within {within} s; {await self.report()}")
             for actor in self.actors.values():
                 if actor.task is not None and actor.task.done() and not actor.task.cancelled():
                     actor.task.result()
@@ -323,12 +325,12 @@ class World:
         return self.now - started
 
     async def settled(self, *member_ids: str, within: float = 30.0) -> dict[str, list[str]]:
-        """Until these (all, if none is named) share all units and everything runs; who has what."""
-        who = member_ids or tuple(self.actors)
+        """Advance time until these members (default: all) own and run all units; return the units by member."""
+        expected_members = member_ids or tuple(self.actors)
         started = self.now
         while True:
             group = await self.describe()
-            runs = {member_id: self.actors[member_id].units for member_id in who}
+            runs = {member_id: self.actors[member_id].units for member_id in expected_members}
             wanted = {Unit(c.connector, unit.task) for c in group.connectors for unit in c.units}
             expected = {
                 c.connector: int(next((e.value for e in c.config if e.name == "tasks.max"), "1"))
@@ -339,14 +341,19 @@ class World:
             )
             everything = sorted(unit for its in runs.values() for unit in its)
             members = {member.member_id for member in group.members}
-            if complete and group.state == "Stable" and members == set(who) and everything == sorted(wanted):
+            if (
+                complete
+                and group.state == "Stable"
+                and members == set(expected_members)
+                and everything == sorted(wanted)
+            ):
                 return {member_id: [str(unit) for unit in sorted(its)] for member_id, its in runs.items()}
             if self.now > started + within:
-                raise AssertionError(f"not settled within {within} s; {await self.story()}")
+                raise AssertionError(f"not settled within {within} s; {await self.report()}")
             await asyncio.sleep(0.05)
 
-    async def story(self) -> str:
-        """What to print when a test fails."""
+    async def report(self) -> str:
+        """The state to print when a test fails."""
         group = await self.describe()
         members = [(m.member_id, m.state, m.member_epoch, show(units_of(m.assigned))) for m in group.members]
         runs = {member_id: show(actor.units) for member_id, actor in self.actors.items()}
@@ -354,10 +361,10 @@ class World:
             self.journal[-20:]
         )
 
-    # ---- what user code is told
+    # ---- calls of user code
 
     def note(self, line: str) -> None:
-        """Write it down, and run the hook of that name, if any: with the member, or for every member."""
+        """Add to the journal, and run the hook of that name, if any: for one member, or for every member."""
         self.journal.append(line)
         _, _, point = line.partition(" ")
         hook = self.hook.get(line) or self.hook.get(point)
@@ -365,71 +372,71 @@ class World:
             hook()
 
     def count(self, text: str) -> int:
-        """How many lines of the journal hold this text."""
+        """Number of journal lines that contain this text."""
         return sum(text in line for line in self.journal)
 
     def began(self, member_id: str, unit: Unit) -> None:
-        """A task has begun to run."""
+        """A task has started."""
         others = self._running.setdefault(unit, set()) - self.zombies - {member_id}
         if others and member_id not in self.zombies:
-            self._offences.append(f"{unit} runs on {member_id} and {sorted(others)}")
+            self._violations.append(f"{unit} runs on {member_id} and {sorted(others)}")
         self._running[unit].add(member_id)
 
     def ended(self, member_id: str, unit: Unit) -> None:
-        """A task has ended."""
+        """A task has stopped."""
         self._running.setdefault(unit, set()).discard(member_id)
 
     def _load(self, name: str) -> type[Connector]:
         if name != "scripted":
             raise ConfigError("connector.class", name, "scripted")
-        world = self
+        harness = self
 
         class ScriptedConnector(Scripted):
-            stage = world
+            world = harness
 
         return ScriptedConnector
 
 
 class Scripted(Connector):
-    """``tasks.max`` tasks (or ``tasks``, where given) that write down their starts and stops."""
+    """``tasks.max`` tasks (or ``tasks``, if given) that record their starts and stops."""
 
-    stage: World
+    world: World
 
     def __init__(self, name: str, config: Config) -> None:
         super().__init__(name, config)
-        self.stage.note(f"? construct {name}")
+        self.world.note(f"? construct {name}")
 
     def task_configs(self, limit: int) -> Sequence[Config]:
-        self.stage.note(f"? task_configs {self.name}")
+        self.world.note(f"? task_configs {self.name}")
         return [{"task": str(number), "text": self.config.get("text", "")} for number in range(limit)]
 
     def task(self, config: Config, context: TaskContext) -> Task:
-        return ScriptedTask(self.stage, context)
+        return ScriptedTask(self.world, context)
 
 
 class ScriptedTask(Task):
     """Runs from the end of ``start`` to the end of ``stop``."""
 
-    def __init__(self, stage: World, context: TaskContext) -> None:
-        self.stage, self.context = stage, context
+    def __init__(self, world: World, context: TaskContext) -> None:
+        self.world, self.context = world, context
 
     def start(self) -> None:
-        self.stage.note(f"{self.context.member_id} start {self.context.unit}")
-        self.stage.began(self.context.member_id, self.context.unit)
-        self.stage.contexts[self.context.unit] = self.context
+        self.world.note(f"{self.context.member_id} start {self.context.unit}")
+        self.world.began(self.context.member_id, self.context.unit)
+        self.world.contexts[self.context.unit] = self.context
 
     def stop(self) -> None:
         try:
-            self.stage.note(f"{self.context.member_id} stop {self.context.unit}")
+            self.world.note(f"{self.context.member_id} stop {self.context.unit}")
         finally:
-            self.stage.ended(self.context.member_id, self.context.unit)
+            self.world.ended(self.context.member_id, self.context.unit)
 
 
 class RecordingListener(WorkerRebalanceListener):
-    """Writes down what it is told, and that its calls never overlap."""
+    """Records its calls, and checks that they never overlap."""
 
-    def __init__(self, stage: World, member_id: str) -> None:
-        self.stage, self.member_id = stage, member_id
+    def __init__(self, world: World, member_id: str) -> None:
+        self.world, self.member_id = world, member_id
         self.inside: Counter[str] = Counter()
         self.held: Counter[Unit] = Counter()
 
@@ -444,18 +451,18 @@ class RecordingListener(WorkerRebalanceListener):
 
     def _call(self, event: str, units: Units) -> None:
         if self.inside.total():
-            self.stage._offences.append(f"{self.member_id}: {event} while in {list(self.inside.elements())}")
+            self.world._violations.append(f"{self.member_id}: {event} while in {list(self.inside.elements())}")
         self.inside[event] += 1
         try:
-            self.stage.note(f"{self.member_id} {event} {show(units)}")
+            self.world.note(f"{self.member_id} {event} {show(units)}")
         finally:
             self.inside[event] -= 1
         for unit in units:
             self.held[unit] += 1 if event == "on_assigned" else -1
             if self.held[unit] not in (0, 1):
-                self.stage._offences.append(f"{self.member_id}: {event} of {unit} makes {self.held[unit]} of it")
+                self.world._violations.append(f"{self.member_id}: {event} of {unit} makes the count {self.held[unit]}")
 
 
 def error(code: int, message: str = "", epoch: int = -1) -> HeartbeatResponse:
-    """A heartbeat's refusal."""
+    """A heartbeat response with an error."""
     return HeartbeatResponse(error_code=code, error_message=message, coordinator_epoch=epoch)

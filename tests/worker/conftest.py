@@ -15,6 +15,6 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 
 
 @pytest.fixture(autouse=True)
-def same_dice(request: pytest.FixtureRequest) -> None:
-    """Retries wait with jitter: the same one at every run of a test."""
+def seeded_random(request: pytest.FixtureRequest) -> None:
+    """Back-off has jitter: the same in every run of a test."""
     random.seed(request.node.name)

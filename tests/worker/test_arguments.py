@@ -101,7 +101,6 @@ class Failing:
 async def test_an_error_of_a_runner_is_logged_with_file_and_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, function: Callable[..., Any]
 ) -> None:
-    """As an error of a listener is."""
     caplog.set_level(logging.ERROR)
     async with World(tmp_path) as world:
         await world.add("c", 1)

@@ -1,4 +1,4 @@
-"""The built-in assignors on real workers: what they ask of the group beyond a plain answer is done."""
+"""The built-in assignors on real workers: delays, further rounds, labels and unschedulable tasks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .builders import Actor, World, settings
 
 
 def offers(capacity: int = 0, *labels: tuple[str, str]) -> WorkerTraits:
-    """What a worker on host h offers."""
+    """The traits of a worker on host h."""
     return WorkerTraits(capacity=capacity, labels=labels, host="h")
 
 
 def tasks(actor: Actor) -> int:
-    """How many tasks it runs."""
+    """Number of tasks that the worker runs."""
     return sum(not unit.is_connector for unit in actor.units)
 
 
 async def test_unit_revoked_in_one_round_is_assigned_as_soon_as_it_has_stopped(tmp_path: Path) -> None:
-    """IC-01, KIP-415: no timer is waited for between the two rounds, and what stays is not stopped."""
+    """IC-01, KIP-415: no timer between the two rounds, and units that stay are not stopped."""
     async with World(tmp_path) as world:
         await world.add("c", 7)
         a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
@@ -41,7 +41,7 @@ async def test_unit_revoked_in_one_round_is_assigned_as_soon_as_it_has_stopped(t
 
 
 async def test_successive_joins_stop_no_task_twice_in_a_row(tmp_path: Path) -> None:
-    """KAFKA-12495: the third comes while the second's tasks are moving, and waits for the back-off."""
+    """KAFKA-12495: the third worker joins while the second one's tasks are moving, and is delayed by the back-off."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
         await world.add("c", 11)
         a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
@@ -59,7 +59,7 @@ async def test_successive_joins_stop_no_task_twice_in_a_row(tmp_path: Path) -> N
 
 
 async def test_revocations_are_not_delayed_without_a_scheduled_rebalance_delay(tmp_path: Path) -> None:
-    """KAFKA-15693: the delay is the group's setting, not the assignor's own; 0 is no delay."""
+    """KAFKA-15693: the delay is a setting of the group, not of the assignor; 0: no delay."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
         await world.add("c", 11)
         a = world.start("a", assignors=[IncrementalCooperativeAssignor()])
@@ -104,7 +104,7 @@ async def test_connector_runs_on_matching_labels_and_describe_explains_unschedul
 
 
 async def test_assignment_with_a_further_round_survives_a_new_coordinator(tmp_path: Path) -> None:
-    """IC-08, CN-11: what a leader of Kafka's would have in its memory is in the group's log."""
+    """IC-08, CN-11: the state that Kafka's leader keeps in memory is in the group's log."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=0)) as world:
         await world.add("c", 8)
         a = world.start("a", assignors=[IncrementalCooperativeAssignor()])

@@ -1,4 +1,4 @@
-"""Many units at once: what one turn of the event loop does is bounded, and a call that blocks delays no other."""
+"""Many units at once: the work of one turn of the event loop is bounded, and a blocking call delays no other."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class CountingLoop(asyncio.SelectorEventLoop):
     """Counts the callbacks scheduled between two turns, and wakeups by other threads that have not run yet.
 
     Attributes:
-        limit: callbacks scheduled in one turn, at most.
-        most_pending: wakeups by other threads that waited at the same time, at most.
+        max_scheduled: maximum number of callbacks scheduled in one turn.
+        max_pending: maximum number of wakeups by other threads pending at the same time.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.limit = self.most_pending = self.this_turn = self.pending = 0
+        self.max_scheduled = self.max_pending = self.this_turn = self.pending = 0
 
     def count(self) -> None:
-        """Run in each turn from now on."""
-        self.limit = max(self.limit, self.this_turn)
+        """Count from now on, in each turn."""
+        self.max_scheduled = max(self.max_scheduled, self.this_turn)
         self.this_turn = 0
         super().call_soon(self.count)
 
@@ -53,7 +53,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.Handle:
         self.pending += 1
-        self.most_pending = max(self.most_pending, self.pending)
+        self.max_pending = max(self.max_pending, self.pending)
         return super().call_soon_threadsafe(self._awake, callback, *args, context=context)
 
     def _awake(self, callback: Callable[..., object], *args: Any) -> None:
@@ -62,7 +62,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 def on_counting_loop(run: Callable[[CountingLoop], Awaitable[None]]) -> CountingLoop:
-    """Run it in real time, counting; the loop with its counts."""
+    """Run in real time on a counting loop; return the loop with its counts."""
     loop = CountingLoop()
 
     async def counted() -> None:
@@ -77,13 +77,13 @@ def on_counting_loop(run: Callable[[CountingLoop], Awaitable[None]]) -> Counting
 
 
 class Many(Connector):
-    """Tasks that a test can look at, and whose starts and stops it can make block."""
+    """Tasks whose contexts a test can read, and whose starts and stops it can block."""
 
     contexts: dict[Unit, TaskContext]
     blocks: Callable[[str, Unit], None]
 
-    def task_configs(self, limit: int) -> Sequence[Config]:
-        return [{}] * limit
+    def task_configs(self, max_scheduled: int) -> Sequence[Config]:
+        return [{}] * max_scheduled
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return ManyTask(type(self), context)
@@ -103,7 +103,7 @@ class ManyTask(Task):
 
 
 class RunnerHarness:
-    """A runner of ``Many`` tasks, and what it reports."""
+    """A runner of ``Many`` tasks, and its reports."""
 
     def __init__(
         self, scratch: Path, blocks: Callable[[str, Unit], None] = lambda what, unit: None, retry_initial_s: float = 1
@@ -120,17 +120,17 @@ class RunnerHarness:
         )
 
     async def _publish(self, name: str, epoch: int, configs: Sequence[Config]) -> None:
-        raise AssertionError("no connector runs here")
+        raise AssertionError("this test runs no connector")
 
     async def start(self, units: Sequence[Unit]) -> None:
-        """Start them and wait until each has reported."""
+        """Start the units and wait until each has reported."""
         expected = len(self.statuses) + len(units)
         await self.runner.start(grants(units))
         await until(lambda: len(self.statuses) >= expected)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it; the caller has a time limit."""
+    """Wait for the condition; the caller has a time limit."""
     for _ in range(100_000):
         if condition():
             return
@@ -143,42 +143,42 @@ def grants(units: Sequence[Unit]) -> list[Grant]:
 
 
 def test_bulk_start_and_stop_are_sliced(tmp_path: Path) -> None:
-    stage = RunnerHarness(tmp_path)
+    harness = RunnerHarness(tmp_path)
 
     async def run(loop: CountingLoop) -> None:
-        await stage.start(UNITS)
-        assert stage.runner.running == stage.contexts.keys() == set(UNITS)
-        await stage.runner.stop(frozenset(UNITS))
-        assert not stage.runner.running
-        assert not stage.contexts
+        await harness.start(UNITS)
+        assert harness.runner.running == harness.contexts.keys() == set(UNITS)
+        await harness.runner.stop(frozenset(UNITS))
+        assert not harness.runner.running
+        assert not harness.contexts
 
     loop = on_counting_loop(run)
-    assert loop.limit <= PER_TURN
-    assert loop.most_pending <= 20
+    assert loop.max_scheduled <= PER_TURN
+    assert loop.max_pending <= 20
 
 
 def test_failures_of_many_tasks_wake_the_loop_once(tmp_path: Path) -> None:
     """A wakeup per failure fills the loop's wakeup socket, which Python's signal handling shares."""
-    # No retry within the test: on a slow machine many back-off timers expire in one turn, and would be counted as well.
-    stage = RunnerHarness(tmp_path, retry_initial_s=600)
+    # No retry within the test: on a slow machine many back-off timers expire in one turn, and would be counted too.
+    harness = RunnerHarness(tmp_path, retry_initial_s=600)
 
     async def run(loop: CountingLoop) -> None:
-        await stage.start(UNITS)
-        loop.limit = loop.most_pending = 0
+        await harness.start(UNITS)
+        loop.max_scheduled = loop.max_pending = 0
 
         def fail_all() -> None:
-            for context in list(stage.contexts.values()):
+            for context in list(harness.contexts.values()):
                 context.failed(OSError("sink is gone"))
 
         thread = threading.Thread(target=fail_all)
         thread.start()
-        thread.join()  # the loop stands still meanwhile, as it would under load
-        await until(lambda: len(stage.statuses) >= 2 * len(UNITS))
-        await stage.runner.stop(frozenset(UNITS))
+        thread.join()  # blocks the loop, as under load
+        await until(lambda: len(harness.statuses) >= 2 * len(UNITS))
+        await harness.runner.stop(frozenset(UNITS))
 
     loop = on_counting_loop(run)
-    assert loop.limit <= PER_TURN
-    assert loop.most_pending <= 20
+    assert loop.max_scheduled <= PER_TURN
+    assert loop.max_pending <= 20
 
 
 async def test_blocked_starts_and_stops_delay_no_other(tmp_path: Path) -> None:
@@ -188,34 +188,34 @@ async def test_blocked_starts_and_stops_delay_no_other(tmp_path: Path) -> None:
         if unit.task % 3 == 0:
             gate.wait()
 
-    stage = RunnerHarness(tmp_path, blocks)
+    harness = RunnerHarness(tmp_path, blocks)
     quick = [unit for unit in UNITS[:300] if unit.task % 3]
     try:
-        await stage.runner.start(grants(UNITS[:300]))
-        await until(lambda: len(stage.statuses) == len(quick))
-        assert {Unit(status.connector, status.task) for status in stage.statuses} == set(quick)
-        await asyncio.wait_for(stage.runner.stop(frozenset(quick)), 30)
-        assert not any(unit in stage.contexts for unit in quick)
+        await harness.runner.start(grants(UNITS[:300]))
+        await until(lambda: len(harness.statuses) == len(quick))
+        assert {Unit(status.connector, status.task) for status in harness.statuses} == set(quick)
+        await asyncio.wait_for(harness.runner.stop(frozenset(quick)), 30)
+        assert not any(unit in harness.contexts for unit in quick)
     finally:
         gate.open()
-    await stage.runner.stop(frozenset(UNITS))
+    await harness.runner.stop(frozenset(UNITS))
 
 
 async def test_units_stopped_while_a_bulk_start_is_under_way_do_not_start(tmp_path: Path) -> None:
-    """KAFKA-16375: a worker that loses its units must not go on starting them."""
-    stage = RunnerHarness(tmp_path)
-    starting = asyncio.create_task(stage.runner.start(grants(UNITS)))
+    """KAFKA-16375: a worker that loses its units must stop starting them."""
+    harness = RunnerHarness(tmp_path)
+    starting = asyncio.create_task(harness.runner.start(grants(UNITS)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    await stage.runner.stop(frozenset(UNITS[1:]))
+    await harness.runner.stop(frozenset(UNITS[1:]))
     await starting
     await asyncio.sleep(1)
-    assert stage.runner.running == stage.contexts.keys() == {UNITS[0]}
-    await stage.runner.stop(frozenset(UNITS))
+    assert harness.runner.running == harness.contexts.keys() == {UNITS[0]}
+    await harness.runner.stop(frozenset(UNITS))
 
 
 async def test_stop_does_not_wait_for_a_start_that_has_not_begun(tmp_path: Path) -> None:
-    """Its threads are taken by starts that block; a start that is queued behind them is left out."""
+    """The threads are occupied by blocking starts; a start that is queued behind them is skipped."""
     gate = Gate()
     begun: list[Unit] = []
 
@@ -224,13 +224,13 @@ async def test_stop_does_not_wait_for_a_start_that_has_not_begun(tmp_path: Path)
             begun.append(unit)
             gate.wait()
 
-    stage = RunnerHarness(tmp_path, blocks)
-    await stage.runner.start(grants(UNITS))
+    harness = RunnerHarness(tmp_path, blocks)
+    await harness.runner.start(grants(UNITS))
     await until(lambda: gate.entered >= FIRST_THREADS)
     queued = frozenset(UNITS[1_000:])  # the pool adds threads, but not so many at once
-    await asyncio.wait_for(stage.runner.stop(queued), 1)
+    await asyncio.wait_for(harness.runner.stop(queued), 1)
     gate.open()
-    await stage.runner.stop(frozenset(UNITS))
+    await harness.runner.stop(frozenset(UNITS))
     assert begun
     assert not queued & frozenset(begun)
 

@@ -1,4 +1,4 @@
-"""What Kafka Connect's own integration tests ask of a whole group, with work of lost workers held back for 30 s."""
+"""Scenarios of Kafka Connect's integration tests for a whole group, with a scheduled rebalance delay of 30 s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = settings(scheduled_delay_ms=30_000, server_assignor="balanced", server_a
 
 
 async def begin(world: World) -> dict[str, list[str]]:
-    """Three workers, four connectors of four tasks; who has what."""
+    """Three workers, four connectors of four tasks; the units by member."""
     for name in NAMES:
         await world.add(name, 4)
     for member_id in "abc":
@@ -26,7 +26,7 @@ async def begin(world: World) -> dict[str, list[str]]:
 
 
 def balanced(shares: dict[str, list[str]]) -> bool:
-    """Connectors within one of each other over the workers, and tasks too."""
+    """Whether the counts of connectors per worker differ by at most one, and those of tasks too."""
     counts = [
         [sum((unit in NAMES) is is_connector for unit in its) for its in shares.values()] for is_connector in (0, 1)
     ]
@@ -34,7 +34,7 @@ def balanced(shares: dict[str, list[str]]) -> bool:
 
 
 async def test_two_of_three_workers_that_return_in_time_get_their_units_back(tmp_path: Path) -> None:
-    """WC-05: all runs, each unit once, evenly, within a minute; what stayed up was not touched."""
+    """WC-05: all units run once, balanced, within a minute; units of the third worker do not move."""
     async with World(tmp_path, group=WAITS) as world:
         before = await begin(world)
         for member_id in "ab":
@@ -52,13 +52,13 @@ async def test_two_of_three_workers_that_return_in_time_get_their_units_back(tmp
 
 
 async def test_change_of_one_connector_restarts_no_task_of_the_others(tmp_path: Path) -> None:
-    """WC-06: one is added, one reconfigured, one deleted; then a worker joins and one leaves."""
+    """WC-06: one connector is added, one reconfigured, one deleted; then a worker joins and one leaves."""
     async with World(tmp_path, group=WAITS) as world:
         await begin(world)
         await world.add("late", 4)
         await world.settled()
         others = [line for line in world.journal if " stop " in line]
-        assert not others, "to add one stops nothing"
+        assert not others, "adding a connector stops no task"
 
         await world.add("files", 4, text="changed")
         await world.settled()
@@ -78,5 +78,5 @@ async def test_change_of_one_connector_restarts_no_task_of_the_others(tmp_path: 
         shares = await world.settled()
         assert min(map(len, shares.values())) >= 4
         world.actors["d"].worker.stop()
-        assert moved <= 1, "no more than evenness asks for"
+        assert moved <= 1, "no more moves than balance needs"
         await world.settled("a", "b", "c")

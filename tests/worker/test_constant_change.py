@@ -13,9 +13,9 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_constant_joins_do_not_starve_the_group(tmp_path: Path) -> None:
-    """16 workers join every 0.4 s, and the assignor takes 0.5 s: each answer is outdated when it arrives.
+    """16 workers join every 0.4 s, and the assignor takes 0.5 s: each result is outdated when it arrives.
 
-    It is installed all the same where it is still valid, so tasks run long before the last worker has joined.
+    An outdated result that is still valid is installed, so tasks run long before the last worker has joined.
     """
     async with World(tmp_path) as world:
         await world.add("c", 15)

@@ -1,6 +1,6 @@
-"""A worker in an embedding program: whatever its runner and listeners do, the worker's life is defined.
+"""A worker in an embedding program: whatever its runner and listeners do, ``run`` returns in bounded time.
 
-The rule for ``run``: it returns within the rebalance timeout of ``stop``, of a cancellation, or of a fatal answer.
+The rule: ``run`` returns within the rebalance timeout of ``stop``, of a cancellation, or of a fatal response.
 """
 
 from __future__ import annotations
@@ -131,16 +131,16 @@ async def test_run_returns_within_the_rebalance_timeout(tmp_path: Path, what: ob
         await world.until(lambda: D in a.worker.member.owned)
         await asyncio.sleep(1)
         if way == "stop after a revocation":
-            await world.want("d", TargetState.STOPPED)
+            await world.set_state("d", TargetState.STOPPED)
             await asyncio.sleep(1)
         assert await end(a, "stop" if way == "stop after a revocation" else way) <= TIMEOUT_S
-        assert Unit("c") not in runner.running, "one unit's failure keeps no other running"
+        assert Unit("c") not in runner.running, "the failure of one unit does not keep another running"
         if way != "fatal":
             assert (await world.describe()).members == (), "the worker has left"
 
 
 async def end(a: Actor, way: str) -> float:
-    """End the worker; the seconds from then until ``run`` has returned."""
+    """End the worker; return the seconds until ``run`` has returned."""
     assert a.task is not None
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -167,7 +167,7 @@ async def end(a: Actor, way: str) -> float:
 
 
 class Bad(WorkerRebalanceListener):
-    """Hangs where it is told to."""
+    """Hangs in the given callback."""
 
     def __init__(self, event: str) -> None:
         self.event = event
@@ -203,7 +203,7 @@ async def test_run_returns_within_the_rebalance_timeout_although_a_listener_hang
 
 
 async def test_stop_may_take_nearly_the_rebalance_timeout(tmp_path: Path) -> None:
-    """A task that drains is waited for, and its listener hears of it."""
+    """The worker waits for a draining task, and calls its listener."""
 
     async def drain() -> None:
         await asyncio.sleep(0.7 * TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""F36: the operating system has no thread to give. What must be done waits for one, what may fail is tried again."""
+"""F36: the operating system has no thread available. Stops and callbacks wait for one; other calls are retried."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ asyncio.run(main())
 
 
 def test_call_waits_until_there_is_a_thread_for_it_and_is_made_once() -> None:
-    """A real limit of the process's memory: no room for the stack of one more thread."""
+    """A real limit of the process's memory: no room for the stack of another thread."""
     ran = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "[]\n[1]\n"
     assert ran.stderr.startswith("stop c-0: waits for a thread; the system has none available (attempt 1)\n")
 
 
-async def half_to_b(
+async def move_half_to_b(
     world: World, monkeypatch: pytest.MonkeyPatch, *, tasks: int, without: str
 ) -> tuple[NoThreads, Actor]:
-    """A has all tasks, and B comes: A is to let go of half of them, and finds no thread for that."""
+    """Worker a owns all tasks and b joins: a must revoke half of them, and has no thread for the stops."""
     await world.add("c", tasks)
     world.start("a")
     await world.settled()
@@ -61,9 +61,9 @@ async def half_to_b(
 async def test_task_that_cannot_be_stopped_without_a_thread_is_not_granted_to_another_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2, S11: its stop has not begun, so it is not acknowledged; the world checks that no unit ran twice."""
+    """S2, S11: the stop has not begun, so the revocation is not acknowledged; the harness checks single ownership."""
     async with World(tmp_path) as world:
-        none, b = await half_to_b(world, monkeypatch, tasks=4, without="stop ")
+        none, b = await move_half_to_b(world, monkeypatch, tasks=4, without="stop ")
         assert not b.worker.member.owned
         none.over()
         await world.settled()
@@ -73,7 +73,7 @@ async def test_task_that_cannot_be_stopped_without_a_thread_is_not_granted_to_an
 
 async def test_listener_without_a_thread_is_called_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with World(tmp_path) as world:
-        none, b = await half_to_b(world, monkeypatch, tasks=2, without="on_revoked")
+        none, b = await move_half_to_b(world, monkeypatch, tasks=2, without="on_revoked")
         assert (world.count("a on_revoked"), len(b.worker.member.owned)) == (0, 0)
         none.over()
         await world.settled()
@@ -95,7 +95,7 @@ async def test_start_without_a_thread_fails_and_is_retried(tmp_path: Path, monke
 async def test_start_without_a_thread_does_not_happen_after_its_grant_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2: the world checks that no unit ran twice."""
+    """S2: the harness checks that no unit ran twice."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")

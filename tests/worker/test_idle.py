@@ -1,4 +1,4 @@
-"""The connector that does nothing, run by a real runner: what it writes down is what a benchmark reads."""
+"""The idle connector on a real runner: its log is what a benchmark reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_each_start_and_stop_is_one_line_and_nothing_is_left_on_disk(tmp_p
     await runner.start([Grant(unit=unit, owner_epoch=7, connector_config=config) for unit in units])
     assert runner.running == frozenset(units)
     while len(statuses) < 3:
-        await runner.stop(frozenset())  # of nothing: returns at once
+        await runner.stop(frozenset())  # no units: returns at once
         await _breathe()
     await runner.stop(frozenset([*units, Unit("unknown")]))
     assert not runner.running
@@ -69,7 +69,7 @@ async def test_invalid_number_of_tasks_fails_only_its_connector(tmp_path: Path, 
     statuses: list[TaskStatus] = []
 
     async def publish(name: str, owner_epoch: int, configs: Sequence[Config]) -> None:
-        raise AssertionError("nothing to publish")
+        raise AssertionError("no task configurations expected")
 
     runner = TaskRunner(
         "a", RunnerSettings(scratch=tmp_path), load_class=load_connector_class, publish=publish, report=statuses.append

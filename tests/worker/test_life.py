@@ -1,4 +1,4 @@
-"""Workers join, share, lose one another and leave, with the real coordinator in virtual time."""
+"""Workers join, share units, expire and leave, with the real coordinator in virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_second_worker_gets_its_part_of_the_units(tmp_path: Path) -> None:
 
 
 async def test_only_units_that_move_are_stopped(tmp_path: Path) -> None:
-    """KAFKA-17105: needless restarts. One start for what stays, one stop and one start for what moves."""
+    """KAFKA-17105: needless restarts. One start for a unit that stays, one stop and one start for a unit that moves."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         for name in "abc":
@@ -50,7 +50,7 @@ async def test_only_units_that_move_are_stopped(tmp_path: Path) -> None:
 
 
 async def test_change_reaches_a_parked_worker_at_once(tmp_path: Path) -> None:
-    """PD-09: a parked heartbeat is answered on news."""
+    """PD-09: a change wakes a parked heartbeat."""
     async with World(tmp_path) as world:
         world.start("a")
         await world.until(lambda: world.actors["a"].worker.member.epoch)
@@ -76,7 +76,7 @@ async def test_leaving_worker_hands_over_its_units_at_once(tmp_path: Path) -> No
 
 
 async def test_leaving_worker_gets_one_callback_for_each_unit(tmp_path: Path) -> None:
-    """S11: exactly one on_revoked or on_lost; also when it is asked to leave in the middle of a revocation."""
+    """S11: exactly one on_revoked or on_lost per unit; also when the worker is stopped during a revocation."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -90,13 +90,13 @@ async def test_leaving_worker_gets_one_callback_for_each_unit(tmp_path: Path) ->
         gate.open()
         assert a.task is not None
         await asyncio.wait_for(a.task, 2)
-        told = [unit for line in world.journal if "a on_revoked" in line for unit in line.split(" ", 2)[2].split(", ")]
-        assert sorted(told) == ["c", "c-0", "c-1", "c-2"]
+        units = [unit for line in world.journal if "a on_revoked" in line for unit in line.split(" ", 2)[2].split(", ")]
+        assert sorted(units) == ["c", "c-0", "c-1", "c-2"]
         assert await world.settled("b", within=1) == {"b": ["c", "c-0", "c-1", "c-2"]}
 
 
 async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Path) -> None:
-    """L3 without a delay: its units run elsewhere within the session timeout and a moment."""
+    """L3 without a delay: its units run elsewhere soon after the session timeout."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -112,7 +112,7 @@ async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Pat
 
 
 async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:
-    """Trap 1 and KAFKA-10792: a stop of 40 s, far beyond the session timeout; nothing is lost, nothing runs twice."""
+    """Trap 1 and KAFKA-10792: a stop of 40 s, far beyond the session timeout; no unit is lost, none runs twice."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -130,7 +130,7 @@ async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:
 
 
 async def test_second_rebalance_before_the_end_of_the_first_skips_no_revocation(tmp_path: Path) -> None:
-    """KAFKA-10763: joins, a change of tasks and a leave while units are being stopped; each runs once in the end."""
+    """KAFKA-10763: joins, a change of tasks and a leave during revocations; in the end each unit runs once."""
     async with World(tmp_path) as world:
         await world.add("c", 6)
         world.start("a")
@@ -153,7 +153,7 @@ async def test_second_rebalance_before_the_end_of_the_first_skips_no_revocation(
 async def test_paused_connector_stops_at_once_while_another_revocation_is_slow(
     tmp_path: Path, state: TargetState
 ) -> None:
-    """CA-19: the worker hears of the change while it is UNREVOKED, and does not wait for the slow stop to begin."""
+    """CA-19: the worker gets the revocation while it is UNREVOKED, and does not wait for the slow stop."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         await world.add("d", 3)
@@ -161,9 +161,9 @@ async def test_paused_connector_stops_at_once_while_another_revocation_is_slow(
         await world.settled()
         for number in range(3):
             world.hook[f"a stop c-{number}"] = world.slow(30)
-        await world.want("c", TargetState.PAUSED)
+        await world.set_state("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-") == 3)
-        await world.want("d", state)
+        await world.set_state("d", state)
         await world.until(lambda: world.count("a stop d-") == 3, within=1)
         assert world.count("a on_revoked") == 0
         await world.until(lambda: a.units == {Unit("c"), *([Unit("d")] if state is TargetState.PAUSED else [])})
@@ -175,7 +175,7 @@ async def test_paused_connector_stops_at_once_while_another_revocation_is_slow(
 
 
 async def test_failed_stop_that_began_early_is_not_acknowledged(tmp_path: Path) -> None:
-    """X6, F18: a unit whose stop failed may still be writing, also where its stop overlapped another revocation."""
+    """X6, F18: a unit whose stop failed may still write, also if its stop overlapped another revocation."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         await world.add("d", 1)
@@ -190,9 +190,9 @@ async def test_failed_stop_that_began_early_is_not_acknowledged(tmp_path: Path) 
 
         a.runner.stop = stop  # type: ignore[method-assign]
         world.hook["a stop c-0"] = world.slow(5)
-        await world.want("c", TargetState.PAUSED)
+        await world.set_state("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-0"))
-        await world.want("d", TargetState.PAUSED)
+        await world.set_state("d", TargetState.PAUSED)
         await world.until(lambda: world.count("a on_revoked c-0"), within=10)
         await asyncio.sleep(5)
         described = (await world.describe()).members[0]
@@ -214,13 +214,13 @@ async def test_slow_on_revoked_does_not_delay_heartbeats(tmp_path: Path) -> None
         sent = a.heartbeats.heartbeats
         await asyncio.sleep(35)
         assert 35 / 4 < a.heartbeats.heartbeats - sent < 35 / 1.5
-        assert world.count("b on_assigned") == 0, "not acknowledged, so not given"
+        assert world.count("b on_assigned") == 0, "not acknowledged, so not reassigned"
         await world.settled(within=6)
         assert a.worker.lost == 0
 
 
 async def test_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> None:
-    """KAFKA-10792, 17871, 15238: whatever of a connector blocks, the worker stays and the others work."""
+    """KAFKA-10792, 17871, 15238: whichever call of a connector blocks, the worker and other connectors continue."""
     async with World(tmp_path) as world:
         for point in ("construct x", "task_configs y", "start z-0"):
             world.hook[point] = world.gate().wait
@@ -233,12 +233,12 @@ async def test_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> No
         await asyncio.sleep(60)
         assert 15 <= a.heartbeats.heartbeats - sent <= 40
         assert a.worker.lost == 0
-        await world.want("c", TargetState.PAUSED)
+        await world.set_state("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-0"), within=1)
 
 
 async def test_stream_of_statuses_does_not_prevent_responses_to_heartbeats(tmp_path: Path) -> None:
-    """10,000 tasks that start one after the other, and a coordinator that takes a while to answer: no lease is lost."""
+    """10,000 tasks start one after the other, and the coordinator responds slowly: no lease expires."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -265,7 +265,7 @@ async def test_stream_of_statuses_does_not_prevent_responses_to_heartbeats(tmp_p
 
 
 async def test_idle_worker_sends_at_most_two_heartbeats_an_interval(tmp_path: Path) -> None:
-    """L2, KAFKA-20253, KAFKA-20145: ten quiet minutes."""
+    """L2, KAFKA-20253, KAFKA-20145: ten minutes without a change."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         for name in "ab":
@@ -289,7 +289,7 @@ async def test_worker_that_does_not_park_sends_one_heartbeat_an_interval(tmp_pat
 
 
 async def test_callbacks_come_as_revoked_then_acknowledged_then_assigned(tmp_path: Path) -> None:
-    """S12; the recorder itself checks that they never overlap."""
+    """S12; the listener itself checks that its calls never overlap."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -299,26 +299,24 @@ async def test_callbacks_come_as_revoked_then_acknowledged_then_assigned(tmp_pat
         await world.settled()
         lines = [line for line in world.journal if "on_" in line or "stop" in line or " start" in line]
         moved = lines[lines.index("a on_revoked c-1, c-2") - 2 :]
-        assert sorted(moved[:2]) == ["a stop c-1", "a stop c-2"], (
-            "stop first: a listener may commit what was written last"
-        )
+        assert sorted(moved[:2]) == ["a stop c-1", "a stop c-2"], "stop first: a listener may commit the last offsets"
         assert moved[2:4] == ["a on_revoked c-1, c-2", "b on_assigned c-1, c-2"]
         assert sorted(moved[4:]) == ["b start c-1", "b start c-2"]
 
 
 class AsyncListener(WorkerRebalanceListener):
-    """The same words, on the event loop."""
+    """The same callbacks, as coroutines."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     async def on_assigned(self, units: Units, epoch: int) -> None:
         await asyncio.sleep(0.5)
-        self.told.append("assigned")
+        self.calls.append("assigned")
 
     async def on_revoked(self, units: Units, epoch: int) -> None:
         await asyncio.sleep(0.5)
-        self.told.append("revoked")
+        self.calls.append("revoked")
 
 
 async def test_listeners_may_be_async(tmp_path: Path) -> None:
@@ -330,15 +328,15 @@ async def test_listeners_may_be_async(tmp_path: Path) -> None:
         a.worker.stop()
         assert a.task is not None
         await a.task
-        assert listener.told == ["assigned", "assigned", "revoked"]
+        assert listener.calls == ["assigned", "assigned", "revoked"]
 
 
 # --------------------------------------------------------------------------------------------------
-# Cut off
+# Partitioned
 
 
 async def test_worker_that_was_cut_off_stops_before_its_units_are_granted_again(tmp_path: Path) -> None:
-    """KAFKA-9184, F4: on_lost before the session timeout; back again when the net is."""
+    """KAFKA-9184, F4: on_lost before the session timeout; the worker rejoins when the partition heals."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -359,9 +357,9 @@ async def test_worker_that_was_cut_off_stops_before_its_units_are_granted_again(
         assert await world.settled("a", "b", within=10) == {"a": ["c-1", "c-2"], "b": ["c", "c-0"]}
 
 
-@pytest.mark.parametrize("how", ["between two tries", "in a call that ignores its timeout"])
+@pytest.mark.parametrize("how", ["between two attempts", "in a call that ignores its timeout"])
 async def test_lease_ends_on_time_whatever_the_worker_waits_for(tmp_path: Path, how: str) -> None:
-    """KAFKA-9184: not at the next try, which may come too late."""
+    """KAFKA-9184: not at the next attempt, which may come too late."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         times = WorkerSettings(call_timeout_s=1, retry_initial_s=60, retry_max_s=60)
@@ -372,7 +370,7 @@ async def test_lease_ends_on_time_whatever_the_worker_waits_for(tmp_path: Path, 
             await asyncio.sleep(100)
             return None
 
-        if how == "between two tries":
+        if how == "between two attempts":
             a.cut()
         else:
             a.heartbeats.instead = hang
@@ -382,7 +380,7 @@ async def test_lease_ends_on_time_whatever_the_worker_waits_for(tmp_path: Path, 
 
 
 async def test_worker_loses_nothing_while_the_coordinator_is_away_for_a_moment(tmp_path: Path) -> None:
-    """F1: one answer lost, at whatever moment, costs nothing: half of what is left of the lease is for asking again."""
+    """F1: one lost response, at any moment, has no effect: half of the remaining lease is left for a retry."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -397,7 +395,7 @@ async def test_worker_loses_nothing_while_the_coordinator_is_away_for_a_moment(t
 
 
 async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None:
-    """L4, F15: said to be dead while it is alive; its next heartbeat says so."""
+    """L4, F15: removed while it is alive; its next heartbeat is fenced."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -405,8 +403,8 @@ async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None
         world.start("b")
         await world.settled()
         world.zombies.add("a")
-        dead = HeartbeatRequest(group_id="workers", member_id="a", member_epoch=-1, cause="was reaped")
-        await world.coordinator.handle(dead, client_host="supervisor")
+        leave_request = HeartbeatRequest(group_id="workers", member_id="a", member_epoch=-1, cause="was reaped")
+        await world.coordinator.handle(leave_request, client_host="supervisor")
         await world.until(lambda: world.count("a on_lost"), within=4)
         world.zombies.clear()
         assert world.count("a on_lost c, c-0") == 1
@@ -415,7 +413,7 @@ async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None
 
 
 async def test_restarted_coordinator_finds_every_task_running(tmp_path: Path) -> None:
-    """F7: no task stops; epochs go on."""
+    """F7: no task stops; epochs continue."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         for name in "ab":
@@ -432,7 +430,7 @@ async def test_restarted_coordinator_finds_every_task_running(tmp_path: Path) ->
 
 
 async def test_group_grows_shrinks_to_none_and_grows_again(tmp_path: Path) -> None:
-    """F32: one, many, none, many."""
+    """F32: one, many, none, many workers."""
     async with World(tmp_path) as world:
         await world.add("c", 7)
         for name in "abcd":
@@ -465,7 +463,7 @@ async def test_stop_returns_while_joining_without_a_coordinator(tmp_path: Path) 
 
 
 async def test_stop_before_the_first_response_leaves_no_member_behind(tmp_path: Path) -> None:
-    """KAFKA-17116, KAFKA-16985: a join may be on its way when the leave is sent."""
+    """KAFKA-17116, KAFKA-16985: a join may still be under way when the leave is sent."""
     async with World(tmp_path) as world:
         a = world.make("a")
         a.task = asyncio.create_task(a.worker.run())
@@ -477,7 +475,7 @@ async def test_stop_before_the_first_response_leaves_no_member_behind(tmp_path: 
 
 @pytest.mark.parametrize("cut", [False, True])
 async def test_stop_returns_with_a_blocked_task(tmp_path: Path, cut: bool) -> None:
-    """L7: bounded by the rebalance timeout, whether or not there is a coordinator."""
+    """L7: bounded by the rebalance timeout, with and without a coordinator."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         world.hook["a stop c-1"] = world.gate().wait
@@ -510,7 +508,7 @@ async def test_stop_sends_the_leave_although_a_listener_raises(tmp_path: Path) -
 
 
 async def test_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
-    """An embedder's way to pull the plug: nothing may go on writing, and nobody waits for a timeout (KAFKA-16985)."""
+    """KAFKA-16985: an embedder cancels ``run``: no task goes on writing, and the group does not wait for a timeout."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")
@@ -527,12 +525,12 @@ async def test_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Odd answers
+# Unexpected responses
 
 
 @pytest.mark.parametrize("code", [StaleMemberEpoch.code, -1, 14, 15, 16, 20480, 999], ids=lambda code: f"error {code}")
 async def test_worker_backs_off_on_repeated_errors(tmp_path: Path, code: int) -> None:
-    """L2, KAFKA-20253: whatever a coordinator says again and again, the worker asks at a bounded rate."""
+    """L2, KAFKA-20253: whatever error a coordinator repeats, the worker retries at a bounded rate."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
@@ -555,7 +553,7 @@ async def test_worker_backs_off_on_repeated_errors(tmp_path: Path, code: int) ->
 
 @pytest.mark.parametrize("full", [True, False])
 async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp_path: Path, full: bool) -> None:
-    """D5, F12: a lower coordinator epoch; in the end the lease ends."""
+    """D5, F12: a lower coordinator epoch; in the end the lease expires."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
@@ -582,7 +580,7 @@ async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp
 
 
 async def test_worker_rejected_for_good_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:
-    """A refusal that no repetition would change ends ``run`` with the coordinator's own words, once."""
+    """An error that no retry can resolve ends ``run`` with the coordinator's error message, once."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")
@@ -600,7 +598,7 @@ async def test_worker_rejected_for_good_stops_with_the_error_of_the_coordinator(
         assert a.heartbeats.heartbeats - sent <= 3
         assert world.count("a on_lost c, c-0, c-1") == 1
         assert not a.units
-        assert (await world.describe()).members == (), "it has left, so nobody waits for the session timeout"
+        assert (await world.describe()).members == (), "it has left, so no session timeout is pending"
         a.task = None
 
 
@@ -621,7 +619,7 @@ async def test_full_group_rejects_a_worker_with_one_line(tmp_path: Path) -> None
 
 
 async def test_changed_tasks_max_moves_only_the_difference(tmp_path: Path) -> None:
-    """tasks.max up and down, the other tasks keep running (KAFKA-17105)."""
+    """tasks.max up and down; the other tasks keep running (KAFKA-17105)."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         for name in "ab":
@@ -653,11 +651,11 @@ async def test_paused_connector_stops_its_tasks_and_a_deleted_one_everything(tmp
         await world.add("c", 2)
         a = world.start("a")
         await world.settled()
-        await world.want("c", TargetState.PAUSED)
+        await world.set_state("c", TargetState.PAUSED)
         await world.until(lambda: a.units == {Unit("c")}, within=1)
-        await world.want("c", TargetState.STOPPED)
+        await world.set_state("c", TargetState.STOPPED)
         await world.until(lambda: not a.units, within=1)
-        await world.want("c", TargetState.RUNNING)
+        await world.set_state("c", TargetState.RUNNING)
         await world.settled(within=2)
         await world.update(ConnectorChange(connector="c", delete=True))
         await world.until(lambda: not a.units, within=1)
@@ -665,7 +663,7 @@ async def test_paused_connector_stops_its_tasks_and_a_deleted_one_everything(tmp
 
 
 async def test_late_rejection_of_a_leave_is_not_an_error(tmp_path: Path) -> None:
-    """The leave is said once; whatever becomes of it, ``run`` returns."""
+    """The leave is sent once; whatever the response, ``run`` returns."""
     async with World(tmp_path) as world:
         a = world.start("a")
         await asyncio.sleep(1)
@@ -680,7 +678,7 @@ async def test_late_rejection_of_a_leave_is_not_an_error(tmp_path: Path) -> None
 
 
 async def test_worker_backs_off_on_refused_connections(tmp_path: Path) -> None:
-    """KAFKA-20253, for a refusal that takes no time."""
+    """KAFKA-20253, for a rejection that takes no time."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
@@ -698,7 +696,7 @@ async def test_worker_backs_off_on_refused_connections(tmp_path: Path) -> None:
 
 
 async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path) -> None:
-    """KAFKA-16251, KAFKA-16258: on_lost first, then the join, which states that nothing runs."""
+    """KAFKA-16251, KAFKA-16258: on_lost first, then the join, which reports that nothing runs."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
@@ -726,7 +724,7 @@ async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path
 async def test_large_assignment_is_converted_off_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The units start as ever; a conversion of 100,000 grants would block heartbeats for a second."""
+    """The units start as usual; a conversion of 100,000 grants on the loop would block heartbeats for a second."""
     threads: list[str] = []
 
     def convert_and_note(assignment: MemberAssignment) -> ConvertedAssignment:

@@ -1,4 +1,4 @@
-"""What an assignor says of its member reaches the group when it changes, and a bad one does no harm."""
+"""An assignor's metadata reaches the group when it changes; a failing ``metadata`` does no harm."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def _balanced() -> type:
     return BalancedAssignor
 
 
-class Moody(_balanced()):  # type: ignore[misc]
-    """Balanced, with something to say."""
+class ScriptedMetadata(_balanced()):  # type: ignore[misc]
+    """The balanced assignor with scripted metadata."""
 
-    said: ClassVar[list[Metadata | Exception]] = [Metadata()]
+    script: ClassVar[list[Metadata | Exception]] = [Metadata()]
 
     def metadata(self) -> Metadata:
-        word = self.said[-1]
-        if isinstance(word, Exception):
-            raise word
-        return word
+        metadata = self.script[-1]
+        if isinstance(metadata, Exception):
+            raise metadata
+        return metadata
 
 
 async def test_changed_reason_requests_a_rebalance() -> None:
-    """CN-10, "A worker updates its assignors' reason or metadata": the worker notices by itself."""
-    Moody.said = [Metadata()]
+    """CN-10, "A worker updates its assignors' reason or metadata": the worker detects the change by itself."""
+    ScriptedMetadata.script = [Metadata()]
     coordinator = Coordinator(MemoryLog(), GroupSettings(session_timeout_ms=600, heartbeat_interval_ms=50))
     await coordinator.start()
     worker = Worker(
         MemberSettings(group_id="g", member_id="w", max_wait_ms=100),
         Connections(heartbeats=LocalClient(coordinator), control=LocalClient(coordinator)),
-        assignors=[Moody()],
+        assignors=[ScriptedMetadata()],
     )
     running = asyncio.create_task(worker.run())
     client = LocalClient(coordinator)
@@ -47,17 +47,17 @@ async def test_changed_reason_requests_a_rebalance() -> None:
     async def causes(epoch: int) -> tuple[str, ...]:
         async with asyncio.timeout(30):
             while True:
-                answer = await client.call(DescribeRequest(group_ids=("g",)), timeout_s=5)
-                assert isinstance(answer, DescribeResponse)
-                done = [past for past in answer.groups[0].rebalances if past.epoch == epoch and past.finished_ms >= 0]
+                response = await client.call(DescribeRequest(group_ids=("g",)), timeout_s=5)
+                assert isinstance(response, DescribeResponse)
+                done = [past for past in response.groups[0].rebalances if past.epoch == epoch and past.finished_ms >= 0]
                 if done:
                     return done[0].causes
                 await asyncio.sleep(0.01)
 
     assert await causes(1) == ("w joined",)
-    Moody.said.append(RuntimeError("no metadata today"))
+    ScriptedMetadata.script.append(RuntimeError("no metadata today"))
     await asyncio.sleep(0.2)
-    Moody.said.append(Metadata(reason=7))
+    ScriptedMetadata.script.append(Metadata(reason=7))
     assert await causes(2) == ("w: balanced requests a rebalance (reason 7)",)
     worker.stop()
     await asyncio.wait_for(running, 30)
@@ -65,7 +65,7 @@ async def test_changed_reason_requests_a_rebalance() -> None:
 
 
 class Counting(LocalClient):
-    """A connection that counts."""
+    """A connection that counts heartbeats."""
 
     calls = 0
 
@@ -75,25 +75,25 @@ class Counting(LocalClient):
 
 
 class Slow(Node):
-    """A process whose assignors take a moment to answer."""
+    """A process whose assignors take a moment."""
 
     def pace(self, name: str) -> tuple[float, float]:
         return 0.01, 0.01
 
 
 def test_unchanged_metadata_causes_no_heartbeat() -> None:
-    """Metadata is asked for once an interval; where it is as before, nothing is to be said, and nobody is woken."""
-    Moody.said = [Metadata()]
+    """Metadata is read once per interval; while it is unchanged no heartbeat is sent for it."""
+    ScriptedMetadata.script = [Metadata()]
     loop = SimulatedLoop()
 
-    async def beats() -> int:
+    async def heartbeats() -> int:
         coordinator = Coordinator(MemoryLog(), GroupSettings())
         await coordinator.start()
         heartbeats = Counting(coordinator)
         worker = Worker(
             MemberSettings(group_id="g", member_id="w", max_wait_ms=0),
             Connections(heartbeats=heartbeats, control=LocalClient(coordinator)),
-            assignors=[Moody()],
+            assignors=[ScriptedMetadata()],
         )
         running = asyncio.create_task(worker.run(), context=Slow("w", "a seed").context)
         await asyncio.sleep(30)
@@ -106,5 +106,5 @@ def test_unchanged_metadata_causes_no_heartbeat() -> None:
         return calls
 
     with simulated():
-        assert loop.run_until_complete(beats()) == 100
+        assert loop.run_until_complete(heartbeats()) == 100
     loop.close()

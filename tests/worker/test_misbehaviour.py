@@ -1,4 +1,4 @@
-"""Listeners, assignors and connectors that raise, hang or lie: one clear line, and the group lives."""
+"""Listeners, assignors and connectors that raise, hang or return invalid results: one log line each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_listener_that_raises_in_on_assigned_is_logged_and_the_units_start
 
 
 async def test_revocation_that_a_listener_rejects_is_never_acknowledged(tmp_path: Path) -> None:
-    """F18: the units are given away only after the rebalance timeout has removed the worker."""
+    """F18: the units are reassigned only after the worker was removed at its rebalance timeout."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a", rebalance_timeout_ms=20_000)
@@ -83,7 +83,7 @@ async def test_revocation_that_a_listener_rejects_is_never_acknowledged(tmp_path
 
 @pytest.mark.parametrize("point", ["on_assigned d", "on_revoked c-1, c-2"])
 async def test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs(tmp_path: Path, point: str) -> None:
-    """KAFKA-9184 with F18: nothing in user code may keep tasks running past the moment others may be given them."""
+    """KAFKA-9184 with F18: no user code may keep tasks running past the time when other members may own them."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
@@ -102,15 +102,15 @@ async def test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs(t
         await asyncio.sleep(20)
         a.heal()
         await asyncio.sleep(20)
-        assert world.count("a on_lost") == 0, "its calls never overlap, so it is not told while it hangs"
-        assert a.worker.member.epoch > 0, "but the worker is back in its group"
+        assert world.count("a on_lost") == 0, "calls never overlap, so on_lost is not called while it hangs"
+        assert a.worker.member.epoch > 0, "the worker has rejoined"
         gate.open()
 
 
 async def test_exception_of_an_abandoned_listener_call_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits for the call any more, so nobody else would say so."""
+    """The call was abandoned, so its exception would otherwise be lost."""
     async with World(tmp_path) as world:
         a = world.start("a", times=WorkerSettings(lose_timeout_s=5))
         await world.settled()
@@ -135,7 +135,7 @@ async def test_exception_of_an_abandoned_listener_call_is_logged(
 
 
 async def test_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_only(tmp_path: Path) -> None:
-    """F18, L4: fenced at the rebalance timeout, all units run elsewhere, the worker comes back without the listener."""
+    """F18, L4: fenced at the rebalance timeout, all units run elsewhere, the worker rejoins without the listener."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a", rebalance_timeout_ms=10_000, times=WorkerSettings(lose_timeout_s=5))
@@ -146,13 +146,13 @@ async def test_listener_that_hangs_in_on_revoked_costs_its_worker_the_units_only
         await world.until(lambda: gate.entered)
         sent, started = a.heartbeats.heartbeats, world.now
         await world.until(lambda: a.worker.lost, within=18)
-        assert a.heartbeats.heartbeats - sent < 12, "heartbeats went on, at their usual pace"
+        assert a.heartbeats.heartbeats - sent < 12, "heartbeats continued at their interval"
         await world.settled(within=12)
         assert world.now - started < 25
 
 
 async def test_units_lost_during_on_assigned_do_not_start(tmp_path: Path) -> None:
-    """KAFKA-16375: what was decided before the loss goes no further than its next step."""
+    """KAFKA-16375: actions decided before the loss end with their current step."""
     async with World(tmp_path) as world:
         a = world.start("a")
         await world.until(lambda: a.worker.member.epoch)
@@ -166,7 +166,7 @@ async def test_units_lost_during_on_assigned_do_not_start(tmp_path: Path) -> Non
 
 
 async def test_each_unit_is_lost_or_revoked_but_never_both(tmp_path: Path) -> None:
-    """S11, F17: the fence comes while on_revoked is at work; the recorder counts what it is told of each unit."""
+    """S11, F17: the member is fenced during on_revoked; the listener counts its calls per unit."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a", rebalance_timeout_ms=5_000, times=WorkerSettings(lose_timeout_s=30))
@@ -181,7 +181,7 @@ async def test_each_unit_is_lost_or_revoked_but_never_both(tmp_path: Path) -> No
 
 
 async def test_stop_slower_than_the_rebalance_timeout_ends_in_on_lost(tmp_path: Path) -> None:
-    """F17, WC-08: its late acknowledgement would be fenced; there is none. The task itself is the sink's to fence."""
+    """F17, WC-08: the late acknowledgement is not sent, it would be fenced. Only the sink can fence the task itself."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
         await world.add("c", 3)
@@ -198,7 +198,7 @@ async def test_stop_slower_than_the_rebalance_timeout_ends_in_on_lost(tmp_path: 
 
 
 async def test_task_that_never_stops_does_not_keep_its_worker_out_of_the_group(tmp_path: Path) -> None:
-    """L4: what is left of it can no longer write; the worker is back within the time lost work is waited for."""
+    """L4: the task is fenced by the sink; the worker rejoins within its timeout for lost units."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
         await world.add("c", 3)
@@ -212,8 +212,8 @@ async def test_task_that_never_stops_does_not_keep_its_worker_out_of_the_group(t
         assert a.worker.lost == 1
 
 
-class Sulking(WorkerRebalanceListener):
-    """Async, and cancelled by something of its own."""
+class SelfCancelling(WorkerRebalanceListener):
+    """Asynchronous; cancels itself."""
 
     async def on_assigned(self, units: Units, epoch: int) -> None:
         raise asyncio.CancelledError
@@ -225,7 +225,7 @@ class Sulking(WorkerRebalanceListener):
 async def test_async_listener_cannot_end_the_worker(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 3)
-        a = world.start("a", listeners=[Sulking()], rebalance_timeout_ms=5_000)
+        a = world.start("a", listeners=[SelfCancelling()], rebalance_timeout_ms=5_000)
         await world.settled()
         world.start("b")
         await world.settled()
@@ -259,14 +259,14 @@ BAD: dict[str, Callable[[ConnectGroup], Any]] = {
 async def test_failing_assignor_is_one_line_and_another_member_computes(
     tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F19, F21: the group lives, describe says what went wrong."""
+    """F19, F21: the group goes on, and describe shows the error."""
     async with World(tmp_path) as world:
         broken, whole = Spread(), Spread()
         broken.before = BAD[bad]
         await world.add("c", 3)
         world.start("a", assignors=[broken])
         await world.settled()
-        assert broken.calls >= 3, "alone, it is asked until the coordinator has had enough"
+        assert broken.calls >= 3, "the only member is chosen until the fallback"
         caplog.clear()
         world.start("b", assignors=[whole])
         await world.settled(within=1.5)
@@ -281,10 +281,10 @@ async def test_failing_assignor_is_one_line_and_another_member_computes(
 async def test_exception_of_an_assignor_is_logged_with_file_and_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has where it was raised; what the group is told has the error alone."""
+    """The log has the source location; the group gets the error message only."""
 
     def raises(group: ConnectGroup) -> None:
-        raise RuntimeError("no idea")
+        raise RuntimeError("no assignment")
 
     async with World(tmp_path) as world:
         assignor = Spread()
@@ -295,8 +295,8 @@ async def test_exception_of_an_assignor_is_logged_with_file_and_line(
         lines = [record.getMessage() for record in caplog.records if "assign raised" in record.getMessage()]
         assert lines
         at = f" (at {__file__}:{raises.__code__.co_firstlineno + 1})"
-        assert all(line.endswith(f"assign raised RuntimeError: no idea{at}") for line in lines)
-        assert (await world.describe()).assignor_error.endswith("assign raised RuntimeError: no idea")
+        assert all(line.endswith(f"assign raised RuntimeError: no assignment{at}") for line in lines)
+        assert (await world.describe()).assignor_error.endswith("assign raised RuntimeError: no assignment")
 
 
 async def test_exception_of_a_task_is_logged_with_file_and_line(
@@ -314,7 +314,7 @@ async def test_exception_of_a_task_is_logged_with_file_and_line(
 async def test_result_that_only_the_group_rejects_is_logged_as_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A delay that this group does not allow: the worker cannot know."""
+    """A delay that this group does not allow; the worker cannot check it."""
     async with World(tmp_path) as world:
         assignor = Spread()
         assignor.before = lambda group: ConnectAssignment(
@@ -332,7 +332,7 @@ async def test_result_that_only_the_group_rejects_is_logged_as_an_error(
 
 
 async def test_server_assignor_computes_after_three_failures(tmp_path: Path) -> None:
-    """L5: a bad plug-in cannot stop a group."""
+    """L5: a failing plug-in cannot stop a group."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         assignors = [Spread() for _ in "abc"]
@@ -344,14 +344,14 @@ async def test_server_assignor_computes_after_three_failures(tmp_path: Path) -> 
 
 
 def hanging(world: World) -> tuple[Gate, Spread]:
-    """An assignor that does not answer before the gate is opened."""
+    """An assignor that does not return before the gate is opened."""
     gate, slow = world.gate(), Spread()
     slow.before = lambda group: gate.wait()
     return gate, slow
 
 
 async def test_assignor_that_hangs_is_abandoned_and_heartbeats_continue(tmp_path: Path) -> None:
-    """F20: never more than two heartbeats an interval meanwhile, although the member is told to compute again."""
+    """F20: at most two heartbeats per interval, although the member is chosen to compute again."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         gate, slow = hanging(world)
@@ -367,7 +367,7 @@ async def test_assignor_that_hangs_is_abandoned_and_heartbeats_continue(tmp_path
 
 
 async def test_assignor_that_hangs_is_not_called_a_second_time(tmp_path: Path) -> None:
-    """F20: nor waited for: of three failures, before the coordinator computes itself, only the first takes its time."""
+    """F20: of the three failures before the fallback to the server-side assignor, only the first takes its timeout."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         gate, slow = hanging(world)
@@ -381,7 +381,7 @@ async def test_assignor_that_hangs_is_not_called_a_second_time(tmp_path: Path) -
         slow.before = lambda group: None
         await world.add("d", 1)
         await world.settled()
-        assert slow.calls > 1, "it is asked again once it has answered"
+        assert slow.calls > 1, "it is called again once it has returned"
         assert a.worker.lost == 0
 
 
@@ -399,7 +399,7 @@ async def test_error_of_an_assignor_is_one_line_that_names_it(tmp_path: Path, ca
 
 
 async def test_computing_member_backs_off_while_its_prepare_gets_no_response(tmp_path: Path) -> None:
-    """L2, KAFKA-20253: the control connection hangs, heartbeats work, and each is answered COMPUTE_ASSIGNMENT."""
+    """L2, KAFKA-20253: the control connection hangs; every heartbeat gets COMPUTE_ASSIGNMENT."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.make("a", assignors=[Spread()])
@@ -429,7 +429,7 @@ async def test_computing_member_gets_its_own_units_at_once(tmp_path: Path) -> No
 async def test_changes_during_a_computation_lead_to_one_more_computation(
     tmp_path: Path,
 ) -> None:
-    """F23: several changes meanwhile, one more computation, begun when the first is over."""
+    """F23: several changes during a computation lead to one more, begun when the first is over."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         began: list[float] = []
@@ -454,16 +454,16 @@ async def test_changes_during_a_computation_lead_to_one_more_computation(
 
 
 async def test_heartbeats_continue_as_soon_as_prepare_is_answered(tmp_path: Path) -> None:
-    """Not after an interval: what the member is to stop meanwhile, it should hear of."""
+    """Not after an interval: the member should get new revocations while it computes."""
     async with World(tmp_path) as world:
         gate, slow = hanging(world)
         a = world.start("a", assignors=[slow])
         await world.until(lambda: gate.entered)
-        assert 2 <= a.heartbeats.heartbeats <= 3, "the join, and one that can be parked"
+        assert 2 <= a.heartbeats.heartbeats <= 3, "the join, and one that may be parked"
 
 
 async def test_failed_control_connection_fails_the_computation_and_not_the_worker(tmp_path: Path) -> None:
-    """F22: Install gets no answer; somebody else is asked after the rebalance timeout."""
+    """F22: Install gets no response; another member is chosen after the rebalance timeout."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.make("a", assignors=[Spread()], rebalance_timeout_ms=8_000)
@@ -484,7 +484,7 @@ async def test_failed_control_connection_fails_the_computation_and_not_the_worke
 async def test_prepare_is_repeated_until_the_timeout_by_the_clock_of_the_loop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A simulated loop simulates this too: Prepare is repeated for the assignor's timeout, not for ever."""
+    """Prepare is repeated until the assignor's timeout, by the loop's clock, so that a simulated loop works too."""
     caplog.set_level(logging.INFO)
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -502,14 +502,14 @@ async def test_on_assignment_precedes_the_listener(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.add("c", 1)
         assignor = Spread()
-        world.hook["a on_assigned c"] = lambda: assert_told(assignor)
+        world.hook["a on_assigned c"] = lambda: assert_on_assignment_called(assignor)
         world.start("a", assignors=[assignor])
         await world.settled()
-        assert assignor.told[-1].units == {Unit("c"), Unit("c", 0)}
+        assert assignor.assignments[-1].units == {Unit("c"), Unit("c", 0)}
 
 
-def assert_told(assignor: Spread) -> None:
-    assert assignor.told, "on_assignment comes first"
+def assert_on_assignment_called(assignor: Spread) -> None:
+    assert assignor.assignments, "on_assignment precedes on_assigned"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -523,7 +523,7 @@ async def status_of(world: World, unit: Unit) -> tuple[str, str]:
 
 
 async def until_status(world: World, unit: Unit, state: str) -> str:
-    for _ in range(600):  # a minute: the longest wait between two tries is half of that
+    for _ in range(600):  # a minute: twice the maximum back-off
         if (await status_of(world, unit))[0] == state:
             return (await status_of(world, unit))[1]
         await asyncio.sleep(0.1)
@@ -557,7 +557,7 @@ async def test_unknown_connector_class_is_one_failed_connector(tmp_path: Path) -
 async def test_connector_that_raises_fails_with_one_line_and_is_retried(
     tmp_path: Path, point: str, unit: Unit, error: BaseException
 ) -> None:
-    """KAFKA-13586: one connector FAILED, the worker and the others live; it heals without anybody's help."""
+    """KAFKA-13586: one connector is FAILED, the worker and the others run; it recovers without an operator."""
     async with World(tmp_path) as world:
         world.hook[point] = raising(error)
         await world.add("c", 2)
@@ -568,8 +568,8 @@ async def test_connector_that_raises_fails_with_one_line_and_is_retried(
         assert "\n" not in message
         assert "boom" in message or "SystemExit" in message
         await asyncio.sleep(90)
-        others = 3 if point == "construct c" else 0  # its tasks are made from the connector too
-        assert 4 <= world.count(point) <= 30 + others * 30, "tried again, with growing waits"
+        others = 3 if point == "construct c" else 0  # its tasks are created from the connector too
+        assert 4 <= world.count(point) <= 30 + others * 30, "retried with exponential back-off"
         del world.hook[point]
         await world.settled(within=40)
         await until_status(world, unit, "RUNNING")
@@ -594,7 +594,7 @@ async def test_failed_task_is_restarted_under_the_same_grant(tmp_path: Path) -> 
 @pytest.mark.parametrize("stop_fails", [False, True])
 @pytest.mark.parametrize("when", ["start", "later"])
 async def test_fenced_task_is_not_restarted(tmp_path: Path, when: str, stop_fails: bool) -> None:
-    """Somebody newer does its work: no second try, whatever its stop says."""
+    """A newer owner runs it: no retry, whether or not its stop fails."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         if stop_fails:
@@ -614,7 +614,7 @@ async def test_fenced_task_is_not_restarted(tmp_path: Path, when: str, stop_fail
 
 
 async def test_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
-    """X6, F18: the task may still be writing, so nobody else is given it before this worker has been removed."""
+    """X6, F18: the task may still write, so it is reassigned only after this worker has been removed."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         a = world.start("a")
@@ -622,25 +622,23 @@ async def test_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
         world.hook["a stop c-2"] = raising(RuntimeError("cannot stop"))
         world.start("b")
         await world.settled(within=150)
-        assert a.worker.lost == 1, "fenced for not having stopped in time"
-        assert world.now > 60, "its rebalance timeout"
+        assert a.worker.lost == 1, "fenced at its rebalance timeout"
+        assert world.now > 60, "after its rebalance timeout"
 
 
 async def test_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
-    """The owner's computation of tasks is slow, the connector moves meanwhile: its list is refused, not written."""
+    """The owner computes its task list slowly, and the connector moves meanwhile: the list is rejected."""
     async with World(tmp_path) as world:
         await world.add("c", 1)
         a = world.start("a")
         await world.settled()
         published = sum(isinstance(request, UpdateConnectorsRequest) for _, request in a.control.requests)
         await asyncio.sleep(60)
-        assert sum(isinstance(r, UpdateConnectorsRequest) for _, r in a.control.requests) == published, (
-            "no news, no word"
-        )
+        assert sum(isinstance(r, UpdateConnectorsRequest) for _, r in a.control.requests) == published, "no message"
 
 
 async def test_status_of_an_earlier_grant_does_not_hide_the_present_one(tmp_path: Path) -> None:
-    """KAFKA-12525: a task that is slow to fail reports long after its unit came back under another grant."""
+    """KAFKA-12525: a slow task fails long after its unit returned under another grant."""
     async with World(tmp_path) as world:
         world.zombies.add("a")
         await world.add("c", 1)
@@ -690,9 +688,9 @@ async def test_listener_that_raises_does_not_stop_the_next_listener(tmp_path: Pa
         def on_lost(self, units: Units, epoch: int) -> None:
             self.fail("on_lost")
 
-        def fail(self, told: str) -> None:
-            if told == event:
-                raise ValueError(f"not {told}")
+        def fail(self, event_now: str) -> None:
+            if event_now == event:
+                raise ValueError(f"not {event_now}")
 
     async with World(tmp_path) as world:
         await world.add("c", 1)

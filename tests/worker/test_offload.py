@@ -1,4 +1,4 @@
-"""Code that hangs in a thread of its own."""
+"""Code that hangs in its own thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ async def main():
     try:
         await asyncio.wait_for(off_loop("hangs", threading.Event().wait), 0.1)
     except TimeoutError:
-        print("given up", flush=True)
+        print("abandoned", flush=True)
 
 asyncio.run(main())
 """
 
 
 def test_process_exits_although_a_plug_in_hangs() -> None:
-    """L7: whoever stops a worker waits for its process, and a supervisor kills what does not end."""
+    """L7: a supervisor waits for the process of a stopped worker, and kills it if it does not end."""
     ran = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30, check=True)
-    assert ran.stdout == "given up\n"
+    assert ran.stdout == "abandoned\n"

@@ -1,4 +1,4 @@
-"""``on_assignment`` on real workers: every member, once for each target assignment, the assignor that was used."""
+"""``on_assignment`` on real workers: called on every member, once per target assignment, on the assignor in use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.asyncio
 
 
 class Hinting(Spread):
-    """Tells every member its own name."""
+    """Sends every member its own id as user data."""
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        answer = super().assign(group)
+        result = super().assign(group)
         members = [
             ConnectMemberAssignment(member_id=share.member_id, units=share.units, metadata=share.member_id.encode())
-            for share in answer.members
+            for share in result.members
         ]
         return ConnectAssignment(members=members)
 
@@ -33,7 +33,7 @@ class Unused(Spread):
 
 
 async def test_on_assignment_is_called_once_for_each_target_on_every_member(tmp_path: Path) -> None:
-    """A's share shrinks, then stays; B's grows. Both hear, with group id, epoch and instance id."""
+    """The assignment of a shrinks, then stays; b's grows. Both are called, with group id, epoch and instance id."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         used, unused = {"a": Hinting(), "b": Hinting()}, {"a": Unused(), "b": Unused()}
@@ -45,11 +45,11 @@ async def test_on_assignment_is_called_once_for_each_target_on_every_member(tmp_
         await world.settled()
         epoch = (await world.describe()).assignment_epoch
         for member_id, instance_id in (("a", "static-a"), ("b", None)):
-            heard = used[member_id].told
-            assert [share.epoch for share in heard] == sorted({share.epoch for share in heard}), "once for each epoch"
-            assert heard[-1].epoch == epoch, "also of the target that only added a connector elsewhere"
-            assert {share.group_id for share in heard} == {GROUP}
-            assert {share.instance_id for share in heard} == {instance_id}
-            assert {share.metadata for share in heard} == {member_id.encode()}
-            assert unused[member_id].told == []
-        assert any(len(share.units) == 2 for share in used["a"].told), "a heard that its share shrank"
+            calls = used[member_id].assignments
+            assert [share.epoch for share in calls] == sorted({share.epoch for share in calls}), "once for each epoch"
+            assert calls[-1].epoch == epoch, "also for the target that only added a connector elsewhere"
+            assert {share.group_id for share in calls} == {GROUP}
+            assert {share.instance_id for share in calls} == {instance_id}
+            assert {share.metadata for share in calls} == {member_id.encode()}
+            assert unused[member_id].assignments == []
+        assert any(len(share.units) == 2 for share in used["a"].assignments), "a was called when its assignment shrank"

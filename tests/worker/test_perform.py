@@ -1,4 +1,4 @@
-"""Actions performed in order, and what a loss does to those before it."""
+"""Actions are performed in order; a loss of the assignment cancels queued actions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from .builders import Spread
 UNIT = Unit("c", 0)
 
 
-class Told(WorkerRebalanceListener):
-    """Remembers what it was told, and takes a second for it."""
+class RecordingListener(WorkerRebalanceListener):
+    """Records its calls; each takes a second."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.calls: list[str] = []
 
     async def on_assigned(self, units: Units, epoch: int) -> None:
-        self.words.append(f"assigned {sorted(unit.task for unit in units)}")
+        self.calls.append(f"assigned {sorted(unit.task for unit in units)}")
         await asyncio.sleep(1)
 
     async def on_revoked(self, units: Units, epoch: int) -> None:
-        self.words.append(f"revoked {sorted(unit.task for unit in units)}")
+        self.calls.append(f"revoked {sorted(unit.task for unit in units)}")
         await asyncio.sleep(1)
 
     async def on_lost(self, units: Units, epoch: int) -> None:
-        self.words.append(f"lost {sorted(unit.task for unit in units)}")
+        self.calls.append(f"lost {sorted(unit.task for unit in units)}")
 
 
-class Hands:
-    """A runner that only counts."""
+class CountingRunner:
+    """A runner that only tracks units."""
 
     def __init__(self) -> None:
         self.running: set[Unit] = set()
@@ -48,19 +48,19 @@ class Hands:
         self.running -= units
 
 
-def given(*numbers: int) -> Assign:
+def assign(*numbers: int) -> Assign:
     return Assign(grants=tuple(Grant(unit=Unit("c", number), owner_epoch=3) for number in numbers), epoch=3)
 
 
 async def test_actions_queued_before_a_loss_are_dropped() -> None:
-    """KAFKA-16375: also the assignor hears nothing more of it; what was begun is finished, but nothing starts."""
+    """KAFKA-16375: also for on_assignment; a call under way completes, but no further unit starts."""
     member = Member(MemberSettings(group_id="g", member_id="m"))
     member.owned = {Unit("c", number): 3 for number in range(4)}
-    listener, hands, assignor = Told(), Hands(), Spread()
+    listener, runner, assignor = RecordingListener(), CountingRunner(), Spread()
     changes: list[int] = []
     performer = Performer(
         member,
-        runner=hands,
+        runner=runner,
         callbacks=Callbacks([listener], [assignor]),
         lose_timeout_s=5,
         report=lambda status: None,
@@ -68,33 +68,33 @@ async def test_actions_queued_before_a_loss_are_dropped() -> None:
     )
     running = asyncio.create_task(performer.run())
     performer.do(TellAssignor(assignor="spread", units=frozenset(), epoch=3))
-    performer.do(given(0, 1))
+    performer.do(assign(0, 1))
     await asyncio.sleep(2)
-    assert hands.running == {Unit("c", 0), Unit("c", 1)}
+    assert runner.running == {Unit("c", 0), Unit("c", 1)}
     performer.do(Revoke(units=frozenset({Unit("c", 1)}), epoch=3))
     performer.do(TellAssignor(assignor="spread", units=frozenset(), epoch=4))
-    performer.do(given(2, 3))
+    performer.do(assign(2, 3))
     performer.do(Revoke(units=frozenset({Unit("c", 0)}), epoch=3))
     await asyncio.sleep(0.5)
     performer.do(Lose(units=frozenset(member.owned), epoch=3, why="cut off"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert not hands.running, "stopped at once"
+    assert not runner.running, "stopped at once"
     await asyncio.sleep(5)
-    assert listener.words == ["assigned [0, 1]", "revoked [1]", "lost [0, 2, 3]"]
-    assert len(assignor.told) == 1
+    assert listener.calls == ["assigned [0, 1]", "revoked [1]", "lost [0, 2, 3]"]
+    assert len(assignor.assignments) == 1
     assert changes == [3, 0]
     assert performer.lost == 1
 
     member.owned = {Unit("c", 5): 4}
-    performer.do(given(5))
+    performer.do(assign(5))
     await asyncio.sleep(2)
-    assert hands.running == {Unit("c", 5)}, "and it goes on"
+    assert runner.running == {Unit("c", 5)}, "later actions are performed"
     running.cancel()
 
 
 class SlowToStart:
-    """An embedder's runner that opens a connection before it counts a unit as running."""
+    """An embedder's runner that opens a connection before a unit counts as running."""
 
     def __init__(self) -> None:
         self.running: set[Unit] = set()
@@ -108,7 +108,7 @@ class SlowToStart:
 
 
 async def test_unit_that_starts_during_a_loss_is_stopped_too() -> None:
-    """KAFKA-16375: the stop came before the start had ended, and found nothing."""
+    """KAFKA-16375: the stop came during the start, when no unit was running yet."""
     member, runner = Member(MemberSettings(group_id="g", member_id="a")), SlowToStart()
     performer = Performer(
         member,

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_task_list_refused_by_a_replaced_coordinator_is_sent_again(tmp_path: Path) -> None:
-    """Its state is outdated: it does not know of the grant. Believed, the connector would never have any tasks."""
+    """Its state is outdated. If its rejection counted, the connector would never get tasks."""
     async with World(tmp_path) as world:
         actor = world.make("a")
         refused: list[Request] = []

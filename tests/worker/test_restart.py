@@ -24,7 +24,7 @@ async def ended(actor: Actor, within: float = 5.0) -> None:
 
 
 async def start_again(world: World, name: str, **more: Any) -> None:
-    """What a worker process does once ``run`` has returned with ``restarts``."""
+    """What a worker process does once ``run`` has returned with ``restarts``: start again."""
     before = world.actors.pop(name)
     await ended(before)
     assert before.worker.restarts

@@ -33,7 +33,7 @@ class StuckTask(Task):
 
 
 class Stuck(Connector):
-    """Its tasks' first stop hangs until the test lets it go."""
+    """Its tasks' first stop hangs until the test releases it."""
 
     gate: ClassVar[Gate]
     stops = 0
@@ -49,7 +49,7 @@ async def test_hung_stop_of_an_earlier_grant_does_not_delay_a_later_one(tmp_path
     """Otherwise each revocation would exceed the rebalance timeout and fence a healthy worker."""
 
     async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
-        raise AssertionError("no connector runs here")
+        raise AssertionError("this test runs no connector")
 
     Stuck.gate, Stuck.stops = Gate(), 0
     runner = TaskRunner(
@@ -100,7 +100,7 @@ async def test_files_of_others_in_a_shared_scratch_directory_are_kept(tmp_path: 
     """An embedder may share the directory, and may have used any name in it."""
 
     async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
-        raise AssertionError("no connector runs here")
+        raise AssertionError("this test runs no connector")
 
     foreign = tmp_path / "c-0-5" / "kept"
     foreign.parent.mkdir()
@@ -129,7 +129,7 @@ async def test_failed_import_of_a_connector_class_is_logged_with_file_and_line(
     """The status, which is sent to the group, has the message only."""
 
     async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
-        raise AssertionError("no connector runs here")
+        raise AssertionError("this test runs no connector")
 
     def load(name: str) -> type[Connector]:
         raise PluginError("connector 'c': cannot be imported: KeyError: 'x'", location="/plugins/c.py:7")

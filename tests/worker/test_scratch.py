@@ -1,4 +1,4 @@
-"""The scratch directory of a worker process: nothing is deleted that is not this worker's own."""
+"""The scratch directory of a worker process: only the worker's own directory is ever deleted."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from connectgroup.worker.scratch import Scratch, default_parent
 from ..integration.processes import Program, wait
 
 
-def run_worker_once(*words: object, temporary: Path) -> tuple[int, str]:
-    """Start a worker, stop it when it is up; its exit code and output. No coordinator is needed."""
+def run_worker_once(*arguments: object, temporary: Path) -> tuple[int, str]:
+    """Start a worker, stop it once it is up; return its exit code and output. Needs no coordinator."""
     common = ("--name", "w", "--group", "g", "--coordinator", "127.0.0.1:1")
-    with Program("worker", *common, *map(str, words), environment={"TMPDIR": str(temporary)}) as worker:
+    with Program("worker", *common, *map(str, arguments), environment={"TMPDIR": str(temporary)}) as worker:
         wait("start or end", lambda: worker.code is not None or any("joining" in line for line in worker.lines))
         if worker.code is None:
             worker.signal(signal.SIGTERM)
-        return worker.ended(), worker.story()
+        return worker.ended(), worker.output()
 
 
 def test_worker_keeps_a_directory_of_its_name_that_it_did_not_create(tmp_path: Path) -> None:
     precious = tmp_path / "w" / "precious"
     precious.parent.mkdir()
     precious.write_text("mine")
-    code, story = run_worker_once("--scratch", tmp_path, temporary=tmp_path)
-    assert code == 0, story
+    code, output = run_worker_once("--scratch", tmp_path, temporary=tmp_path)
+    assert code == 0, output
     assert precious.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["w"], "the worker removed its own directory"
 
@@ -43,14 +43,14 @@ def test_worker_deletes_nothing_through_a_symbolic_link_at_the_default_path(tmp_
     precious.write_text("mine")
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / link).symlink_to(tmp_path / "home")
-    code, story = run_worker_once(temporary=tmp_path / "tmp")
+    code, output = run_worker_once(temporary=tmp_path / "tmp")
     assert precious.read_text() == "mine"
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["w"]
     if link != "connectgroup":
-        assert code == 2, story
+        assert code == 2, output
         # The message shows the first 80 characters of a path.
-        assert f"--scratch: got '{str(tmp_path / 'tmp' / link)[:70]}" in story
-        assert "; allowed: a directory, not a symbolic link" in story
+        assert f"--scratch: got '{str(tmp_path / 'tmp' / link)[:70]}" in output
+        assert "; allowed: a directory, not a symbolic link" in output
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_scratch_is_private_and_created_with_its_parents(tmp_path: Path) -> None
 
 
 def test_scratch_of_a_process_that_was_killed_is_removed_by_the_next_of_its_name(tmp_path: Path) -> None:
-    words = ("--name", "w", "--group", "g", "--coordinator", "127.0.0.1:1", "--scratch", tmp_path)
-    with Program("worker", *words) as killed:
+    arguments = ("--name", "w", "--group", "g", "--coordinator", "127.0.0.1:1", "--scratch", tmp_path)
+    with Program("worker", *arguments) as killed:
         killed.line_with("joining group")
     (left,) = tmp_path.iterdir()
     (left / "checkpoint").mkdir()

@@ -1,4 +1,4 @@
-"""A signal reaches the worker whatever else the event loop has to do."""
+"""A signal reaches the worker under any load of the event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connectgroup.worker.signals import handle_signals
 
 
 def test_sigterm_is_not_lost_while_threads_flood_the_loop() -> None:
-    """The socket that wakes the loop holds a few hundred bytes; a signal's byte found no room in it."""
+    """The socket that wakes the loop buffers a few hundred bytes; without a reserve a signal's byte would not fit."""
     called: list[str] = []
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Static workers, lost workers that come back, and workers that are emptied: the whole loop, in virtual time."""
+"""Static members, members that return after expiry, and draining members: the whole loop, in virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def ended(actor: Actor, within: float = 5.0) -> None:
 
 
 async def test_cn_12_restarted_static_worker_keeps_its_units(tmp_path: Path) -> None:
-    """One stop and one start of each of its units, none of anybody else's, and no epoch."""
+    """One stop and one start per unit of the worker, none of other workers' units, and no new epoch."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -66,7 +66,7 @@ async def test_static_worker_can_leave_for_good(tmp_path: Path) -> None:
 
 
 async def test_worker_whose_stop_failed_does_not_leave_temporarily(tmp_path: Path) -> None:
-    """X6: its successor would be given the same tokens, and what hangs could still write with them."""
+    """X6: its successor would get the same tokens, and the hanging task could still write with them."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -88,14 +88,14 @@ async def test_st_04_second_process_with_the_same_instance_id_waits(tmp_path: Pa
         second = world.start("b2", instance_id="b")
         await asyncio.sleep(30)
         assert second.units == frozenset()
-        assert second.heartbeats.heartbeats < 40, "it asks with patience"
+        assert second.heartbeats.heartbeats < 40, "it retries with back-off"
         first.worker.stop()
         await ended(first)
         assert await world.settled("b2", within=3)
 
 
 async def test_st_05_process_whose_instance_id_was_taken_over_ends(tmp_path: Path) -> None:
-    """Somebody said that it had stopped, and it had not: it stops everything and says why."""
+    """The temporary leave of a live process was sent on its behalf: the process stops everything and reports why."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -114,7 +114,7 @@ async def test_st_05_process_whose_instance_id_was_taken_over_ends(tmp_path: Pat
 
 
 async def test_st_04_process_cut_off_until_its_instance_id_was_taken_waits_too(tmp_path: Path) -> None:
-    """Its lease was over first, so it runs nothing; should the other go, it is there."""
+    """Its lease expired first, so it runs nothing; if the other process leaves, it joins."""
     async with World(tmp_path) as world:
         await world.add("c", 3)
         world.start("a")
@@ -132,7 +132,7 @@ async def test_st_04_process_cut_off_until_its_instance_id_was_taken_waits_too(t
 
 
 async def test_l8_lost_worker_that_returns_gets_its_units_and_no_other_moves(tmp_path: Path) -> None:
-    """Cut off for longer than its session, back before the delay is over."""
+    """Partitioned for longer than its session timeout, back before the scheduled rebalance delay ends."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
         await world.add("c", 5)
         for name in "abc":
@@ -140,7 +140,7 @@ async def test_l8_lost_worker_that_returns_gets_its_units_and_no_other_moves(tmp
         before = await world.settled()
         world.actors["b"].cut()
         await asyncio.sleep(15)
-        assert [work.member_id for work in (await world.describe()).delayed] == ["b"]
+        assert [delay.member_id for delay in (await world.describe()).delayed] == ["b"]
         stops = world.count("a stop") + world.count("c stop")
         world.actors["b"].heal()
         assert await world.settled(within=5) == before
@@ -164,7 +164,7 @@ async def test_cn_11_delay_continues_under_the_next_coordinator(tmp_path: Path) 
         [still] = (await world.describe()).delayed
         assert still.left_ms <= waiting.left_ms
         await world.settled("a", "c", within=40)
-        assert 38 < world.now - gone < 45, "ten seconds of silence and thirty of delay, whoever coordinates"
+        assert 38 < world.now - gone < 45, "session timeout 10 s and delay 30 s, under any coordinator"
         assert b.task is not None
         b.task.cancel()
 
@@ -180,12 +180,12 @@ async def test_drained_worker_exits_when_it_is_empty(tmp_path: Path) -> None:
         assert await world.settled("a", within=1)
         causes = [cause for rebalance in (await world.describe()).rebalances for cause in rebalance.causes]
         assert "b is draining" in causes
-        assert any("to move in this round" in cause for cause in causes), "one at a time"
+        assert any("to move in this round" in cause for cause in causes), "one unit per round"
         assert causes[-1] == "b left"
 
 
 async def test_reconfiguration_does_not_end_the_only_draining_worker(tmp_path: Path) -> None:
-    """For a moment it runs nothing; then it is given everything again."""
+    """For a moment it runs nothing; then all units are assigned to it again."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
         a = world.start("a")

@@ -1,4 +1,4 @@
-"""Waiting, by itself: a bell, and how long to wait after failures."""
+"""The wake-up event, and the back-off after failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from connectgroup.worker.waiting import WakeUp, backoff_s
 
 
 async def test_wake_ups_before_the_wait_count_once() -> None:
-    """Two things to say in one turn of the event loop are the usual case."""
+    """Several messages to send in one turn of the event loop are the usual case."""
     wake_up = WakeUp()
     listening = asyncio.create_task(wake_up.wait(60))
     await asyncio.sleep(0)
@@ -35,14 +35,14 @@ async def test_wait_ends_at_its_timeout() -> None:
 
 
 def test_back_off_is_limited_after_any_number_of_failures() -> None:
-    """A coordinator may be away for a night; 2 ** 1,100 is no float any more."""
+    """A coordinator may be down for a night; 2 ** 1,100 overflows a float."""
     for failures in (1, 10, 1_100, 100_000):
         assert 0 <= backoff_s(failures, 0.1, 5.0) <= 5.0
     assert backoff_s(1, 0.1, 5.0) <= 0.1
 
 
 def test_equal_numbers_of_failures_have_jittered_back_offs() -> None:
-    """KAFKA-19813: of a thousand workers none comes back for a while, and then all of them at once."""
+    """KAFKA-19813: otherwise a thousand workers would all retry at the same moment."""
     waits = [backoff_s(10, 0.1, 5.0) for _ in range(200)]
     assert min(waits) < 1.0
     assert max(waits) > 4.0
