@@ -1,8 +1,8 @@
-"""A process of its own for the tests of the SQLite log: it is there to be killed, starved and locked out.
+"""A separate process for the tests of the SQLite log: it is killed, runs out of disk space, or lacks permissions.
 
-append FILE FIRST   batches FIRST, FIRST+1, ... of three records each, for ever; prints each when acknowledged
-fill FILE           meets a full disk, then gets room
-forbidden FILE      tries to open as a user who may not
+append FILE FIRST   append batches FIRST, FIRST+1, ... of three records each, forever; print each acknowledged number
+fill FILE           fill the disk, then get space
+forbidden FILE      open as a user without permission
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ async def fill(path: Path) -> None:
     assert not isinstance(loaded, LogError), loaded
     found = [record.member_id for record in loaded if isinstance(record, MemberRecord)]
     whole = all(f"{number}-{part}" in found for number in (*acknowledged, 2 * 10**6) for part in range(3))
-    halves = {name.split("-")[0] for name in found if name != "counter"}
-    if whole and all(f"{number}-{part}" in found for number in halves for part in range(3)):
+    partial = {name.split("-")[0] for name in found if name != "counter"}
+    if whole and all(f"{number}-{part}" in found for number in partial for part in range(3)):
         print("complete")
     await log.close()
 

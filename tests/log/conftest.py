@@ -1,4 +1,4 @@
-"""Where logs live that are made by the hundred."""
+"""A directory for tests that create hundreds of logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzzing import folder_in_memory
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """What a sync does here is up to the test, and need not take its time."""
+def directory() -> Iterator[Path]:
+    """In memory where possible: the tests simulate every sync, so it need not reach a real disk."""
     with folder_in_memory() as folder:
         yield folder

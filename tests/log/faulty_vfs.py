@@ -1,10 +1,10 @@
-"""The file layer of SQLite with somebody in between who may fail a call, do half of it, or end the process.
+"""A layer below SQLite's file functions that can fail a call, execute half of it, or kill the process.
 
-SQLite reaches files through a table of functions, its "VFS". While a ``FaultyVfs`` is entered, a copy of the usual one
-is the default for all new connections of this process, and each function in it that touches a file asks first. So do
-the three functions of ``os`` by which the log itself touches files. Nothing is compiled: the copy is made with ctypes,
-in the very library that Python's ``sqlite3`` module uses. What is not seen: the shared memory beside the write-ahead
-log, which SQLite makes anew after a crash.
+SQLite accesses files through a table of functions, its "VFS". While a ``FaultyVfs`` is entered, a copy of the default
+VFS is the default for all new connections of this process, and each of its functions on files consults ``decide``. So
+do the three functions of ``os`` by which the log itself accesses files. Nothing is compiled: the copy is made with
+ctypes, in the same library that Python's ``sqlite3`` module uses. Not covered: the shared memory beside the write-ahead
+log, which SQLite recreates after a crash.
 
 Source: sqlite.org, "The SQLite OS Interface or VFS"; ``sqlite3_vfs`` and ``sqlite3_io_methods`` in its C reference.
 """
@@ -27,7 +27,7 @@ import pytest
 
 SQLITE_OK: Final = 0
 SQLITE_FULL: Final = 13
-FAILS_WITH: Final[dict[str, int]] = {  # what SQLite's own file layer says when the call fails
+FAILS_WITH: Final[dict[str, int]] = {  # the error code of SQLite's own file layer when the call fails
     "open": 14,  # SQLITE_CANTOPEN
     "read": 266,  # SQLITE_IOERR_... from here on
     "write": 778,
@@ -41,20 +41,20 @@ FAILS_WITH: Final[dict[str, int]] = {  # what SQLite's own file layer says when 
     "map": 5386,
     "lock_map": 5130,
 }
-"""All calls that ask, by the names of our tables below; the last two are those of the shared memory."""
+"""All intercepted calls, by the names of the tables below; the last two are those of the shared memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call that is about to be made.
+    """One call that is about to be executed.
 
     Attributes:
         number: from 1, counting all calls.
         what: a key of ``FAILS_WITH``.
-        file: whole path; empty for a scratch file, which has no name.
-        at: where to read, write or cut.
-        data: what is to be written.
-        flag: of a ``delete``: the folder is to be synced, too.
+        file: full path; empty for a temporary file, which has no name.
+        at: offset of the read, write or truncation.
+        data: the bytes to write.
+        flag: of a ``delete``: also sync the folder.
     """
 
     number: int
@@ -67,9 +67,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFault:
-    """What becomes of a call: it is not made, and ``code`` is returned, or the process is killed.
+    """The effect on a call: it is not executed and ``code`` is returned, or the process is killed.
 
-    ``half``: the first half of a write is done all the same; of any other call but ``open``, all of it.
+    ``half``: the first half of a write is executed all the same; of any other call but ``open``, all of it.
     """
 
     code: int = SQLITE_OK
@@ -78,9 +78,9 @@ class DiskFault:
 
 
 class FaultyVfs:
-    """While entered, ``decide`` is asked before each call, and ``None`` lets it be made.
+    """While entered, ``decide`` is consulted before each call; ``None`` lets the call be executed.
 
-    Asked for are the calls of connections that were opened meanwhile, and those of Python on files in ``folder``.
+    Covered are the calls of connections opened meanwhile, and those of Python on files in ``folder``.
     """
 
     def __init__(self, folder: Path, decide: Callable[[Call], DiskFault | None]) -> None:
@@ -108,7 +108,7 @@ class FaultyVfs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Connections that are still open go on asking, for which this object must be kept."""
+        """Connections that are still open continue to call ``decide``; this object must be kept for them."""
         self._python.restore()
         self._library.sqlite3_vfs_unregister(byref(self._vfs))
         self._library.sqlite3_vfs_register(self._real, 1)
@@ -116,7 +116,7 @@ class FaultyVfs:
     def _open(self, vfs: int, name: int | None, file: int, flags: int, flags_out: int) -> int:
         path = _path(name)
         methods = ctypes.cast(file, POINTER(c_void_p))
-        methods[0] = None  # what has no methods is not open
+        methods[0] = None  # a file without methods is not open
         code = self._ask("open", {"file": path}, lambda: None)
         if code == SQLITE_OK:
             code = _OPEN(self._real.contents.open)(vfs, name, file, flags, flags_out)
@@ -126,11 +126,11 @@ class FaultyVfs:
         return code
 
     def _table_instead_of(self, address: int) -> _Methods:
-        """The functions of an open file, ours in front of them."""
+        """The functions of an open file, wrapped."""
         if address not in self._tables:
             table = self._tables[address] = _Methods()
             ctypes.memmove(byref(table), address, _Methods.fetch.offset)
-            table.version = min(table.version, 2)  # 3 would read from mapped memory, past us
+            table.version = min(table.version, 2)  # version 3 would read from mapped memory, unseen
             of = self._files
             self._wrap(table, "read", lambda file, _, __, at: {"file": of[file], "at": at})
             self._wrap(
@@ -144,7 +144,7 @@ class FaultyVfs:
         return self._tables[address]
 
     def _wrap(self, table: Any, what: str, describe: Callable[..., dict[str, Any]]) -> None:
-        """Put a function in the place of one of the table's that asks, and then calls it."""
+        """Wrap a function of the table: consult ``decide``, then call it."""
         kind = _KINDS[what]
         address = getattr(table, what)
         if not address:
@@ -181,7 +181,7 @@ class FaultyVfs:
 
 
 class _Python:
-    """The same for ``os.open``, ``os.pwrite`` and ``os.fsync``; a folder that is synced has its files' names in it."""
+    """The same for ``os.open``, ``os.pwrite`` and ``os.fsync``; a sync of a folder makes its files' names durable."""
 
     def __init__(self, folder: str, ask: Callable[[str, dict[str, Any], Callable[[], object]], int]) -> None:
         self._folder = folder
@@ -190,7 +190,7 @@ class _Python:
         self._real = os.open, os.pwrite, os.fsync
 
     def replace(self) -> None:
-        setattr(os, "open", self._open)  # noqa: B010 - mypy knows these as functions that nobody replaces
+        setattr(os, "open", self._open)  # noqa: B010 - mypy does not expect these functions to be replaced
         setattr(os, "pwrite", self._pwrite)  # noqa: B010
         setattr(os, "fsync", self._fsync)  # noqa: B010
 
@@ -229,12 +229,12 @@ class _Python:
 
 
 def _library() -> ctypes.CDLL:
-    """The SQLite that Python's module is linked with: it is found through that module, whatever its name."""
+    """The SQLite library of Python's module, found through that module, whatever its name."""
     library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
     try:
         library.sqlite3_vfs_find.restype = POINTER(_Vfs)
     except AttributeError:
-        pytest.skip("this Python keeps the functions of its SQLite to itself")
+        pytest.skip("this Python does not export the functions of its SQLite")
     return library
 
 
@@ -242,7 +242,7 @@ def _path(name: int | None) -> str:
     return os.fsdecode(ctypes.string_at(name)) if name else ""
 
 
-# A name stays a pointer: SQLite keeps it, and looks at what stands behind the text.
+# A name stays a pointer: SQLite keeps it, and reads further data behind the text.
 _OPEN: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
 _TRANSFER: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _FLAG: Final = CFUNCTYPE(c_int, c_void_p, c_int)

@@ -1,6 +1,6 @@
-"""What a log goes through in the tests that cut it short, and what must hold of the file that is left.
+"""The operations of a log in the tests that interrupt it, and the conditions on the file that is left.
 
-A batch is known by its number; its records say which batch they are of, so that half of one is noticed.
+A batch is identified by its number; its records carry the number, so that a partial batch is detected.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from connectgroup.testing.contracts.log import contents, opened
 
 NAME: Final = "groups.db"
 FILES: Final = (NAME, f"{NAME}-wal", f"{NAME}-journal", f"{NAME}.lock")
-"""All that outlives a crash; the shared memory beside them is made anew."""
+"""The files that survive a crash; the shared memory beside them is recreated."""
 
 PARTS: Final = 3
 
 
 @dataclass
-class Told:
-    """What was said to whoever appends and loads.
+class Acknowledged:
+    """What the log acknowledged to its callers.
 
     Attributes:
-        begun: all batches that may be there.
+        begun: all batches that may be in the log.
         kept: those of them that must be.
     """
 
@@ -46,7 +46,7 @@ class Told:
 
 
 def batch(number: int, *, bytes_each: int = 200) -> list[MemberRecord]:
-    """Some records that stay, and one that replaces the one before: something to compact."""
+    """Some records with keys of their own, and one that replaces the one before: something to compact."""
     return [
         *(
             MemberRecord(group_id="g", member_id=f"{number}-{part}", client_host="x" * bytes_each)
@@ -56,31 +56,31 @@ def batch(number: int, *, bytes_each: int = 200) -> list[MemberRecord]:
     ]
 
 
-async def append(log: Log, told: Told, *numbers: int, bytes_each: int = 200) -> None:
+async def append(log: Log, acknowledged: Acknowledged, *numbers: int, bytes_each: int = 200) -> None:
     """Append batches, all at once: they are written in one transaction.
 
     Raises:
-        LogError: of the first that failed; the others are over, too.
+        LogError: of the first append that failed; the others have completed too.
     """
 
     async def one(number: int) -> None:
-        told.begin(number)
+        acknowledged.begin(number)
         await log.append(batch(number, bytes_each=bytes_each))
-        told.keep(number)
+        acknowledged.keep(number)
 
     await asyncio.gather(*(one(number) for number in numbers))
 
 
-async def whole_life(path: Path, told: Told) -> None:
-    """A new file; appends one by one and together; compactions of both kinds; closed, opened and closed again."""
+async def whole_life(path: Path, acknowledged: Acknowledged) -> None:
+    """A new file; appends one by one and together; both kinds of compaction; closed, opened and closed again."""
     for turn in range(2):
         log = SqliteLog(path, compact_after=16)
         await log.open()
         for number in range(5):
-            await append(log, told, 10 * turn + number)
-        await append(log, told, *range(10 * turn + 5, 10 * turn + 8))
+            await append(log, acknowledged, 10 * turn + number)
+        await append(log, acknowledged, *range(10 * turn + 5, 10 * turn + 8))
         await log.compact()
-        await append(log, told, 10 * turn + 9)
+        await append(log, acknowledged, 10 * turn + 9)
         await log.close()
 
 
@@ -99,31 +99,31 @@ def _counts(record: MemberRecord) -> bool:
     return record.member_id == "counter"
 
 
-async def look(log: Log, told: Told) -> None:
-    """Load, check that the log ``holds`` what it must, and take its word: what is in stays, what is out stays out."""
-    found = await holds(log, told)
-    for number in sorted(told.begun - told.kept):
-        (told.keep if number in found else told.miss)(number)
+async def look(log: Log, acknowledged: Acknowledged) -> None:
+    """Load, and check with ``holds``: from now on found batches must stay, and missing ones must stay missing."""
+    found = await holds(log, acknowledged)
+    for number in sorted(acknowledged.begun - acknowledged.kept):
+        (acknowledged.keep if number in found else acknowledged.miss)(number)
 
 
-async def holds(log: Log, told: Told) -> set[int]:
-    """All that was acknowledged is in the log, and of the rest whole batches or nothing (D3); what is there."""
+async def holds(log: Log, acknowledged: Acknowledged) -> set[int]:
+    """All acknowledged batches are in the log, and the others are whole or absent (D3); return the numbers found."""
     records = await contents(log)
     found = batches_in(records)
-    assert told.kept <= found.keys(), f"lost: {sorted(told.kept - found.keys())}"
-    assert found.keys() <= told.begun, f"never begun: {sorted(found.keys() - told.begun)}"
-    halves = {number: parts for number, parts in found.items() if len(parts) != PARTS}
-    assert not halves, f"halves: {halves}"
+    assert acknowledged.kept <= found.keys(), f"lost: {sorted(acknowledged.kept - found.keys())}"
+    assert found.keys() <= acknowledged.begun, f"never begun: {sorted(found.keys() - acknowledged.begun)}"
+    partial = {number: parts for number, parts in found.items() if len(parts) != PARTS}
+    assert not partial, f"partial: {partial}"
     counters = [record.client_host for record in records if isinstance(record, MemberRecord) and _counts(record)]
     assert [int(counter) for counter in counters[-1:]] == [max(found)] if found else not counters
     return set(found)
 
 
-async def serves(path: Path, told: Told) -> None:
-    """The file opens, ``holds`` what it must, and takes and keeps more."""
-    more = max(told.begun, default=0) + 1_000_000
+async def serves(path: Path, acknowledged: Acknowledged) -> None:
+    """The file opens, passes ``holds``, and accepts and keeps another batch."""
+    more = max(acknowledged.begun, default=0) + 1_000_000
     async with opened(SqliteLog(path)) as log:
-        await holds(log, told)
+        await holds(log, acknowledged)
         await log.append(batch(more))
     async with opened(SqliteLog(path)) as log:
-        await holds(log, Told(told.begun | {more}, told.kept | {more}))
+        await holds(log, Acknowledged(acknowledged.begun | {more}, acknowledged.kept | {more}))

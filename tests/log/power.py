@@ -1,9 +1,9 @@
-"""What a disk may hold when the power goes: what was synced, and of all since then any part.
+"""The possible contents of a disk after a power loss: what was synced, and any part of what was written since.
 
-``VolatileDisk`` records each call on the files of a folder, in order. An unsynced write may have arrived or not, each
-of its sectors of 512 bytes by itself; where none of a write arrived, the file may still be longer, with zeros there.
-Names come and go in the order in which they were created and removed, up to any point, and for certain once the
-folder was synced, as SQLite does when it first syncs a write-ahead log or a rollback journal it has made.
+``VolatileDisk`` records each call on the files of a folder, in order. Each sector of 512 bytes of an unsynced write may
+have arrived or not; if none has, the file may still be longer, with zeros there. Names appear and disappear in the
+order in which they were created and removed, up to any point, and reliably once the folder was synced, as SQLite does
+when it first syncs a write-ahead log or a rollback journal that it has created.
 
 Source: sqlite.org, "Atomic Commit In SQLite", section 2, hardware assumptions; Pillai et al., "All File Systems Are
 Not Created Equal" (OSDI 2014). A failed sync: Rebello et al., "Can Applications Recover from fsync Failures?" (2020).
@@ -29,7 +29,7 @@ Arrived = Literal["nothing", "everything"] | Random
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """Its bytes on the disk, and what was done to it since: bytes at a place, or a cut (``None``)."""
+    """The bytes on the disk, and the operations since: bytes at an offset, or a truncation (``None``)."""
 
     names_folder: bool
     safe: bytearray = field(default_factory=bytearray)
@@ -39,9 +39,9 @@ class _File:
         self.safe = bytearray(self.image("everything"))
         self.since.clear()
 
-    def lose(self, dice: Random) -> None:
-        """A sync that failed: what did not arrive will not, whatever later syncs say, until it is written again."""
-        self.safe = bytearray(self.image(dice))
+    def lose(self, generator: Random) -> None:
+        """A failed sync: writes that did not arrive stay lost, even after later syncs, until they are written again."""
+        self.safe = bytearray(self.image(generator))
         self.since.clear()
 
     def image(self, arrived: Arrived) -> bytes:
@@ -57,14 +57,14 @@ class _File:
 
 
 def _pieces(at: int, written: bytes | None, arrived: Arrived) -> Iterator[tuple[int, bytes | None]]:
-    """What came through of one write or cut."""
+    """The part of one write or truncation that arrived."""
     if arrived == "nothing":
         return
     chance = 0.0 if arrived == "everything" else arrived.random()
     if chance < 0.4:
         yield at, written
     elif chance < 0.7 and written is not None and isinstance(arrived, Random):
-        yield at + len(written), b""  # the length of the file is the file system's own record
+        yield at + len(written), b""  # the file system records the length of the file separately
         for start in range(at - at % SECTOR, at + len(written), SECTOR):
             if arrived.random() < 0.5:
                 first = max(start, at)
@@ -72,7 +72,7 @@ def _pieces(at: int, written: bytes | None, arrived: Arrived) -> Iterator[tuple[
 
 
 class VolatileDisk:
-    """The files of one folder between their processes and the platter."""
+    """The files of one folder, between their processes and the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -81,7 +81,7 @@ class VolatileDisk:
         self._since: list[tuple[str, _File | None]] = []
 
     def take(self, call: Call, *, failed_sync: Random | None = None) -> bool:
-        """Note what a call does; whether it can make a difference."""
+        """Record a call; return whether it can make a difference."""
         if call.file == self._folder:
             assert call.what in ("open", "sync"), call
             if call.what == "sync":
@@ -122,7 +122,7 @@ class VolatileDisk:
         self._since.clear()
 
     def image(self, arrived: Arrived) -> Image:
-        """What is found when the power is back."""
+        """The contents of the folder after a power loss."""
         names = dict(self._safe_names)
         done = {"nothing": 0, "everything": len(self._since)}
         upto = arrived.randint(0, len(self._since)) if isinstance(arrived, Random) else done[arrived]

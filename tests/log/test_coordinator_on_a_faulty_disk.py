@@ -1,4 +1,4 @@
-"""The coordinator on a log whose disk fails: whoever asks is told to ask again, and is served when it is well (F10)."""
+"""The coordinator with a failing disk: requests get retriable errors, and succeed once the disk works again (F10)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
 
 
 async def until_served(coordinator: Coordinator, request: HeartbeatRequest) -> tuple[HeartbeatResponse, int]:
-    """What a worker does: ask again as long as it is told to. The answer, and how often it was told to."""
-    for told_to in itertools.count():
-        answer = await ask(coordinator, request)
-        if answer.error_code not in ASK_AGAIN:
-            return answer, told_to
-        assert "\n" not in (answer.error_message or "")
+    """Retry while the response is retriable, as a worker does. The response, and the number of retries."""
+    for retries in itertools.count():
+        response = await ask(coordinator, request)
+        if response.error_code not in ASK_AGAIN:
+            return response, retries
+        assert "\n" not in (response.error_message or "")
         await asyncio.sleep(0.05)
     raise AssertionError
 
@@ -39,12 +39,12 @@ async def until_served(coordinator: Coordinator, request: HeartbeatRequest) -> t
     ids=["not done", "done, or half of it", "full after half"],
 )
 async def test_single_failed_disk_call_costs_one_retry(
-    place: Path, may: Callable[[Call], bool], full: bool, half: bool
+    directory: Path, may: Callable[[Call], bool], full: bool, half: bool
 ) -> None:
-    """Each call in turn that a join takes: the group is as it was, or the join is in; members before it are members."""
+    """For each call that a join makes: the group is unchanged or the join is durable; earlier members stay."""
     felt = 0
     for number in itertools.count(1):
-        folder = place / str(number)
+        folder = directory / str(number)
         folder.mkdir()
         failing = Failing(number, may, full=full, half=half, ill=False)
         log = SqliteLog(folder / NAME)
@@ -53,9 +53,9 @@ async def test_single_failed_disk_call_costs_one_retry(
                 await change(coordinator, add())
                 first = await ask(coordinator, beat("a"))
                 failing.ill = True
-                joined, told_to = await until_served(coordinator, beat("b"))
+                joined, retries = await until_served(coordinator, beat("b"))
                 assert joined.error_code == 0
-                felt += told_to > 0
+                felt += retries > 0
                 stays, _ = await until_served(coordinator, beat("a", first.member_epoch))
                 assert stays.error_code == 0
                 failing.ill = False
@@ -72,20 +72,20 @@ async def test_single_failed_disk_call_costs_one_retry(
     ids=["full", "cannot be written", "gone"],
 )
 async def test_no_request_succeeds_while_the_disk_fails_and_all_do_afterwards(
-    place: Path, may: Callable[[Call], bool], full: bool
+    directory: Path, may: Callable[[Call], bool], full: bool
 ) -> None:
-    """F10: retriable answers, the same state afterwards, no restart."""
+    """F10: retriable responses, the same state afterwards, no restart."""
     failing = Failing(1, may, full=full, lasting=True, ill=False)
-    log = SqliteLog(place / NAME)
-    with FaultyVfs(place, failing):
+    log = SqliteLog(directory / NAME)
+    with FaultyVfs(directory, failing):
         async with serving(log) as coordinator:
             await change(coordinator, add())
             first = await ask(coordinator, beat("a"))
             failing.ill = True
             for _ in range(5):
-                answer = await ask(coordinator, beat("b"))
-                assert answer.error_code in ASK_AGAIN
-                assert answer.coordinator_epoch == log.epoch
+                response = await ask(coordinator, beat("b"))
+                assert response.error_code in ASK_AGAIN
+                assert response.coordinator_epoch == log.epoch
                 await asyncio.sleep(0.1)
             assert failing.failed is not None
             failing.ill = False
@@ -94,7 +94,7 @@ async def test_no_request_succeeds_while_the_disk_fails_and_all_do_afterwards(
             stays, _ = await until_served(coordinator, beat("a", first.member_epoch))
             assert stays.error_code == 0
             await memory_is_log(coordinator, log)
-    async with serving(SqliteLog(place / NAME)) as coordinator:
+    async with serving(SqliteLog(directory / NAME)) as coordinator:
         group = await look(coordinator)
         assert {member.member_id for member in group.members} == {"a", "b"}
         assert [connector.connector for connector in group.connectors] == ["c"]

@@ -1,4 +1,4 @@
-"""A file that was cut, flipped, emptied, swapped or written over: refused with its place, or served as it was."""
+"""Files that were truncated, flipped, emptied, swapped or overwritten: rejected with the position, or served intact."""
 
 from __future__ import annotations
 
@@ -17,74 +17,74 @@ from connectgroup.errors import LogError
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.testing.contracts.log import member, opened
 
-from .life import NAME, Told, append, holds, serves
+from .life import NAME, Acknowledged, append, holds, serves
 
 PAGE = 4096
 
 
-async def ten_batches(path: Path) -> Told:
-    told = Told()
+async def ten_batches(path: Path) -> Acknowledged:
+    acknowledged = Acknowledged()
     async with opened(SqliteLog(path)) as log:
         for number in range(10):
-            await append(log, told, number, bytes_each=1500)
-    return told
+            await append(log, acknowledged, number, bytes_each=1500)
+    return acknowledged
 
 
-async def refusal(path: Path, told: Told) -> str:
-    """What is said against serving the log, at the opening or at the group; empty where it is served whole."""
+async def refusal(path: Path, acknowledged: Acknowledged) -> str:
+    """The error that prevents serving the log or its group; empty if the log is served intact."""
     try:
         async with opened(SqliteLog(path)) as log:
             loaded = (await log.load("g"))["g"]
             if isinstance(loaded, LogError):
                 return str(loaded)
-            await holds(log, told)
+            await holds(log, acknowledged)
             return ""
     except LogError as error:
         return str(error)
 
 
 @pytest.mark.parametrize("lock_file_too", [True, False], ids=["with lock file", "without"])
-async def test_truncated_file_is_rejected(place: Path, lock_file_too: bool) -> None:
-    """F28: closed in good order, so nothing else holds what is missing."""
-    original = place / "original"
+async def test_truncated_file_is_rejected(directory: Path, lock_file_too: bool) -> None:
+    """F28: the log was closed cleanly, so no other file holds the missing part."""
+    original = directory / "original"
     original.mkdir()
-    told = await ten_batches(original / NAME)
+    acknowledged = await ten_batches(original / NAME)
     size = (original / NAME).stat().st_size
     assert size > 10 * PAGE
     for boundary in range(0, size + 1, PAGE):
         for length in {boundary - 1, boundary, boundary + 1} & set(range(size)):
             if length == 0 and not lock_file_too:
-                continue  # nothing is left that could tell it from a new file
-            folder = place / str(length)
+                continue  # indistinguishable from a new file
+            folder = directory / str(length)
             shutil.copytree(original, folder)
             if not lock_file_too:
                 (folder / f"{NAME}.lock").unlink()
             os.truncate(folder / NAME, length)
             for _ in range(2):
-                said = await refusal(folder / NAME, told)
-                assert said.startswith(str(folder / NAME)), f"cut to {length} of {size} bytes: {said!r}"
-                assert "\n" not in said
+                message = await refusal(folder / NAME, acknowledged)
+                assert message.startswith(str(folder / NAME)), f"cut to {length} of {size} bytes: {message!r}"
+                assert "\n" not in message
             if length <= size - PAGE:
-                assert (folder / NAME).stat().st_size == length, "left as it was"
+                assert (folder / NAME).stat().st_size == length, "left unchanged"
 
 
-async def test_emptied_file_is_rejected_and_removed_file_is_a_new_log(place: Path) -> None:
-    """F28: whoever removes a log that ended well means it; an empty one is an accident."""
-    path = place / NAME
-    told = await ten_batches(path)
+async def test_emptied_file_is_rejected_and_removed_file_is_a_new_log(directory: Path) -> None:
+    """F28: a removed log was removed on purpose; an empty file is an accident."""
+    path = directory / NAME
+    acknowledged = await ten_batches(path)
     os.truncate(path, 0)
-    says = rf"{path}: is empty though process {os.getpid()} wrote a log there: .* To start empty, remove {NAME}.lock"
+    message = rf"{path}: is empty though process {os.getpid()} wrote a log there: .* To start empty, remove {NAME}.lock"
     for _ in range(2):
-        with pytest.raises(LogError, match=says):
+        with pytest.raises(LogError, match=message):
             await SqliteLog(path).open()
     path.unlink()
-    await serves(path, Told())
-    assert told.kept
+    await serves(path, Acknowledged())
+    assert acknowledged.kept
 
 
-async def test_every_flipped_bit_of_a_record_is_detected_with_its_offset(place: Path) -> None:
+async def test_every_flipped_bit_of_a_record_is_detected_with_its_offset(directory: Path) -> None:
     """D7, F9, F27."""
-    original = place / "original"
+    original = directory / "original"
     original.mkdir()
     async with opened(SqliteLog(original / NAME)) as log:
         for number in range(5):
@@ -93,7 +93,7 @@ async def test_every_flipped_bit_of_a_record_is_detected_with_its_offset(place: 
     data = (original / NAME).read_bytes()
     start = data.index(b"unmistakable")
     assert data.count(b"unmistakable") == 1
-    path = place / "copy" / NAME
+    path = directory / "copy" / NAME
     shutil.copytree(original, path.parent)
     for bit in range(start * 8, (start + len(b"unmistakable")) * 8):
         flipped = bytearray(data)
@@ -115,7 +115,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _head_only(path: Path) -> None:
-    """Our first page, and noise."""
+    """A valid first page, and noise."""
     asyncio.run(ten_batches(path))
     data = path.read_bytes()
     path.write_bytes(data[:PAGE] + Random(1).randbytes(len(data) - PAGE))
@@ -129,7 +129,7 @@ def _older_schema(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "says"),
+    ("prepare", "message"),
     [
         (_noise(1), "not a database"),
         (_noise(99), "not a database"),
@@ -155,14 +155,16 @@ def _older_schema(path: Path) -> None:
         "folder as shared memory",
     ],
 )
-def test_foreign_file_is_rejected_and_not_written(place: Path, prepare: Callable[[Path], None], says: str) -> None:
+def test_foreign_file_is_rejected_and_not_written(
+    directory: Path, prepare: Callable[[Path], None], message: str
+) -> None:
     """Bad input 30."""
-    path = place / NAME
+    path = directory / NAME
     prepare(path)
     before = path.read_bytes() if path.exists() else None
-    said = [asyncio.run(refusal(path, Told())) for _ in range(2)]
-    for line in said:
+    messages = [asyncio.run(refusal(path, Acknowledged())) for _ in range(2)]
+    for line in messages:
         assert line.startswith(str(path))
-        assert re.search(says, line)
+        assert re.search(message, line)
         assert "\n" not in line
     assert before is None or path.read_bytes() == before

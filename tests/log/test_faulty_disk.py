@@ -1,4 +1,4 @@
-"""Every call on a file fails once, or from some call on until the disk is well again: an error, and nothing else."""
+"""Every file call fails once, or from some call on until the disk works again: the log reports an error, no more."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.testing.contracts.log import opened
 
 from .faulty_vfs import FAILS_WITH, SQLITE_FULL, Call, DiskFault, FaultyVfs
-from .life import NAME, Told, append, holds, look, serves
+from .life import NAME, Acknowledged, append, holds, look, serves
 
 
 @dataclass
 class Failing:
-    """The n-th call fails, or all from the n-th on, as long as the disk is ``ill``; only calls that ``may`` count."""
+    """The n-th call fails, or all from the n-th on while the disk is ``ill``; only calls that ``may`` fail count."""
 
     left: int
     may: Callable[[Call], bool]
@@ -43,35 +43,35 @@ class Failing:
 
 
 class Life:
-    """A log that is asked for one thing after the other, and is asked for the next one whatever became of the last.
+    """A log on which operations are executed one after the other, whether or not the earlier ones failed.
 
     Attributes:
-        failed: how many of the things asked for ended in an error.
+        failed: number of operations that raised an error.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = SqliteLog(path, compact_after=16)
-        self.told = Told()
+        self.acknowledged = Acknowledged()
         self.failed = 0
         self._numbers = itertools.count()
         self._open = False
 
     async def through(self, times: int = 2) -> None:
-        """All that is ever asked of a log."""
+        """All operations of a log."""
         for _ in range(times):
             for _ in range(3):
                 await self._asked(self._append(1))
-                await self._asked(look(self.log, self.told))
+                await self._asked(look(self.log, self.acknowledged))
             await self._asked(self._append(3))
             await self._asked(self.log.compact())
-            await self._asked(look(self.log, self.told))
+            await self._asked(look(self.log, self.acknowledged))
             await self._asked(self._append(1))
             await self.log.close()
             self._open = False
 
     async def _append(self, count: int) -> None:
-        await append(self.log, self.told, *itertools.islice(self._numbers, count))
+        await append(self.log, self.acknowledged, *itertools.islice(self._numbers, count))
 
     async def _asked(self, what: Coroutine[Any, Any, object]) -> None:
         try:
@@ -86,7 +86,7 @@ class Life:
             what.close()
 
     def _one_clear_line(self, error: LogError) -> None:
-        """And of no kind that would say that nothing was written, or that somebody else has the log."""
+        """One line, and neither "nothing was written" nor "fenced"."""
         assert not isinstance(error, AppendRefused | LogFenced), error
         assert str(error).startswith(str(self.path)), error
         assert "\n" not in str(error), error
@@ -94,7 +94,7 @@ class Life:
 
 
 def any_call(call: Call) -> bool:
-    """But for the locks in shared memory, after which SQLite tries again for ten seconds."""
+    """Except for the locks in shared memory, which SQLite retries for ten seconds."""
     return call.what != "lock_map"
 
 
@@ -103,7 +103,7 @@ def a_change(call: Call) -> bool:
 
 
 def growth(call: Call) -> bool:
-    """The lock file does not grow, so that it can be written on a full disk."""
+    """Files other than the lock file: it does not grow, so it can be written on a full disk."""
     return call.what in {"write", "open"} and not call.file.endswith(".lock")
 
 
@@ -117,21 +117,21 @@ def reading(call: Call) -> bool:
     ids=["not done", "done, or half of it", "full", "full after half"],
 )
 async def test_single_failed_call_affects_only_the_current_operation(
-    place: Path, may: Callable[[Call], bool], full: bool, half: bool
+    directory: Path, may: Callable[[Call], bool], full: bool, half: bool
 ) -> None:
-    """F10: whichever call it is, from the first of a new file to the last of closing it."""
+    """F10: each call in turn, from the first on a new file to the last of closing it."""
     for number in itertools.count(1):
-        folder = place / str(number)
+        folder = directory / str(number)
         folder.mkdir()
         failing = Failing(number, may, full=full, half=half)
         with FaultyVfs(folder, failing):
             life = Life(folder / NAME)
             await life.through()
-        assert life.failed <= 1, f"{failing.failed} was felt by {life.failed}"
-        await serves(folder / NAME, life.told)
+        assert life.failed <= 1, f"{failing.failed} made {life.failed} operations fail"
+        await serves(folder / NAME, life.acknowledged)
         if failing.failed is None:
             break
-    assert number > 100, "the calls were not seen"
+    assert number > 100, "the calls were not intercepted"
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ async def test_single_failed_call_affects_only_the_current_operation(
     ids=["full", "cannot be written", "cannot be read", "gone"],
 )
 async def test_disk_that_fails_for_a_while_loses_no_acknowledged_batch(
-    place: Path, may: Callable[[Call], bool], full: bool
+    directory: Path, may: Callable[[Call], bool], full: bool
 ) -> None:
-    """F10: from any call on every one fails; when the disk is well again so is the log, and it is the same object."""
+    """F10: from the n-th call on every call fails; once the disk works again, so does the same log object."""
     noticed = 0
     for number in itertools.count(1, 5):
-        folder = place / str(number)
+        folder = directory / str(number)
         folder.mkdir()
         failing = Failing(number, may, full=full, lasting=True)
         with FaultyVfs(folder, failing):
@@ -153,24 +153,24 @@ async def test_disk_that_fails_for_a_while_loses_no_acknowledged_batch(
             await life.through()
             failed, failing.ill = life.failed, False
             await life.through(1)
-            assert life.failed == failed, "the disk was well again"
-        await serves(folder / NAME, life.told)
+            assert life.failed == failed, "the disk works again"
+        await serves(folder / NAME, life.acknowledged)
         if failing.failed is None:
             break
         noticed += failed > 0
-    assert noticed > number // 5 - 20, "a broken disk was not noticed"
-    assert number > 20, "the calls were not seen"
+    assert noticed > number // 5 - 20, "a failing disk was not detected"
+    assert number > 20, "the calls were not intercepted"
 
 
-async def test_foreign_transaction_delays_an_append_for_a_second_and_is_named(place: Path) -> None:
-    """The lock file keeps other processes of ours away, and not somebody with a tool for SQLite."""
-    async with opened(SqliteLog(place / NAME)) as log:
-        told = Told()
-        await append(log, told, 1)
-        foreign = sqlite3.connect(place / NAME, isolation_level=None)
+async def test_foreign_transaction_delays_an_append_for_a_second_and_is_named(directory: Path) -> None:
+    """The lock file excludes other coordinators, but not other SQLite clients."""
+    async with opened(SqliteLog(directory / NAME)) as log:
+        acknowledged = Acknowledged()
+        await append(log, acknowledged, 1)
+        foreign = sqlite3.connect(directory / NAME, isolation_level=None)
         foreign.execute("BEGIN IMMEDIATE")
         with pytest.raises(LogError, match=rf"{NAME}: database is locked \(SQLITE_BUSY\)"):
-            await append(log, told, 2)
+            await append(log, acknowledged, 2)
         foreign.close()
-        await append(log, told, 3)
-        await holds(log, told)
+        await append(log, acknowledged, 3)
+        await holds(log, acknowledged)

@@ -1,4 +1,4 @@
-"""Rows and write-ahead logs with anything in them: a record, an error that names the place, and nothing else."""
+"""Random rows and write-ahead logs: a valid record, or an error with the position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE_SIZES: Final = (0, 1, 7, 8, 511, 512, 513, 4096, 65_536, 131_072, 2**31, 2*
 
 
 def test_any_row_decodes_or_raises_wire_error() -> None:
-    """D7, F27. Half of the rows have the checksum of what they hold, as a writer gone wrong would make them."""
+    """D7, F27. Half of the rows have a valid checksum, as a faulty writer would make them."""
     rng = random.Random(SEED)
     rows = [
         (7, 5, 3, int(record.key.kind), record.key.group_id.encode(), record.key.name.encode(), value)
@@ -66,13 +66,13 @@ def test_any_row_decodes_or_raises_wire_error() -> None:
     assert min(accepted, refused) > INPUTS // 50
 
 
-def test_any_write_ahead_log_is_ignored_or_reported_as_damaged(place: Path) -> None:
-    """Half of them with a header whose own checksum is right."""
+def test_any_write_ahead_log_is_ignored_or_reported_as_damaged(directory: Path) -> None:
+    """Half of them have a header with a valid checksum."""
     rng = random.Random(SEED)
-    connection = sqlite3.connect(place / "some.db", isolation_level=None)
+    connection = sqlite3.connect(directory / "some.db", isolation_level=None)
     connection.execute("PRAGMA page_size = 512")
     connection.execute("PRAGMA journal_mode = WAL")
-    wal = place / "some.db-wal"
+    wal = directory / "some.db-wal"
     valid = []
     for number in range(4):
         connection.execute(f"CREATE TABLE t{number} (x)")

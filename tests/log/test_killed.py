@@ -1,4 +1,4 @@
-"""A process that is killed at every step SQLite takes: what it acknowledged is there, and the file serves again."""
+"""A process killed at every step of SQLite: acknowledged batches are there, and the file serves again."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.testing.contracts.log import opened
 
 from .faulty_vfs import Call, DiskFault, FaultyVfs
-from .life import NAME, Told, append, serves
+from .life import NAME, Acknowledged, append, serves
 
 CHANGES: Final = {"open", "write", "truncate", "sync", "delete"}
 MEGABYTE: Final = 1_000_000
 
-# Each child is a fork of a clean process that has imported all this, not of the one that runs the tests.
+# Each child is a fork of a clean process that has imported these modules, not of the pytest process.
 PROCESSES: Final = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
 
 
-Scene = Callable[[SqliteLog, Told, Callable[[], None]], Coroutine[Any, Any, None]]
-"""Something done to a log that is not open and holds batches 0 to 4; from the call of the third on, death is near."""
+Scene = Callable[[SqliteLog, Acknowledged, Callable[[], None]], Coroutine[Any, Any, None]]
+"""An operation on a closed log with batches 0 to 4; the process may be killed after a call of the third argument."""
 
 
-async def an_append(log: SqliteLog, told: Told, now: Callable[[], None]) -> None:
+async def an_append(log: SqliteLog, acknowledged: Acknowledged, now: Callable[[], None]) -> None:
     await log.open()
     now()
-    await append(log, told, 10, 11, 12)
+    await append(log, acknowledged, 10, 11, 12)
 
 
-async def an_append_of_megabytes(log: SqliteLog, told: Told, now: Callable[[], None]) -> None:
-    """More than SQLite's cache takes, so pages go out before the commit; and the log is written back after it."""
+async def an_append_of_megabytes(log: SqliteLog, acknowledged: Acknowledged, now: Callable[[], None]) -> None:
+    """More than SQLite's cache holds, so pages are written before the commit, and the log is checkpointed after it."""
     await log.open()
     now()
-    await append(log, told, 10, bytes_each=2 * MEGABYTE)
+    await append(log, acknowledged, 10, bytes_each=2 * MEGABYTE)
 
 
-async def a_compaction(log: SqliteLog, told: Told, now: Callable[[], None]) -> None:
+async def a_compaction(log: SqliteLog, acknowledged: Acknowledged, now: Callable[[], None]) -> None:
     await log.open()
-    await append(log, told, 10)
-    await append(log, told, 11)
+    await append(log, acknowledged, 10)
+    await append(log, acknowledged, 11)
     now()
     assert await log.compact() > 0
 
 
-async def a_closing(log: SqliteLog, told: Told, now: Callable[[], None]) -> None:
+async def a_closing(log: SqliteLog, acknowledged: Acknowledged, now: Callable[[], None]) -> None:
     await log.open()
-    await append(log, told, 10)
+    await append(log, acknowledged, 10)
     now()
     await log.close()
 
 
-async def an_opening(log: SqliteLog, told: Told, now: Callable[[], None]) -> None:
+async def an_opening(log: SqliteLog, acknowledged: Acknowledged, now: Callable[[], None]) -> None:
     now()
     await log.open()
 
 
 @dataclass
-class Deadly:
-    """Kills its own process at the n-th change of a file after ``now``."""
+class Killer:
+    """Kills the process at the n-th change of a file after ``now``."""
 
     left: int
     half: bool
@@ -84,8 +84,8 @@ class Deadly:
         return DiskFault(kill=True, half=self.half) if self.left == 0 else None
 
 
-class ToldInFile(Told):
-    """Also written down, for those who come after."""
+class AcknowledgedInFile(Acknowledged):
+    """Also written to a file, which survives the process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -99,15 +99,17 @@ class ToldInFile(Told):
 
 
 def die(scene: Scene, folder: Path, step: int, half: bool) -> None:
-    """In a process of its own: the scene, not to be finished; if it is, the process ends well."""
-    deadly = Deadly(step, half)
-    with FaultyVfs(folder, deadly):
-        asyncio.run(scene(SqliteLog(folder / NAME, compact_after=MEGABYTE), ToldInFile(folder / "told"), deadly.now))
+    """In a separate process: run the scene until the process is killed; if it completes, exit normally."""
+    killer = Killer(step, half)
+    with FaultyVfs(folder, killer):
+        asyncio.run(
+            scene(SqliteLog(folder / NAME, compact_after=MEGABYTE), AcknowledgedInFile(folder / "told"), killer.now)
+        )
         os._exit(0)
 
 
 def run_and_end(scene: Scene, folder: Path, step: int, half: bool) -> bool:
-    """Whether the process was killed; anything but that or a good end fails the test."""
+    """Whether the process was killed; any end but that or a normal exit fails the test."""
     process = PROCESSES.Process(target=die, args=(scene, folder, step, half))
     process.start()
     process.join(60)
@@ -117,20 +119,20 @@ def run_and_end(scene: Scene, folder: Path, step: int, half: bool) -> bool:
     return code != 0
 
 
-def told_in(folder: Path, before: Told) -> Told:
-    told = Told(set(before.begun), set(before.kept))
+def acknowledged_in(folder: Path, before: Acknowledged) -> Acknowledged:
+    acknowledged = Acknowledged(set(before.begun), set(before.kept))
     for line in (folder / "told").read_text().splitlines() if (folder / "told").exists() else ():
         what, number = line.split()
-        (told.begin if what == "begun" else told.keep)(int(number))
-    return told
+        (acknowledged.begin if what == "begun" else acknowledged.keep)(int(number))
+    return acknowledged
 
 
-async def five_batches(path: Path) -> Told:
-    told = Told()
+async def five_batches(path: Path) -> Acknowledged:
+    acknowledged = Acknowledged()
     async with opened(SqliteLog(path)) as log:
         for number in range(5):
-            await append(log, told, number)
-    return told
+            await append(log, acknowledged, number)
+    return acknowledged
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["before", "half-way"])
@@ -150,28 +152,28 @@ async def five_batches(path: Path) -> Told:
 def test_process_killed_at_any_step_loses_no_acknowledged_batch(
     tmp_path: Path, scene: Scene, start: str, least: int, stride: int, half: bool
 ) -> None:
-    """D3, F6, F7, F8, F9: SIGKILL before the n-th write, sync, cut or removal, or half-way through the write, all n."""
+    """D3, F6, F7, F8, F9: SIGKILL before the n-th write, sync, truncation or removal, or half-way through the write."""
     original = tmp_path / "original"
     original.mkdir()
-    before = Told()
+    before = Acknowledged()
     if start != "none":
         before = asyncio.run(five_batches(original / NAME))
     if start == "killed":
         assert run_and_end(an_append, original, 10_000, half=False) is False
-        # It ended with its log open, which is all that a kill does.
+        # The process ended with its log open, which is all that a kill does.
         assert (original / f"{NAME}-wal").stat().st_size > 0
-        before = told_in(original, before)
+        before = acknowledged_in(original, before)
         (original / "told").unlink()
     for step in itertools.count(1, stride):
         folder = tmp_path / str(step)
         shutil.copytree(original, folder)
         killed = run_and_end(scene, folder, step, half)
-        told = told_in(folder, before)
+        acknowledged = acknowledged_in(folder, before)
         try:
-            asyncio.run(serves(folder / NAME, told))
+            asyncio.run(serves(folder / NAME, acknowledged))
         except Exception as error:
             raise AssertionError(f"killed at step {step}: {error}") from error
         if not killed:
             break
         shutil.rmtree(folder)
-    assert step > least // (2 if half else 1), "the steps were not seen"
+    assert step > least // (2 if half else 1), "the steps were not intercepted"

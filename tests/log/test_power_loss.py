@@ -1,4 +1,4 @@
-"""The power goes at any moment of a log's life, and any part of what was not synced is lost or torn."""
+"""Power loss at any moment of a log's life: any part of what was not synced is lost or torn."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from connectgroup.errors import LogError
 from connectgroup.log.sqlite.log import SqliteLog
 
 from .faulty_vfs import FAILS_WITH, Call, DiskFault, FaultyVfs
-from .life import NAME, Told, append, look, serves, whole_life
+from .life import NAME, Acknowledged, append, look, serves, whole_life
 from .power import Arrived, Image, VolatileDisk
 
 
 @dataclass
-class Recorded(Told):
-    """A life written down: each call on a file, and what was said to whoever appended, in their order.
+class Recorded(Acknowledged):
+    """A recorded life: each call on a file, and what the log acknowledged, in order.
 
     Attributes:
-        failing: which of the calls of ``sync``, from 0, fail, counting those on files of which the name ends so.
-        syncs: how many there were.
+        failing: indexes of the ``sync`` calls that fail, from 0, among those on files with this suffix.
+        syncs: number of such calls.
     """
 
     failing: range = range(0)
@@ -60,7 +60,7 @@ class Recorded(Told):
 
 def record(
     folder: Path,
-    life: Callable[[Path, Told], Coroutine[Any, Any, None]] = whole_life,
+    life: Callable[[Path, Acknowledged], Coroutine[Any, Any, None]] = whole_life,
     failing: range = range(0),
     failing_file: str = "",
 ) -> Recorded:
@@ -71,24 +71,24 @@ def record(
     return recorded
 
 
-class Lost(Exception):
-    """What is left after a power cut is not what was promised."""
+class GuaranteeViolated(Exception):
+    """The state after a power loss violates a guarantee."""
 
 
 class Cuts:
-    """Cuts the power after each event of a life, and looks at what is left."""
+    """Cuts the power after each event of a life, and checks the remaining files."""
 
-    def __init__(self, folder: Path, place: Path, seed: int, *, may_ask: bool = False) -> None:
-        """Nothing is cut yet.
+    def __init__(self, folder: Path, directory: Path, seed: int, *, may_ask: bool = False) -> None:
+        """Create the object without cutting.
 
         Args:
-            may_ask: the log may refuse to open until its lock file is removed, and must have everything then.
+            may_ask: the log may refuse to open until its lock file is removed, and must then have every batch.
         """
         self.may_ask = may_ask
         self.disk = VolatileDisk(folder)
-        self.told = Told()
-        self.dice = Random(seed)
-        self.place = place
+        self.acknowledged = Acknowledged()
+        self.generator = Random(seed)
+        self.directory = directory
         self.seen: set[int] = set()
 
     def through(self, recorded: Recorded) -> None:
@@ -96,10 +96,10 @@ class Cuts:
             self.after(event)
 
     def after(self, event: Call | tuple[str, int]) -> bool:
-        """Whether it can have made a difference."""
+        """Whether the event can have made a difference."""
         changed = self.take(event)
         if changed:
-            ways: tuple[Arrived, ...] = ("nothing", "everything", *[self.dice] * 4)
+            ways: tuple[Arrived, ...] = ("nothing", "everything", *[self.generator] * 4)
             for arrived in ways:
                 self.once(self.disk.image(arrived))
         return changed
@@ -108,33 +108,35 @@ class Cuts:
         if isinstance(event, Call):
             return self.disk.take(event)
         what, number = event
-        {"begun": self.told.begin, "kept": self.told.keep, "missed": self.told.miss}[what](number)
+        {"begun": self.acknowledged.begin, "kept": self.acknowledged.keep, "missed": self.acknowledged.miss}[what](
+            number
+        )
         return True
 
     def once(self, image: Image) -> None:
-        known = hash((tuple(image.items()), len(self.told.kept)))
+        known = hash((tuple(image.items()), len(self.acknowledged.kept)))
         if known in self.seen:
             return
         self.seen.add(known)
-        folder = self.place / "cut"
+        folder = self.directory / "cut"
         folder.mkdir()
         for name, data in image.items():
             (folder / name).write_bytes(data)
         try:
             try:
-                asyncio.run(serves(folder / NAME, self.told))
+                asyncio.run(serves(folder / NAME, self.acknowledged))
             except LogError as error:
                 if not self.may_ask or "is missing though" not in str(error):
                     raise
                 (folder / f"{NAME}.lock").unlink()
-                asyncio.run(serves(folder / NAME, self.told))
+                asyncio.run(serves(folder / NAME, self.acknowledged))
         except (AssertionError, LogError) as error:
-            raise Lost(f"cut {len(self.seen)}: {error}") from error
+            raise GuaranteeViolated(f"cut {len(self.seen)}: {error}") from error
         shutil.rmtree(folder)
 
 
 class EarlyCheckpoint(sqlite3.Connection):
-    """Writes back after some pages what else would take thousands: the same steps in a shorter life."""
+    """Checkpoints after a few pages instead of thousands: the same steps in a shorter life."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -143,22 +145,22 @@ class EarlyCheckpoint(sqlite3.Connection):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_power_loss_loses_no_acknowledged_batch(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """D3, F9: some thousand disks, and each opens with all that was acknowledged, in whole batches."""
+    """D3, F9: each of some thousand disk images opens with all acknowledged batches, whole."""
     life = tmp_path / "life"
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=EarlyCheckpoint))
         recorded = record(life)
-    cuts = Cuts(life, place, seed)
+    cuts = Cuts(life, directory, seed)
     cuts.through(recorded)
     assert len(cuts.seen) > 500
     left = {path.name: path.read_bytes() for path in life.iterdir()}
-    assert cuts.disk.image("everything") == left, "a write was not seen"
+    assert cuts.disk.image("everything") == left, "a write was not intercepted"
 
 
 class Careless(sqlite3.Connection):
-    """SQLite with another setting than the log asks for."""
+    """SQLite with a weaker setting than the log requests."""
 
     setting = "OFF"
 
@@ -167,22 +169,22 @@ class Careless(sqlite3.Connection):
         return super().execute(other.get(sql, sql), *arguments)
 
 
-@pytest.mark.parametrize(("setting", "says"), [("OFF", "damaged|malformed|lost: "), ("NORMAL", "damaged|lost: ")])
+@pytest.mark.parametrize(("setting", "message"), [("OFF", "damaged|malformed|lost: "), ("NORMAL", "damaged|lost: ")])
 def test_power_loss_without_synchronous_full_loses_acknowledged_batches(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, setting: str, says: str
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, setting: str, message: str
 ) -> None:
-    """So the test above can fail, and FULL is needed."""
+    """Shows that the test above can fail, and that FULL is needed."""
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Careless))
         patch.setattr(Careless, "setting", setting)
         recorded = record(tmp_path / "life")
-    cuts = Cuts(tmp_path / "life", place, 1)
-    with pytest.raises(Lost, match=says):
+    cuts = Cuts(tmp_path / "life", directory, 1)
+    with pytest.raises(GuaranteeViolated, match=message):
         cuts.through(recorded)
 
 
-async def stubborn_life(path: Path, told: Told) -> None:
-    """Something fails once, and whoever appends goes on with the next batch."""
+async def stubborn_life(path: Path, acknowledged: Acknowledged) -> None:
+    """An operation fails once, and the caller continues with the next batch."""
     for turn in range(2):
         log = SqliteLog(path)
         for _ in range(2):
@@ -193,21 +195,21 @@ async def stubborn_life(path: Path, told: Told) -> None:
                 continue
         for number in range(3):
             with suppress(LogError):
-                await append(log, told, 10 * turn + number)
+                await append(log, acknowledged, 10 * turn + number)
             with suppress(LogError):
-                await look(log, told)
+                await look(log, acknowledged)
         with suppress(LogError):
             await log.compact()
         with suppress(LogError):
-            await append(log, told, 10 * turn + 3)
+            await append(log, acknowledged, 10 * turn + 3)
         await log.close()
 
 
 @pytest.mark.parametrize(("of", "in_a_row"), [("", 1), ("-wal", 2), ("-wal", 3), (NAME, 2)])
-def test_failed_syncs_lose_no_acknowledged_batch(tmp_path: Path, place: Path, of: str, in_a_row: int) -> None:
-    """F10: the kernel takes pages whose sync failed for written: they can be read, and no later sync writes them.
+def test_failed_syncs_lose_no_acknowledged_batch(tmp_path: Path, directory: Path, of: str, in_a_row: int) -> None:
+    """F10: the kernel treats pages whose sync failed as written: they can be read, and no later sync writes them.
 
-    Each sync of the life fails, and those of that file behind it; then the power goes, at each of the next events.
+    Each sync of the life fails, and the following ones of that file; then the power is cut at each of the next events.
     """
     cuts_made = 0
     for first in itertools.count():
@@ -216,14 +218,14 @@ def test_failed_syncs_lose_no_acknowledged_batch(tmp_path: Path, place: Path, of
         recorded = record(life, stubborn_life, failing, of)
         if recorded.syncs <= first:
             break
-        cuts = Cuts(life, place, first, may_ask=True)
+        cuts = Cuts(life, directory, first, may_ask=True)
         syncs = itertools.count()
-        since = -1  # changes since the last sync that failed
+        since = -1  # changes since the last failed sync
         for event in recorded.events:
             is_sync = isinstance(event, Call) and event.what == "sync" and event.file.endswith(of)
             if is_sync and next(syncs) in failing:
                 assert isinstance(event, Call)
-                cuts.disk.take(event, failed_sync=cuts.dice)
+                cuts.disk.take(event, failed_sync=cuts.generator)
                 since = 0
             elif since < 0:
                 cuts.take(event)

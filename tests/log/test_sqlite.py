@@ -1,4 +1,4 @@
-"""The log in a SQLite file: the contract of every log, and what only a file can suffer."""
+"""The log in a SQLite file: the contract of every log, and the failures of files."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def _run(what: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_process_loses_no_acknowledged_batch_and_leaves_no_partial_one(tmp_path: Path, seed: int) -> None:
-    """D3, F6-F8: a real process, killed 10 times on one file, which compacts itself all the while."""
-    dice = random.Random(seed)
+    """D3, F6-F8: a real process, killed 10 times on one file, which is being compacted at the same time."""
+    generator = random.Random(seed)
     path = tmp_path / "groups.db"
     acknowledged: set[int] = set()
     for _ in range(10):
         child = _start_appending(path, max(acknowledged, default=0) + 1000)
         assert child.stdout is not None
-        for _ in range(dice.randrange(1, 60)):
+        for _ in range(generator.randrange(1, 60)):
             line = child.stdout.readline()
             assert line, "the process ended by itself"
             acknowledged.add(int(line))
@@ -87,7 +87,7 @@ async def _parts(path: Path) -> dict[int, set[str]]:
 
 
 def test_full_disk_is_an_error_until_there_is_space(tmp_path: Path) -> None:
-    """F10, with the file system's own refusal (a limit on file size) and one process throughout."""
+    """F10, with the file system's own error (a limit on file size) and one process throughout."""
     done = _run("fill", tmp_path / "groups.db")
     assert done.stdout.split() == ["full", "still-full", "readable", "recovered", "complete"], done.stderr
 
@@ -113,7 +113,7 @@ def test_second_process_is_rejected_with_the_owner_of_the_log(tmp_path: Path) ->
     child.stdout.readline()
     with pytest.raises(LogError, match=rf"in use by process {child.pid}; allowed: one process at a time"):
         asyncio.run(SqliteLog(path).open())
-    child.send_signal(signal.SIGSTOP)  # asleep is not dead
+    child.send_signal(signal.SIGSTOP)  # a paused process still holds the lock
     with pytest.raises(LogError, match=str(child.pid)):
         asyncio.run(SqliteLog(path).open())
     child.kill()
@@ -133,11 +133,11 @@ async def test_writer_whose_lock_file_was_removed_is_fenced_by_the_epoch(tmp_pat
             for _ in range(2):
                 with pytest.raises(LogFenced, match=f"epoch {new.epoch}, this one has {old.epoch}"):
                     await old.append([member("zombie")])
-            gone, told = (asyncio.ensure_future(old.append([member(name)])) for name in ("zombie", "other"))
+            gone, acknowledged = (asyncio.ensure_future(old.append([member(name)])) for name in ("zombie", "other"))
             await asyncio.sleep(0)
             gone.cancel()
             with pytest.raises(LogFenced):
-                await told
+                await acknowledged
             await new.append([member("b")])
             assert await contents(new) == [member("a"), member("b")]
 
@@ -146,7 +146,7 @@ async def test_writer_whose_lock_file_was_removed_is_fenced_by_the_epoch(tmp_pat
 
 
 async def _filled(path: Path) -> dict[str, State]:
-    """A closed log of two groups, in each 20 records of which the last replaces the first, and its states."""
+    """A closed log of two groups with 20 records each, of which the last replaces the first, and its states."""
     async with opened(SqliteLog(path)) as log:
         for number in (*range(19), 0):
             await log.append([member(f"m{number}", group="g", host="10.0.0.1"), member(f"m{number}", group="h")])
@@ -154,10 +154,10 @@ async def _filled(path: Path) -> dict[str, State]:
 
 
 async def _states(path: Path) -> dict[str, State]:
-    """What each group of a closed log comes to, or why it does not. Opening the log compacts it."""
+    """The state of each group of a closed log, or its error. Opening the log compacts it."""
     async with opened(SqliteLog(path)) as log:
         states = _sound_or_not(await log.load())
-        # By the index: that may be damaged where the table is not, or the other way about.
+        # By the index: it may be damaged where the table is not, or the reverse.
         for group in states.keys() & {"g", "h"}:
             alone = _sound_or_not(await log.load(group))[group]
             if isinstance(states[group], LogError) or isinstance(alone, LogError):
@@ -180,7 +180,7 @@ def _alter(path: Path, statement: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("statement", "says"),
+    ("statement", "message"),
     [
         ("UPDATE records SET value = zeroblob(5) WHERE offset = 5", "offset 5, group g: its checksum is"),
         ("UPDATE records SET value = NULL WHERE offset = 5", "offset 5, group g: its checksum is"),
@@ -199,23 +199,23 @@ def _alter(path: Path, statement: str) -> None:
     ],
 )
 async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served(
-    tmp_path: Path, statement: str, says: str
+    tmp_path: Path, statement: str, message: str
 ) -> None:
-    """D7, F27: never skipped, also not by compaction, and the place is named."""
+    """D7, F27: never skipped, not even by compaction; the error names the position."""
     path = tmp_path / "groups.db"
     sound = await _filled(path)
     _alter(path, statement)
-    for _ in range(2):  # opening compacts: the second time shows that this has hidden nothing
+    for _ in range(2):  # opening compacts: the second time shows that the damage stays detected
         states = await _states(path)
         assert isinstance(states["g"], LogError)
         assert str(states["g"]).startswith(str(path))
-        assert says in str(states["g"])
+        assert message in str(states["g"])
         assert states["h"] == sound["h"]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("kind", "value", "says"),
+    ("kind", "value", "message"),
     [
         (99, None, "record kind 99 is not known"),
         (2, b"\x7f\xff" + bytes(20), "offset 41, group g: "),
@@ -223,9 +223,9 @@ async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served
     ],
 )
 async def test_record_of_a_newer_version_is_not_skipped(
-    tmp_path: Path, kind: int, value: bytes | None, says: str
+    tmp_path: Path, kind: int, value: bytes | None, message: str
 ) -> None:
-    """KAFKA-18672: a kind or version this software does not know, soundly stored."""
+    """KAFKA-18672: a kind or version unknown to this software, with a valid checksum."""
     path = tmp_path / "groups.db"
     await _filled(path)
     crc = row_checksum(41, 41, 1, kind, b"g", b"m", value)
@@ -237,14 +237,14 @@ async def test_record_of_a_newer_version_is_not_skipped(
     connection.commit()
     connection.close()
     states = await _states(path)
-    assert says in str(states["g"])
+    assert message in str(states["g"])
     assert not isinstance(states["h"], LogError)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 122])  # 122: into the text of the schema
 def test_flipped_bit_in_the_file_is_never_served(tmp_path: Path, seed: int) -> None:
-    """F9: SQLite has no checksum of its pages. Whatever bit flips, a group is served as it was or not at all."""
-    dice = random.Random(seed)
+    """F9: SQLite pages have no checksum. Whatever bit flips, a group is served intact or not at all."""
+    generator = random.Random(seed)
     original = tmp_path / "original.db"
     sound = asyncio.run(_filled(original))
     size = original.stat().st_size
@@ -253,12 +253,16 @@ def test_flipped_bit_in_the_file_is_never_served(tmp_path: Path, seed: int) -> N
         path = tmp_path / f"flipped-{turn}.db"
         shutil.copy(original, path)
         with path.open("r+b") as file:
-            # Half of them into the first bytes of a page, where SQLite keeps its own pointers.
-            place = dice.randrange(size) if turn % 2 else dice.randrange(size // 4096) * 4096 + dice.randrange(200)
-            file.seek(place)
+            # Half of them in the first bytes of a page, where SQLite keeps its pointers.
+            offset = (
+                generator.randrange(size)
+                if turn % 2
+                else generator.randrange(size // 4096) * 4096 + generator.randrange(200)
+            )
+            file.seek(offset)
             byte = file.read(1)[0]
-            file.seek(place)
-            file.write(bytes([byte ^ 1 << dice.randrange(8)]))
+            file.seek(offset)
+            file.write(bytes([byte ^ 1 << generator.randrange(8)]))
         try:
             states = asyncio.run(_states(path))
         except LogError:
@@ -266,16 +270,16 @@ def test_flipped_bit_in_the_file_is_never_served(tmp_path: Path, seed: int) -> N
             continue
         for group in ("g", "h"):
             found = states.get(group)
-            assert found == sound[group] or isinstance(found, LogError), f"seed {seed}, byte {place}: {group} {found}"
+            assert found == sound[group] or isinstance(found, LogError), f"seed {seed}, byte {offset}: {group} {found}"
             refused += isinstance(found, LogError)
         path.unlink()
-    assert refused, "not one flip was noticed"
+    assert refused, "no flip was detected"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(tmp_path: Path, seed: int) -> None:
-    """F9: SQLite cuts the log at the first bad frame; a cut in the middle must be refused, and again the next time."""
-    dice = random.Random(seed)
+    """F9: SQLite truncates the log at the first bad frame; a cut in the middle is rejected, again and again."""
+    generator = random.Random(seed)
     original = tmp_path / "groups.db"
     child = _start_appending(original, 0)
     assert child.stdout is not None
@@ -290,12 +294,12 @@ def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(t
         folder.mkdir()
         for file in ("groups.db", "groups.db-wal", "groups.db.lock"):
             shutil.copy(tmp_path / file, folder / file)
-        place = dice.randrange(size) if turn else dice.randrange(32)
+        offset = generator.randrange(size) if turn else generator.randrange(32)
         with (folder / "groups.db-wal").open("r+b") as wal:
-            wal.seek(place)
+            wal.seek(offset)
             byte = wal.read(1)[0]
-            wal.seek(place)
-            wal.write(bytes([byte ^ 1 << dice.randrange(8)]))
+            wal.seek(offset)
+            wal.write(bytes([byte ^ 1 << generator.randrange(8)]))
         for _ in range(2):
             try:
                 parts = asyncio.run(_parts(folder / "groups.db"))
@@ -303,12 +307,12 @@ def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(t
                 refused += 1
                 continue
             lost = set(range(last)) - parts.keys()  # ``last`` may have been the last transaction
-            assert not lost, f"seed {seed}, byte {place} of {size}: lost {sorted(lost)}"
-    assert refused >= 2, "not one flip was noticed"
+            assert not lost, f"seed {seed}, byte {offset} of {size}: lost {sorted(lost)}"
+    assert refused >= 2, "no flip was detected"
 
 
 def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
-    """F8, F9: what a crash leaves of a write nobody was told about."""
+    """F8, F9: a crash during an unacknowledged write."""
     path = tmp_path / "groups.db"
     child = _start_appending(path, 0)
     assert child.stdout is not None
@@ -328,7 +332,7 @@ def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
 def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
     tmp_path: Path,
 ) -> None:
-    """What the write-ahead log holds must be in the file, durable, before anything is answered from it."""
+    """The contents of the write-ahead log must be durable in the file before any request is served."""
     path = tmp_path / "groups.db"
     child = _start_appending(path, 0)
     assert child.stdout is not None
@@ -346,7 +350,7 @@ def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
 
 
 def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
-    """Bad input 30: the file alone would open well, without the last acknowledged records."""
+    """Bad input 30: the file alone would open without an error, without the last acknowledged records."""
     path = tmp_path / "groups.db"
     child = _start_appending(path, 0)
     assert child.stdout is not None
@@ -400,7 +404,7 @@ def _no_epoch(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "says"),
+    ("prepare", "message"),
     [
         (_no_database, "file is not a database"),
         (_other_application, "is the database of another application"),
@@ -414,41 +418,41 @@ def _no_epoch(path: Path) -> None:
         (lambda path: path.with_name("groups.db.lock").mkdir(), "lock file"),
     ],
 )
-def test_file_that_is_not_a_log_is_rejected_and_unchanged(tmp_path: Path, prepare: object, says: str) -> None:
+def test_file_that_is_not_a_log_is_rejected_and_unchanged(tmp_path: Path, prepare: object, message: str) -> None:
     """Bad input 30."""
     path = tmp_path / "folder" / "groups.db"
     path.parent.mkdir()
     assert callable(prepare)
     prepare(path)
     before = path.read_bytes() if path.is_file() else b""
-    for _ in range(2):  # the second time shows that the first let go of everything
+    for _ in range(2):  # the second attempt shows that the first released everything
         with pytest.raises(LogError) as caught:
             asyncio.run(SqliteLog(path).open())
-        assert says in str(caught.value)
+        assert message in str(caught.value)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
     assert (path.read_bytes() if path.is_file() else b"")[:16] == before[:16]
 
 
-@pytest.mark.parametrize(("mode", "says"), [(0o755, "cannot be written by this user"), (0o700, "Permission denied")])
-def test_file_without_write_permission_is_rejected(mode: int, says: str) -> None:
-    """In a process of an ordinary user: the tests may run as root, who may write anything."""
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
+@pytest.mark.parametrize(("mode", "message"), [(0o755, "cannot be written by this user"), (0o700, "Permission denied")])
+def test_file_without_write_permission_is_rejected(mode: int, message: str) -> None:
+    """In a process of an ordinary user: the tests may run as root, which may write anything."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's directories are closed to other users
         path = Path(folder) / "groups.db"
         asyncio.run(_filled(path))
         os.chmod(folder, mode)
         if os.getuid() != 0:
             os.chmod(path, 0o444)
-            says = "cannot be written by this user"
+            message = "cannot be written by this user"
         done = _run("forbidden", path)
-        assert done.stdout.splitlines() == [f"{path}: {says}"] * 2, done.stderr
+        assert done.stdout.splitlines() == [f"{path}: {message}"] * 2, done.stderr
 
 
 def test_network_file_system_is_rejected_and_an_overlay_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SQLite's write-ahead log needs shared memory, which a network file system has not. None can be mounted in a
-    test: only the name of the type is put in."""
+    """SQLite's write-ahead log needs shared memory, which a network file system does not have. A test cannot mount one;
+    only the name of the type is simulated."""
     monkeypatch.setattr(sqlite_store, "file_system", lambda folder: "nfs4")
     with pytest.raises(LogError, match="network file system"):
         asyncio.run(SqliteLog(tmp_path / "groups.db").open())
@@ -477,7 +481,7 @@ async def test_replaced_records_are_compacted(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_concurrent_appends_share_a_commit(tmp_path: Path) -> None:
-    """Group commit: the writes to the write-ahead log are counted, not the time they take."""
+    """Group commit: writes to the write-ahead log are counted, not timed."""
     path = tmp_path / "groups.db"
     wal = path.with_name("groups.db-wal")
     async with opened(SqliteLog(path)) as log:
@@ -497,18 +501,18 @@ def _synchronous(store: Store) -> int:
 
 @pytest.mark.asyncio
 async def test_every_connection_is_opened_with_synchronous_full(tmp_path: Path) -> None:
-    """NORMAL (1) may lose an acknowledged commit with the machine; FULL is 2. A test cannot pull the plug."""
+    """NORMAL (1) may lose an acknowledged commit when the machine fails; FULL is 2. A test cannot cut the power."""
     log = SqliteLog(tmp_path / "groups.db")
     async with opened(log):
         assert await log._run(_synchronous) == 2
-        await log._run(Store._drop_connection)  # as after any failure
+        await log._run(Store._drop_connection)  # as after a failure
         await log.append([member("a")])
         assert await log._run(_synchronous) == 2
 
 
 @pytest.mark.asyncio
 async def test_changed_value_of_the_same_length_fails_its_checksum(tmp_path: Path) -> None:
-    """D7: the value still decodes, under its own key, and the lengths agree."""
+    """D7: the value still decodes, under its own key, and with the same length."""
     path = tmp_path / "groups.db"
     async with opened(SqliteLog(path)) as log:
         await log.append([member("a", host="10.0.0.1")])
@@ -524,7 +528,7 @@ async def test_changed_value_of_the_same_length_fails_its_checksum(tmp_path: Pat
 
 @pytest.mark.asyncio
 async def test_record_of_a_later_coordinator_epoch_than_the_log_is_an_error(tmp_path: Path) -> None:
-    """D4: the epoch of the log was set back, so it would fence no writer any more."""
+    """D4: the epoch of the log was set back, so it would no longer fence a writer."""
     path = tmp_path / "groups.db"
     for _ in range(3):
         async with opened(SqliteLog(path)) as log:
