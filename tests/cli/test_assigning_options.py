@@ -26,7 +26,7 @@ def test_up_uses_the_configured_assignor(tmp_path: Path, options: list[str], com
         def explained() -> bool:
             return f"computed by {computed_by}" in run_command("groups", "explain", GROUP, "--coordinator", at).out
 
-        wait("a target assignment", explained, up.story)
+        wait("a target assignment", explained, up.output)
 
 
 def test_worker_that_requests_an_unknown_server_assignor_exits(tmp_path: Path) -> None:

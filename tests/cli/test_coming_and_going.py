@@ -61,27 +61,27 @@ SHORT = ("--session-timeout-ms", 3000, "--heartbeat-interval-ms", 500, "--rebala
 def test_restart_of_a_static_worker_moves_nothing(tmp_path: Path) -> None:
     with CommandHarness(tmp_path) as stage, stage.worker("a") as a:
         with stage.worker("b1", "--instance", "b") as first:
-            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b1"}, a.story)
+            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b1"}, a.output)
             before, epoch = stage.places(), stage.epoch()
             first.signal(signal.SIGTERM)
-            assert first.ended() == 0, first.story()
+            assert first.ended() == 0, first.output()
         described = stage.describe()
         assert re.search(
             r"^worker b1 \(127\.0\.0\.1\): temporarily left, kept for [\d.]+ s\n  instance b, ", described, re.M
         )
         assert re.search(r"^  naps\S*: WAITING for instance b$", described, re.MULTILINE)
         with stage.worker("b2", "--instance", "b") as second:
-            wait("its work again", lambda: "b2" in stage.places().values() and stage.all_run(), second.story)
+            wait("its work again", lambda: "b2" in stage.places().values() and stage.all_run(), second.output)
             assert stage.places() == {unit: "b2" if who == "b1" else who for unit, who in before.items()}
             assert stage.epoch() == epoch
             restarted = run_command("workers", "restart", "b", "--group", GROUP, *stage.at)
-            assert (restarted.err, restarted.out) == ("", "worker b: restarted\n"), second.story()
+            assert (restarted.err, restarted.out) == ("", "worker b: restarted\n"), second.output()
 
 
 def test_the_only_worker_reports_that_it_drains_in_vain(tmp_path: Path) -> None:
     """It runs its tasks until another worker takes them, or until it is stopped."""
     with CommandHarness(tmp_path) as stage, stage.worker("a") as a:
-        wait("at work", stage.all_run, a.story)
+        wait("at work", stage.all_run, a.output)
         a.signal(signal.SIGUSR1)
         a.line_with("draining: waiting for another worker to take naps, naps-0, naps-1, naps-2, naps-3, naps-4")
         assert stage.all_run()
@@ -93,9 +93,9 @@ def test_an_unschedulable_task_is_described_with_the_next_computation(tmp_path: 
     config = {"connector.class": "idle", "tasks.max": "1", "assignment.labels": "gpu=true"}
     file = connector_file(tmp_path / "gpu.json", **config)
     with CommandHarness(tmp_path) as stage, stage.worker("a", "--assignor", "weighted") as a:
-        wait("at work", stage.all_run, a.story)
+        wait("at work", stage.all_run, a.output)
         assert run_command("connectors", "put", file, "--group", GROUP, *stage.at).code == 0
-        wait("a task without a worker", lambda: "unschedulable: " in stage.describe(), a.story)
+        wait("a task without a worker", lambda: "unschedulable: " in stage.describe(), a.output)
         described = stage.describe()
         assert re.search(r"^unschedulable: .*naps.*gpu=true", described, re.MULTILINE), described
         assert re.search(r"^not assigned: naps.*; the assignor is run again in \d+ s$", described, re.MULTILINE)
@@ -105,26 +105,26 @@ def test_an_unschedulable_task_is_described_with_the_next_computation(tmp_path: 
 def test_units_of_a_killed_worker_are_described_as_delayed(tmp_path: Path) -> None:
     with CommandHarness(tmp_path, *SHORT) as stage, stage.worker("a") as a:
         with stage.worker("b") as b:
-            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
+            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.output)
             before = stage.places()
             b.signal(signal.SIGKILL)
             b.ended()
-        wait("the end of its session", lambda: "delayed" in stage.describe(), a.story)
+        wait("the end of its session", lambda: "delayed" in stage.describe(), a.output)
         assert re.search(r"^delayed [\d.]+ s more for worker b: naps", stage.describe(), re.MULTILINE)
         with stage.worker("b") as again:
-            wait("its work again", lambda: stage.places() == before, again.story)
+            wait("its work again", lambda: stage.places() == before, again.output)
         assert "delayed" not in stage.describe()
 
 
 def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:
     with CommandHarness(tmp_path, "--moves-per-round", 1) as stage:
         with stage.worker("a") as a, stage.worker("b") as b:
-            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.story)
+            wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.output)
             refused = run_command("groups", "delete", GROUP, *stage.at)
             assert refused.code == 2
             assert refused.err == f"connectgroup: group {GROUP} has 2 members; allowed: a group that all have left\n"
             b.signal(signal.SIGUSR1)
-            assert b.ended() == 0, b.story()
+            assert b.ended() == 0, b.output()
             assert set(stage.places().values()) == {"a"}
             assert "left to move in this round" in run_command("groups", "explain", GROUP, *stage.at).out
             a.signal(signal.SIGTERM)
@@ -155,7 +155,7 @@ def test_configured_server_assignor_computes_when_the_client_assignor_fails(
         CommandHarness(tmp_path, "--fallback-assignor", "incremental-cooperative") as stage,
         stage.worker("a", "--assignor", "never") as a,
     ):
-        wait("all at work", stage.all_run, a.story)
+        wait("all at work", stage.all_run, a.output)
         described = stage.describe()
         assert "assignor: incremental-cooperative" in described
         assert re.search(r"^last assignor error: a: assignor 'never' .*not today", described, re.MULTILINE), described

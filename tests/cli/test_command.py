@@ -108,7 +108,7 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
     assert listed == json.loads(idle.read_text())
     with Program("worker", "--name", "w", "--scratch", tmp_path / "scratch", "--listener", "log", *group) as worker:
         running = ["naps: RUNNING", "naps-0: RUNNING", "naps-1: RUNNING"]
-        wait("running tasks", lambda: state() == running, worker.story)
+        wait("running tasks", lambda: state() == running, worker.output)
         described = done("groups", "describe", GROUP, *at)
         assert (
             f"group {GROUP}: Stable, epoch 3, target 3\nassignor: balanced\nworker w (127.0.0.1): STABLE" in described
@@ -121,15 +121,15 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
         assert done("connectors", "pause", "naps", *group) == "connector naps: version 4\n", (
             "its last change was in epoch 4"
         )
-        wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: OFF", "naps-1: OFF"], worker.story)
+        wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: OFF", "naps-1: OFF"], worker.output)
         assert done("connectors", "stop", "naps", *group) == "connector naps: version 5\n"
-        wait("a stop", lambda: state() == ["naps: OFF", "naps-0: OFF", "naps-1: OFF"], worker.story)
+        wait("a stop", lambda: state() == ["naps: OFF", "naps-0: OFF", "naps-1: OFF"], worker.output)
         assert done("connectors", "resume", "naps", *group) == "connector naps: version 6\n"
-        wait("running tasks", lambda: state() == running, worker.story)
+        wait("running tasks", lambda: state() == running, worker.output)
         assert done("connectors", "delete", "naps", *group) == "connector naps: deleted\n"
-        wait("the end of the connector", lambda: state() == [], worker.story)
+        wait("the end of the connector", lambda: state() == [], worker.output)
         worker.signal(signal.SIGTERM)
-        assert worker.ended() == 0, worker.story()
+        assert worker.ended() == 0, worker.output()
     assert re.fullmatch(rf"{GROUP} +Empty +epoch \d+ +0 workers\n", done("groups", "list", *at))
 
 
@@ -160,7 +160,7 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
             shown = describe()
             return shown.count(": RUNNING on worker-") == 3 and "worker worker-2" in shown and "Stable" in shown
 
-        wait("all tasks on two workers", all_run, up.story)
+        wait("all tasks on two workers", all_run, up.output)
         (killed,) = [pid for pid, command in family(up.pid).items() if "--name worker-1" in command]
         os.kill(killed, signal.SIGKILL)
         up.line_with("rebalance | epoch 5 | worker-1 died (SIGKILL)")
@@ -168,10 +168,10 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
         def is_back() -> bool:
             return any("--name worker-1" in command for command in family(up.pid).values())
 
-        wait("worker-1 again", lambda: is_back() and all_run() and "worker worker-1" in describe(), up.story)
+        wait("worker-1 again", lambda: is_back() and all_run() and "worker worker-1" in describe(), up.output)
         up.signal(signal.SIGINT)
-        assert up.ended() == 0, up.story()
-    assert not any("Traceback" in line for line in up.lines), up.story()
+        assert up.ended() == 0, up.output()
+    assert not any("Traceback" in line for line in up.lines), up.output()
     said = [line.split()[1:4] for line in log.read_text().splitlines()]
     running = {(member, unit) for what, member, unit in said if what == "START"}
     stopped = {(member, unit) for what, member, unit in said if what == "STOP"}
@@ -520,9 +520,9 @@ def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path) -> 
             described = run_command("groups", "describe", "workers", "--coordinator", at, environment=only_base).out
             return described.count(": RUNNING on worker-1") == 3
 
-        wait("running tasks", all_run, up.story)
+        wait("running tasks", all_run, up.output)
         up.signal(signal.SIGTERM)
-        assert up.ended() == 0, up.story()
+        assert up.ended() == 0, up.output()
 
 
 def test_the_version_is_printed() -> None:

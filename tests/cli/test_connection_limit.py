@@ -31,4 +31,4 @@ def test_commands_and_workers_report_the_limit_that_is_reached(tmp_path: Path, o
             words = ("--name", "w", "--group", "g", "--coordinator", address, "--scratch", tmp_path)
             with Program("worker", *words) as worker:
                 worker.line_with(f"heartbeat failed (attempt 1): {LIMITS[option]}")
-        wait("room", lambda: run_command("groups", "list", "--coordinator", address).code == 0, coordinator.story)
+        wait("room", lambda: run_command("groups", "list", "--coordinator", address).code == 0, coordinator.output)

@@ -30,10 +30,10 @@ def test_up_serves_the_rest_api_of_its_group(tmp_path: Path) -> None:
             status = call(f"{url}/connectors/naps/status")
             return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
 
-        wait("running tasks", lambda: states() == ["RUNNING"] * 3, up.story)
+        wait("running tasks", lambda: states() == ["RUNNING"] * 3, up.output)
         up.signal(signal.SIGINT)
-        assert up.ended() == 0, up.story()
-    assert not any("Traceback" in line for line in up.lines), up.story()
+        assert up.ended() == 0, up.output()
+    assert not any("Traceback" in line for line in up.lines), up.output()
 
 
 def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
             listed = run_command("connectors", "list", "--group", "g", "--coordinator", address)
             assert json.loads(listed.out)["name"] == "naps"
             rest.signal(signal.SIGTERM)
-            assert rest.ended() == 0, rest.story()
+            assert rest.ended() == 0, rest.output()
 
 
 def test_an_address_that_other_machines_reach_is_refused(tmp_path: Path) -> None:

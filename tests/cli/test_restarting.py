@@ -75,7 +75,7 @@ class RestartHarness:
 def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
     with RestartHarness(tmp_path) as stage, ExitStack() as stack:
         workers = {name: stack.enter_context(stage.worker("--name", name)) for name in ("a", "b", "c")}
-        wait("all at work", lambda: stage.all_run(3), workers["a"].story)
+        wait("all at work", lambda: stage.all_run(3), workers["a"].output)
         before, stops = stage.places(), stage.stops()
         for name in workers:
             done = stage.restart(name)
@@ -90,27 +90,27 @@ def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
 
 def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp_path: Path) -> None:
     with RestartHarness(tmp_path) as stage, stage.worker("--name", "a") as a, stage.worker() as b:
-        wait("both at work", lambda: stage.all_run(2), b.story)
+        wait("both at work", lambda: stage.all_run(2), b.output)
         before, stops = stage.places(), stage.stops()
         command = Path(f"/proc/{b.pid}/cmdline").read_bytes()
         for _ in range(2):  # the second is ignored: the restart is under way
             b.signal(signal.SIGUSR2)
-        wait("its second life", lambda: sum("joining group" in line for line in list(b.lines)) == 2, b.story)
-        wait("its tasks again", lambda: stage.all_run(2), b.story)
+        wait("its second life", lambda: sum("joining group" in line for line in list(b.lines)) == 2, b.output)
+        wait("its tasks again", lambda: stage.all_run(2), b.output)
         assert stage.places() == before
         assert stage.stops() - stops == sum("a" not in where for where in before.values())
         assert Path(f"/proc/{b.pid}/cmdline").read_bytes().startswith(command)
         assert b.code is None
         assert a.code is None
         b.signal(signal.SIGTERM)
-        assert b.ended() == 0, b.story()
+        assert b.ended() == 0, b.output()
 
 
 def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) -> None:
     # A paused worker must not be lost while the test looks at it.
     with RestartHarness(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
         with stage.worker("--name", "b") as b:
-            wait("both at work", lambda: stage.all_run(2), a.story)
+            wait("both at work", lambda: stage.all_run(2), a.output)
             unknown = stage.restart("x")
             assert (unknown.out, unknown.code) == ("", 2)
             assert unknown.err == "connectgroup: worker: got 'x'; allowed: a, b\n"
@@ -126,7 +126,7 @@ def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) 
             # one replaces it.
             assert stage.restart("a").out == "worker a: restarted\n"
             os.kill(b.pid, signal.SIGCONT)
-            wait("its tasks again", lambda: "RESTARTING" not in stage.described() and stage.all_run(2), b.story)
+            wait("its tasks again", lambda: "RESTARTING" not in stage.described() and stage.all_run(2), b.output)
             b.signal(signal.SIGTERM)
             assert b.ended() == 0
         gone = stage.restart("b")

@@ -81,7 +81,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
                 ran = run_command("groups", "describe", GROUP, "--coordinator", address)
                 return "orders-0: RUNNING" in ran.out
 
-            wait("the task runs", runs, worker.story)
+            wait("the task runs", runs, worker.output)
             for words in (
                 ("connectors", "list", *group),
                 ("groups", "describe", GROUP, "--coordinator", address),

@@ -102,9 +102,9 @@ def test_up_ends_when_every_worker_has_a_configuration_error(tmp_path: Path) -> 
     environment = {"PYTHONPATH": str(tmp_path / "plugins")}
     words = ("--assignor", "only-up", "--workers", 2, "--port", 0, "--data", tmp_path / "data")
     with Program("up", *words, environment=environment) as up:
-        assert up.ended() == 2, up.story()
+        assert up.ended() == 2, up.output()
     for name in ("worker-1", "worker-2"):
         errors = [line for line in up.lines if line.startswith(f"{name} | connectgroup: ")]
-        assert len(errors) == 1, up.story()
+        assert len(errors) == 1, up.output()
         assert "RuntimeError: not in a worker" in errors[0]
     assert up.lines[-1].startswith("connectgroup: up: got 'no worker that runs'; allowed: ")

@@ -37,4 +37,4 @@ def test_up_runs_tasks_whatever_modules_the_current_directory_has(
     with Program(*words, command=command, cwd=full_of_shadows) as up:
         up.line_with("| 1 workers | 3/3 units |")
         up.signal(signal.SIGTERM)
-        assert up.ended() == 0, up.story()
+        assert up.ended() == 0, up.output()

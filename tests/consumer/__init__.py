@@ -1,1 +1,1 @@
-"""Consumers in a classic group: what they say to each other, and what they do in a rebalance."""
+"""Consumers in a classic group: the embedded protocol, and the steps of a rebalance."""

@@ -1,4 +1,4 @@
-"""Assignors that somebody else could have written."""
+"""Third-party assignors for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EAGER, COOPERATIVE = RebalanceProtocol.EAGER, RebalanceProtocol.COOPERATIVE
 
 
 class Planned(PartitionAssignor):
-    """Answers as it was told to when it was made, whatever anybody owns."""
+    """Returns the assignment given at construction, whatever the members own."""
 
     name = "planned"
 
@@ -21,11 +21,11 @@ class Planned(PartitionAssignor):
         self._shares = shares
 
     def metadata(self, subscribed: frozenset[str]) -> Metadata:
-        """Says something, for once."""
+        """Some user data."""
         return Metadata(metadata=b"plan")
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """The plan, for those who are in the group."""
+        """The planned assignment, for the current members."""
         shares = [
             PartitionMemberAssignment(
                 member_id=member.member_id,
@@ -38,38 +38,38 @@ class Planned(PartitionAssignor):
 
 
 class Hasty(Planned):
-    """Says that it keeps the rules of COOPERATIVE, and does not."""
+    """Lists COOPERATIVE and violates its rule."""
 
     name = "hasty"
     rebalance_protocols = (COOPERATIVE,)
 
 
 class Careful(Planned):
-    """A plan made cooperative with the one call there is for that."""
+    """A plan made cooperative by ``make_cooperative``."""
 
     name = "careful"
     rebalance_protocols = (COOPERATIVE, EAGER)
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """The plan, as far as it may be carried out."""
+        """The plan, without partitions that other members own."""
         return withhold(group.members, super().assign(group))
 
 
 class Odd(Planned):
-    """Lists protocols that are none."""
+    """Lists invalid rebalance protocols."""
 
     name = "odd"
     rebalance_protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (1,)  # type: ignore[assignment]
 
 
 class Reversed(PartitionAssignor):
-    """Deals partitions out in turn, by a different rule each time the group's size changes: nothing stays."""
+    """Assigns partitions in turn, by another rule each time the group's size changes: no partition stays."""
 
     name = "reversed"
     rebalance_protocols = (COOPERATIVE, EAGER)
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        """Each partition to one of its subscribers, as far as it may be given already."""
+        """Each partition to one of its subscribers, without those that other members own."""
         shares: dict[str, set[object]] = {member.member_id: set() for member in group.members}
         members = sorted(group.members, key=lambda member: member.member_id)
         for number, partition in enumerate(group.partitions):

@@ -1,7 +1,7 @@
-"""One real Kafka broker on this machine, fetched from Maven Central, and the programs that join groups on it.
+"""A real Kafka broker on this machine, fetched from Maven Central, and the Java member.
 
-The jars are fetched once, by the ordinary ``mvn``, into the user's cache; the broker is one process in KRaft mode
-with its data in a directory of the test run. Nothing here is a stand-in.
+The jars are fetched once, by ``mvn``, to the user's cache; the broker is one process in KRaft mode with its data in a
+directory of the test run.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ org.scala-lang:scala-library:2.13.18
 org.slf4j:slf4j-api:1.7.36
 org.slf4j:slf4j-simple:1.7.36
 """
-"""What a broker and a consumer need to run, and nothing more: what Kafka's own list of dependencies adds is not
-used."""
+"""The jars that a broker and a consumer need at run time; other dependencies of Kafka are not used."""
 
 WITH_ITS_STARTER = ("sh", "-c", '"$@" & java=$!; cat > /dev/null; kill -9 $java', "sh")
-"""Runs a command that is gone when whoever started it is, however that ended: the pipe to it ends then."""
+"""Runs a command that is killed when the process that started it ends, however it ends: the pipe closes then."""
 
 SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 FETCH_PATIENCE_S = 280
@@ -109,11 +108,11 @@ group.consumer.heartbeat.interval.ms=200
 
 
 class Unavailable(Exception):
-    """What this machine lacks; the reason for which tests are skipped."""
+    """What is missing on this machine; the reason for skipping tests."""
 
 
 class Broker:
-    """A broker in a process of its own, with the compiled Java member beside it.
+    """A broker in a separate process, and the compiled Java member.
 
     Attributes:
         bootstrap: ``host:port``.
@@ -137,12 +136,12 @@ class Broker:
 
     @property
     def java_member(self) -> list[str]:
-        """The beginning of a command that runs the Java member."""
+        """The beginning of the command line of the Java member."""
         path = f"{self._compiled}{os.pathsep}{self._jars}/*"
         return ["java", "-Xmx64m", *SMALL_JVM, "-cp", path, "JavaMember"]
 
     def start(self) -> None:
-        """Start it, and wait until it serves."""
+        """Start the broker, and wait until it serves."""
         log = self._directory / "log"
         with log.open("ab") as output:
             command = [*WITH_ITS_STARTER, *self._java, "kafka.Kafka", str(self._settings)]
@@ -161,7 +160,7 @@ class Broker:
         wait("the broker", serves, lambda: log.read_text(errors="replace")[-3000:])
 
     def kill(self) -> None:
-        """kill -9; what it had acknowledged is in the page cache, and so survives."""
+        """kill -9; acknowledged data is in the page cache, and survives."""
         if self._process is not None:
             assert self._process.stdin is not None
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -178,10 +177,10 @@ class Broker:
 
 @contextlib.contextmanager
 def running_broker() -> Iterator[Broker]:
-    """A broker for as long as the block lasts.
+    """A broker until the end of the block.
 
     Raises:
-        Unavailable: there is no Java, or the jars cannot be fetched.
+        Unavailable: Java is missing, or the jars cannot be fetched.
     """
     jars = fetched_jars()
     with tempfile.TemporaryDirectory(prefix="connectgroup-broker-") as scratch:
@@ -194,10 +193,10 @@ def running_broker() -> Iterator[Broker]:
 
 
 def fetched_jars() -> Path:
-    """The directory with the jars, fetched if this user has not got them yet.
+    """The directory with the jars; they are fetched if the cache lacks them.
 
     Raises:
-        Unavailable: no ``java``, ``javac`` or ``mvn``, or Maven Central does not answer.
+        Unavailable: no ``java``, ``javac`` or ``mvn``, or Maven Central does not respond.
     """
     for command in ("java", "javac", "mvn"):
         if shutil.which(command) is None:
@@ -216,21 +215,21 @@ def fetched_jars() -> Path:
         fresh = Path(scratch) / "jars"
         _run("mvn", "-q", "-B", "-f", project, "dependency:copy-dependencies", f"-DoutputDirectory={fresh}")
         shutil.rmtree(jars, ignore_errors=True)
-        fresh.rename(jars)  # whole or not at all: another run may look at the same time
+        fresh.rename(jars)  # atomic: another run may read it at the same time
     return jars
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+    """Unused ports."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
 
 
-def _run(*words: str | Path) -> None:
-    command = [str(word) for word in words]
+def _run(*arguments: str | Path) -> None:
+    command = [str(word) for word in arguments]
     try:
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=FETCH_PATIENCE_S, stdin=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""One real broker for all tests of this folder that ask for it."""
+"""One real broker for all tests of this folder that use it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NewGroup = Callable[..., "AbstractContextManager[BrokerGroup]"]
 
 @pytest.fixture(scope="package")
 def broker() -> Iterator[Broker]:
-    """A Kafka broker. Where there cannot be one, a test that asks for it says what is missing, and is skipped."""
-    # Not at the head of this file: tests that need no broker must run without confluent-kafka too.
+    """A Kafka broker. If none can run here, tests that use it are skipped with the reason."""
+    # Not a module-level import: tests without a broker must run without confluent-kafka too.
     pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
     from .broker import Unavailable, running_broker
 

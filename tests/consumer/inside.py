@@ -1,4 +1,4 @@
-"""Consumers in the process of the test: making them, and waiting for what they do."""
+"""Consumers in the test's process: creating them, and waiting for events."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PATIENCE_S = 180.0
 HOUR_MS = 3_600_000
 
 
-class Heard(ConsumerRebalanceListener):
-    """Writes down what a consumer tells: event, partition numbers, generation."""
+class RecordingListener(ConsumerRebalanceListener):
+    """Records a consumer's callbacks: event, partition numbers, generation."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, list[int], int]] = []
@@ -42,7 +42,7 @@ class Heard(ConsumerRebalanceListener):
 
 
 def member(group: BrokerGroup, **settings: Any) -> GroupConsumer:
-    """A consumer of the group; settings that are not given are quick ones."""
+    """A consumer of the group, with short timeouts by default."""
     quick: dict[str, Any] = {
         "assignors": ["cooperative-sticky"],
         "session_timeout_ms": 6_000,
@@ -58,7 +58,7 @@ def places(records: list[Record]) -> list[tuple[int, int]]:
 
 
 async def read(consumer: GroupConsumer, count: int) -> list[Record]:
-    """Just this many records."""
+    """Read exactly this many records."""
     records: list[Record] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(records) < count:
@@ -67,7 +67,7 @@ async def read(consumer: GroupConsumer, count: int) -> list[Record]:
 
 
 async def poll_until(until: Callable[[], object], *consumers: GroupConsumer) -> list[Record]:
-    """Poll them in turn until something holds; what they gave meanwhile."""
+    """Poll the consumers in turn until the condition holds; return the records read."""
     records: list[Record] = []
     async with asyncio.timeout(PATIENCE_S):
         while not until():
@@ -78,7 +78,7 @@ async def poll_until(until: Callable[[], object], *consumers: GroupConsumer) -> 
 
 @contextlib.asynccontextmanager
 async def running(consumer: GroupConsumer) -> AsyncIterator[list[Record]]:
-    """Polls a consumer while the block lasts, and closes it then; what it was given."""
+    """Poll a consumer during the block, then close it; yields the list of records read."""
     records: list[Record] = []
     stopping = False
 

@@ -1,7 +1,7 @@
-"""Members of one group, each a process of its own kind, and what they tell of themselves.
+"""Members of one group, each a separate process, and the events they report.
 
-The order of events is told by the machine's monotonic clock, which all of them put into their lines: what one has
-revoked before another is assigned it has an earlier time, however the lines came in.
+Events are ordered by the machine's monotonic clock, which every member puts into its lines: a revocation before an
+assignment has an earlier time, in whatever order the lines arrive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PYTHON = (
     sys.executable,
     "-P",
     str(Path(__file__).with_name("python_members.py")),
-)  # its folder is no place for modules
+)  # not a package of the test run
 JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
@@ -39,11 +39,11 @@ JAVA_ASSIGNORS = {
 }
 SESSION_MS = 6_000
 HEARTBEAT_MS = 200
-"""Short, because it is what everybody learns of a rebalance by."""
+"""Short: members learn of a rebalance by their heartbeats."""
 
 
 class Event(NamedTuple):
-    """One line of a member."""
+    """One line from a member."""
 
     at_ns: int
     event: str
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
 
 class BrokerMember:
-    """A process that is a member of a group; it is gone when the block is left."""
+    """A process that is a member of a group; it is killed at the end of the block."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class BrokerMember:
 
     @property
     def owned(self) -> frozenset[int]:
-        """The partitions it has, by its own word; none once it has ended."""
+        """Its partitions, as it reported them; none once it has ended."""
         owned: frozenset[int] = frozenset()
         for event in list(self.events):
             if event.event == "assigned":
@@ -88,7 +88,7 @@ class BrokerMember:
 
     @property
     def read(self) -> list[tuple[int, int]]:
-        """Partition and offset of every record it was handed."""
+        """Partition and offset of every record it read."""
         return [
             (partition, offset)
             for event in list(self.events)
@@ -97,52 +97,52 @@ class BrokerMember:
         ]
 
     def last(self, event: str) -> Event | None:
-        """The latest of its lines of this kind."""
+        """Its latest event of this kind."""
         return next((each for each in reversed(self.events) if each.event == event), None)
 
     def until(self, event: str) -> Event:
-        """Wait for a line of this kind."""
+        """Wait for an event of this kind."""
 
         def found() -> Event | None:
             line = self.last(event)
             assert line is not None or self._process.poll() is None, (
-                f"{self.name} ended without {event!r}\n{self.story()}"
+                f"{self.name} ended without {event!r}\n{self.output()}"
             )
             return line
 
-        return wait(f"{self.name}: {event}", found, self.story)
+        return wait(f"{self.name}: {event}", found, self.output)
 
     def until_round(self, **expected: object) -> None:
-        """Wait until its last rebalance was like this: leader, assignor, generation."""
+        """Wait until its last rebalance had these properties: leader, assignor, generation."""
 
         def found() -> bool:
             last = self.last("round")
             return last is not None and expected.items() <= last.more.items()
 
-        wait(f"{self.name} to be in a round with {expected}", found, self.story)
+        wait(f"{self.name} to be in a round with {expected}", found, self.output)
 
     def stop(self) -> None:
-        """Let it close its consumer and end."""
+        """Make it close its consumer and exit."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)
-        assert self.last("ended"), f"{self.name} has not ended well\n{self.story()}"
+        assert self.last("ended"), f"{self.name} has not exited cleanly\n{self.output()}"
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
             self.killed_ns = time.monotonic_ns()
 
-    def story(self) -> str:
-        """Its last words."""
+    def output(self) -> str:
+        """Its last events and log lines."""
         events = [
             f"  {self.name} {event.at_ns / 1e9:.3f} {event.event} {str(event.what)[:100]} {event.more}"
             for event in self.events
@@ -152,8 +152,8 @@ class BrokerMember:
     def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said = json.loads(line)
-            self.events.append(Event(said.pop("at_ns"), said.pop("event"), said.pop("what"), said))
+            line_ = json.loads(line)
+            self.events.append(Event(line_.pop("at_ns"), line_.pop("event"), line_.pop("what"), line_))
 
     def _read_log(self) -> None:
         assert self._process.stderr is not None
@@ -163,7 +163,7 @@ class BrokerMember:
 
 @dataclass
 class BrokerGroup:
-    """A topic, the group that reads it, and all members that it has had."""
+    """A topic, the group that reads it, and all its members."""
 
     broker: Broker
     name: str
@@ -188,7 +188,7 @@ class BrokerGroup:
         return self._add(BrokerMember(name, [*PYTHON, "ours", self.name, json.dumps(made)]))
 
     def java(self, name: str, *assignors: str) -> BrokerMember:
-        """Kafka's own consumer."""
+        """Kafka's Java consumer."""
         made = {
             "bootstrap.servers": self.broker.bootstrap,
             "group.id": self.name,
@@ -206,7 +206,7 @@ class BrokerGroup:
         )
 
     def librdkafka(self, name: str, *assignors: str) -> BrokerMember:
-        """confluent-kafka's consumer; without an assignor of its own it speaks the protocol of KIP-848."""
+        """confluent-kafka's consumer; without an assignor it uses the KIP-848 protocol."""
         classic = {
             "partition.assignment.strategy": ",".join(assignors),
             "session.timeout.ms": SESSION_MS,
@@ -241,7 +241,7 @@ class BrokerGroup:
         return {(number % self.partitions, number // self.partitions) for number in range(self.written)}
 
     def wait_until_read(self) -> None:
-        """Until every record has been handed to somebody."""
+        """Wait until every record has been read by a member."""
 
         def missing() -> set[tuple[int, int]]:
             return self.everything() - {record for member in self.members for record in member.read}
@@ -249,14 +249,14 @@ class BrokerGroup:
         wait(
             "every record to be read",
             lambda: not missing(),
-            lambda: f"missing {sorted(missing())[:20]}\n{self.story()}",
+            lambda: f"missing {sorted(missing())[:20]}\n{self.output()}",
         )
 
     def read_more_than_once(self, *, first_by: str = "") -> list[tuple[int, int, list[str]]]:
-        """The records that were handed out twice: partition, offset and who was handed them, in order.
+        """The records that were read twice: partition, offset, and their readers, in order.
 
         Args:
-            first_by: only those that were first handed to members whose names begin like this.
+            first_by: only those first read by members with this name prefix.
         """
         handed: dict[tuple[int, int], list[tuple[int, str]]] = {}
         for member in self.members:
@@ -268,22 +268,22 @@ class BrokerGroup:
 
     # ------------------------------------------------------------------------------------------ who has what
 
-    def wait_for_rest(self, *members: BrokerMember) -> None:
-        """Until these members have each partition once, and about as many each."""
+    def wait_until_balanced(self, *members: BrokerMember) -> None:
+        """Wait until these members own each partition once, and about the same number each."""
 
-        def at_rest() -> bool:
+        def balanced() -> bool:
             shares = [member.owned for member in members]
             sizes = [len(share) for share in shares]
             whole = sorted(each for share in shares for each in share) == list(range(self.partitions))
             return whole and max(sizes) - min(sizes) <= 1
 
-        wait(f"{', '.join(member.name for member in members)} to share the partitions", at_rest, self.story)
+        wait(f"{', '.join(member.name for member in members)} to share the partitions", balanced, self.output)
 
-    def never_two_owners(self, *, but: Sequence[BrokerMember] = ()) -> None:
-        """No partition was one member's before it had ceased to be another's, by their own word.
+    def assert_single_owner(self, *, but: Sequence[BrokerMember] = ()) -> None:
+        """No partition had two owners at a time, by the members' reports.
 
         Args:
-            but: members whose word does not count, because they were stopped and could not know.
+            but: members whose reports do not count, because they were paused.
         """
         spans: dict[int, list[tuple[int, float, str]]] = {}
         for member in self.members:
@@ -302,34 +302,34 @@ class BrokerGroup:
         for partition, of_it in sorted(spans.items()):
             of_it.sort()
             for (_, end, one), (begin, _, other) in pairwise(of_it):
-                assert end <= begin, f"partition {partition}: {other} was given it while {one} had it\n{self.story()}"
+                assert end <= begin, f"partition {partition}: assigned to {other} while owned by {one}\n{self.output()}"
 
     def wait_until(self, until: Callable[[], object], what: str) -> None:
-        """Until something holds; a failure tells the group's story."""
-        wait(what, until, self.story)
+        """Wait until a condition holds; on failure show the group's output."""
+        wait(what, until, self.output)
 
     def add_partitions(self, total: int) -> None:
-        """Make the topic larger."""
+        """Add partitions to the topic."""
         admin = self.admin()
         admin.create_partitions([NewPartitions(self.name, total)])[self.name].result(PATIENCE_S)
         self.partitions = total
 
     def add_topic(self, name: str, partitions: int) -> None:
-        """Make a topic that nobody writes to."""
-        admin = self.admin()  # it must live until it has answered
+        """Create a topic without records."""
+        admin = self.admin()  # it must live until its response arrives
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})
 
-    def story(self) -> str:
-        """What all members told last."""
-        return "\n".join(member.story() for member in self.members)
+    def output(self) -> str:
+        """The last events of all members."""
+        return "\n".join(member.output() for member in self.members)
 
 
 @contextlib.contextmanager
 def group_on(broker: Broker, name: str, *, partitions: int) -> Iterator[BrokerGroup]:
-    """A new topic and group of this name; all members that were made are gone when the block is left."""
+    """A new topic and group of this name; all its members are killed at the end of the block."""
     group = BrokerGroup(
         broker=broker,
         name=f"{name.replace(' ', '-')}-{os.getpid()}-{time.monotonic_ns()}",

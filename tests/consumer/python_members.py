@@ -1,7 +1,7 @@
-"""Two members of groups as programs of their own: ours, and librdkafka's. Run by ``members``; not a test.
+"""Two members of groups as separate programs: ours, and librdkafka's. Run by ``members``; not a test.
 
-Each tells on its standard output what it is given, what it gives up and what it reads, one JSON object a line, and ends
-when its standard input does. Arguments: which, the topic, and its settings as a JSON object.
+Each reports assignments, revocations and reads on its standard output, one JSON object per line, and ends when its
+standard input does. Arguments: the kind of member, the topic, and its settings as a JSON object.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from connectgroup.errors import ConnectGroupError
 from connectgroup.protocol.units import Partitions, TopicPartition
 
 
-def tell(event: str, what: object = (), **more: object) -> None:
-    """One line. The clock is the machine's, so lines of several programs can be compared."""
-    # In one write: a line must not be torn where several threads tell.
+def report(event: str, what: object = (), **more: object) -> None:
+    """Report one event. The clock is the machine's, so events of several programs can be compared."""
+    # In one write: lines of several threads must not mix.
     sys.stdout.write(json.dumps({"event": event, "at_ns": time.monotonic_ns(), "what": what, **more}) + "\n")
     sys.stdout.flush()
 
 
 class Favouring(PartitionAssignor):
-    """An assignor of this file's own, by a name that Java's consumers know: partition 0 is Java's, the rest ours."""
+    """An assignor with a name that Java's consumers know: partition 0 goes to the Java member, the rest to ours."""
 
     name = "range"
 
@@ -51,7 +51,7 @@ class Favouring(PartitionAssignor):
 
 
 class FailsAtThree(CooperativeStickyAssignor):
-    """Works until there are three members."""
+    """Works with up to two members."""
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
         if len(group.members) > 2:
@@ -62,11 +62,11 @@ class FailsAtThree(CooperativeStickyAssignor):
 ASSIGNORS: dict[str, type[PartitionAssignor]] = {"Favouring": Favouring, "FailsAtThree": FailsAtThree}
 
 
-class Telling(ConsumerRebalanceListener):
-    """Tells what the consumer is given and gives up; what it has lost it tries to commit all the same.
+class ReportingListener(ConsumerRebalanceListener):
+    """Reports the consumer's callbacks; tries to commit the partitions it has lost.
 
     Attributes:
-        member_id: the consumer's, as long as it had one.
+        member_id: the consumer's id while it is a member.
     """
 
     def __init__(self, bootstrap: str, group: str) -> None:
@@ -74,13 +74,13 @@ class Telling(ConsumerRebalanceListener):
         self.member_id = ""
 
     def on_assigned(self, partitions: Partitions, generation: int) -> None:
-        tell("assigned", numbers(partitions), generation=generation)
+        report("assigned", numbers(partitions), generation=generation)
 
     def on_revoked(self, partitions: Partitions, generation: int) -> None:
-        tell("revoked", numbers(partitions), generation=generation)
+        report("revoked", numbers(partitions), generation=generation)
 
     async def on_lost(self, partitions: Partitions, generation: int) -> None:
-        tell("lost", numbers(partitions), generation=generation)
+        report("lost", numbers(partitions), generation=generation)
         client = GroupClient(self._bootstrap, self._group, "late")
         codes = await send_commit(
             client,
@@ -92,7 +92,7 @@ class Telling(ConsumerRebalanceListener):
             timeout_s=30,
         )
         await client.close()
-        tell("late commit", sorted(set(codes.values())))
+        report("late commit", sorted(set(codes.values())))
 
 
 def numbers(partitions: Partitions) -> list[int]:
@@ -106,20 +106,20 @@ async def ours(topic: str, settings: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     threading.Thread(target=_at_end_of_input, args=(loop, stopping), daemon=True).start()
     led = None
-    listener = Telling(settings["bootstrap"], settings["group"])
+    listener = ReportingListener(settings["bootstrap"], settings["group"])
     try:
         async with GroupConsumer(topics=[topic], assignors=assignors, listener=listener, **settings) as consumer:
-            tell("started")
+            report("started")
             while not stopping.is_set():
                 records = await consumer.poll(0.2)
                 if records:
-                    tell("read", [(record.partition, record.offset) for record in records])
+                    report("read", [(record.partition, record.offset) for record in records])
                 if led != (led := (consumer.generation, consumer.is_leader, consumer.assignor)):
                     listener.member_id = consumer.member_id or listener.member_id
-                    tell("round", [], generation=led[0], leader=led[1], assignor=led[2])
+                    report("round", [], generation=led[0], leader=led[1], assignor=led[2])
     except ConnectGroupError as error:
-        tell("failed", [], error=str(error), kind=type(error).__name__)
-    tell("ended")
+        report("failed", [], error=str(error), kind=type(error).__name__)
+    report("ended")
 
 
 def librdkafka(topic: str, settings: dict[str, Any]) -> None:
@@ -130,20 +130,20 @@ def librdkafka(topic: str, settings: dict[str, Any]) -> None:
     threading.Thread(target=_at_end_of_input, args=(None, stopping), daemon=True).start()
     consumer = Consumer(settings)
 
-    def teller(event: str) -> Any:
+    def reporter(event: str) -> Any:
         def called(_: Consumer, partitions: list[Theirs]) -> None:
-            tell(event, sorted(each.partition for each in partitions))
+            report(event, sorted(each.partition for each in partitions))
 
         return called
 
-    consumer.subscribe([topic], on_assign=teller("assigned"), on_revoke=teller("revoked"), on_lost=teller("lost"))
-    tell("started")
+    consumer.subscribe([topic], on_assign=reporter("assigned"), on_revoke=reporter("revoked"), on_lost=reporter("lost"))
+    report("started")
     while not stopping.is_set():
         messages = [message for message in consumer.consume(500, 0.2) if message.error() is None]
         if messages:
-            tell("read", [(message.partition(), message.offset()) for message in messages])
+            report("read", [(message.partition(), message.offset()) for message in messages])
     consumer.close()
-    tell("ended")
+    report("ended")
 
 
 def _at_end_of_input(loop: asyncio.AbstractEventLoop | None, stopping: asyncio.Event | threading.Event) -> None:

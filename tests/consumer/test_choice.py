@@ -1,4 +1,4 @@
-"""Which rebalance protocol, which assignors, which leader (KIP-429)."""
+"""Choice of the rebalance protocol, the assignors and the leader (KIP-429)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_protocols_have_the_numbers_of_kafka() -> None:
         (RoundRobinAssignor(), {EAGER}),
         (StickyAssignor(), {EAGER}),
         (CooperativeStickyAssignor(), {EAGER, COOPERATIVE}),
-        (Planned(), {EAGER}),  # an author who says nothing
+        (Planned(), {EAGER}),  # rebalance_protocols not set
     ],
     ids=lambda value: value.name if isinstance(value, PartitionAssignor) else "",
 )
 def test_built_in_assignors_have_the_protocols_of_kafka(
     assignor: PartitionAssignor, protocols: set[RebalanceProtocol]
 ) -> None:
-    """The table of KIP-429, "Compatibility and Upgrade Path"; EAGER is what an assignor has that does not say."""
+    """The table of KIP-429, "Compatibility and Upgrade Path"; EAGER is the default."""
     assert protocols_of(assignor) == protocols
 
 
@@ -60,7 +60,7 @@ def test_highest_protocol_common_to_all_assignors_is_chosen(
 
 
 @pytest.mark.parametrize(
-    ("assignors", "says"),
+    ("assignors", "message"),
     [
         ([], "assignors: got 'none'; allowed: one or more, in order of preference"),
         (
@@ -72,15 +72,15 @@ def test_highest_protocol_common_to_all_assignors_is_chosen(
         ([RangeAssignor(), RangeAssignor()], "assignors: got 'range, range'; allowed: each name once"),
     ],
 )
-def test_incompatible_assignors_are_rejected_at_startup(assignors: list[PartitionAssignor], says: str) -> None:
+def test_incompatible_assignors_are_rejected_at_startup(assignors: list[PartitionAssignor], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         choose_protocol(assignors)
-    assert str(refused.value) == says
+    assert str(refused.value) == message
 
 
 def test_assignor_without_valid_protocols_is_named() -> None:
-    says = r"assignor 'odd': rebalance_protocols: got \(1,\); allowed: one or more of EAGER \(0\), COOPERATIVE \(1\)"
-    with pytest.raises(PluginError, match=says):
+    message = r"assignor 'odd': rebalance_protocols: got \(1,\); allowed: one or more of EAGER \(0\), COOPERATIVE \(1\)"
+    with pytest.raises(PluginError, match=message):
         choose_protocol([Odd()])
     for listed in ((), [EAGER], None):
         odd = Odd()
@@ -96,9 +96,9 @@ def test_all_assignors_of_a_member_get_the_same_subscription() -> None:
     )
     assert [name for name, _ in offers] == ["planned", "range"]
     planned, ranged = (decode_subscription(data) for _, data in offers)
-    told = {"topics": frozenset({"t", "u"}), "owned": owned, "generation": 4, "rack": "r"}
-    assert planned == Subscription(user_data=b"plan", **told)  # type: ignore[arg-type]
-    assert ranged == Subscription(user_data=None, **told)  # type: ignore[arg-type]
+    common = {"topics": frozenset({"t", "u"}), "owned": owned, "generation": 4, "rack": "r"}
+    assert planned == Subscription(user_data=b"plan", **common)  # type: ignore[arg-type]
+    assert ranged == Subscription(user_data=None, **common)  # type: ignore[arg-type]
 
 
 def test_metadata_gets_the_subscribed_topics() -> None:

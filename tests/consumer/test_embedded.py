@@ -1,4 +1,4 @@
-"""Subscription and Assignment, byte for byte: by hand, by kafka-python and by kio, and under attack."""
+"""Subscription and Assignment, byte for byte: golden bytes, kafka-python, kio, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ LEFT_OUT: dict[int, dict[str, Any]] = {
 
 
 def carried(subscription: Subscription, version: int) -> Subscription:
-    """What of it a version has a place for."""
+    """The fields of the subscription that a version has."""
     values = {name: getattr(subscription, name) for name in ("topics", "user_data", "owned", "generation", "rack")}
     return Subscription(**(values | LEFT_OUT[version]))
 
 
 # --------------------------------------------------------------------------------------------------
-# By hand
+# Golden bytes
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -129,7 +129,7 @@ def test_pr_06_truncated_bytes_are_rejected(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         ("", "Subscription: version at byte 0: the bytes end before the value does"),
         ("ffff 00000000 ffffffff", "Subscription: version at byte 2: got -1; allowed: 0 or more"),
@@ -145,8 +145,8 @@ def test_pr_06_truncated_bytes_are_rejected(version: int) -> None:
         ("0003 00000000 ffffffff 00000000 00000000 0002 61", "rack at byte 18: got length 2; allowed: 0 to the 1"),
     ],
 )
-def test_error_names_field_byte_and_allowed_values(data: str, says: str) -> None:
-    with pytest.raises(WireError, match=says):
+def test_error_names_field_byte_and_allowed_values(data: str, message: str) -> None:
+    with pytest.raises(WireError, match=message):
         decode_subscription(bytes.fromhex(data))
 
 
@@ -161,7 +161,7 @@ def test_duplicate_topics_and_partitions_count_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "message"),
     [
         (
             {"topics": frozenset({"x" * 32768})},
@@ -176,8 +176,8 @@ def test_duplicate_topics_and_partitions_count_once() -> None:
         ({"rack": "r" * 40000}, "rack: got a value out of range"),
     ],
 )
-def test_value_that_does_not_fit_its_field_is_named(values: dict[str, Any], says: str) -> None:
-    with pytest.raises(WireError, match=says) as refused:
+def test_value_that_does_not_fit_its_field_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(WireError, match=message) as refused:
         encode_subscription(Subscription(**({"topics": frozenset()} | values)))
     one_line(refused.value, "Subscription v3: ")
 
@@ -191,7 +191,7 @@ def test_unknown_version_is_not_written(version: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What others write and read
+# Other implementations
 
 names = st.sampled_from(["t", "topic-1", "größe", "数据", "x" * 200]) | st.text(
     st.characters(codec="utf-8"), max_size=9
@@ -300,7 +300,7 @@ def in_kio_words(module: Any, partitions: Mapping[str, list[int]]) -> tuple[Any,
 
 
 # --------------------------------------------------------------------------------------------------
-# Under attack
+# Invalid bytes
 
 VALID_SUBSCRIPTIONS = [encode_subscription(SUBSCRIPTION, version) for version in VERSIONS]
 VALID_ASSIGNMENTS = [encode_assignment(ASSIGNMENT, version) for version in VERSIONS]
@@ -326,7 +326,7 @@ def test_length_is_checked_against_the_remaining_bytes() -> None:
 
 
 def test_subscription_and_assignment_of_a_large_group_round_trip() -> None:
-    """10,000 partitions of one member; what comes back is what was put in."""
+    """10,000 partitions of one member survive a round trip."""
     many = frozenset(TopicPartition(f"topic-{number % 50}", number) for number in range(10_000))
     assert decode_subscription(encode_subscription(Subscription(topics=frozenset(), owned=many))).owned == many
     assert decode_assignment(encode_assignment(Assignment(partitions=many))).partitions == many

@@ -1,4 +1,4 @@
-"""A ``GroupConsumer`` on a real Kafka broker: reading, committing, and sharing a group with its like."""
+"""A ``GroupConsumer`` on a real Kafka broker: reading, committing, and rebalances with other consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.units import TopicPartition
 
 from .conftest import NewGroup
-from .inside import PATIENCE_S, Heard, eventually, member, places, poll_until, read, running
+from .inside import PATIENCE_S, RecordingListener, eventually, member, places, poll_until, read, running
 
 if TYPE_CHECKING:
     pass
@@ -36,12 +36,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "group_consumer.py"
 async def test_consumer_reads_everything_and_resumes_from_its_commit(new_group: NewGroup) -> None:
     with new_group("alone", partitions=4) as group:
         group.write(400)
-        heard = Heard()
-        async with member(group, assignors=["range", "cooperative-sticky"], listener=heard) as consumer:
+        listener = RecordingListener()
+        async with member(group, assignors=["range", "cooperative-sticky"], listener=listener) as consumer:
             first = await read(consumer, 150)
             assert (consumer.is_leader, consumer.assignor, consumer.generation) == (True, "range", 1)
             assert consumer.assignment == {TopicPartition(group.name, number) for number in range(4)}
-        assert heard.events == [("assigned", [0, 1, 2, 3], 1), ("revoked", [0, 1, 2, 3], 1)]
+        assert listener.events == [("assigned", [0, 1, 2, 3], 1), ("revoked", [0, 1, 2, 3], 1)]
         async with member(group) as consumer:
             rest = await read(consumer, 250)
         both = places(first + rest)
@@ -122,7 +122,7 @@ async def test_consumer_without_a_commit_starts_at_the_configured_offset(new_gro
                 await read(consumer, 1)
         async with member(group, auto_offset_reset="latest") as consumer:
             await poll_until(lambda: consumer.assignment, consumer)
-        # Its position was the end as it was then, and it has committed that: what came since is not passed over.
+        # Its position was the end offset at that time, and it has committed it: later records are not skipped.
         group.write(1)
         async with member(group, auto_offset_reset="latest") as consumer:
             assert places(await read(consumer, 1)) == [(0, 5)]
@@ -131,8 +131,8 @@ async def test_consumer_without_a_commit_starts_at_the_configured_offset(new_gro
 async def test_example_reads_and_leaves_the_group(new_group: NewGroup) -> None:
     with new_group("example", partitions=2) as group:
         group.write(10)
-        words = [sys.executable, str(EXAMPLE), group.broker.bootstrap, group.name, group.name]
-        process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+        arguments = [sys.executable, str(EXAMPLE), group.broker.bootstrap, group.name, group.name]
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
             lines: list[str] = []
@@ -157,12 +157,12 @@ async def test_example_reads_and_leaves_the_group(new_group: NewGroup) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Sharing
+# Rebalances
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 async def test_offsets_are_committed_before_partitions_are_revoked(new_group: NewGroup, assignor: str) -> None:
-    """No automatic commit is due for an hour: those of revocations alone keep records from being read twice."""
+    """No automatic commit is due for an hour: only the commits on revocation keep records from being read twice."""
     with new_group("given on", partitions=6) as group:
         group.write(600)
         one, two = member(group, assignors=[assignor]), member(group, assignors=[assignor])
@@ -180,10 +180,10 @@ async def test_offsets_are_committed_before_partitions_are_revoked(new_group: Ne
 
 
 async def test_cooperative_members_keep_reading_partitions_that_stay(new_group: NewGroup) -> None:
-    """KIP-429: the listener hears of what moves and of nothing else."""
+    """KIP-429: the listener is called for partitions that move, and for no others."""
     with new_group("stays", partitions=4) as group:
-        heard = Heard()
-        one, two = member(group, listener=heard), member(group)
+        listener = RecordingListener()
+        one, two = member(group, listener=listener), member(group)
         async with running(one):
             await eventually(lambda: len(one.assignment) == 4)
             async with running(two):
@@ -191,7 +191,7 @@ async def test_cooperative_members_keep_reading_partitions_that_stay(new_group: 
                 kept = sorted(each.partition for each in one.assignment)
             await eventually(lambda: len(one.assignment) == 4)
         moved = sorted({0, 1, 2, 3} - set(kept))
-        assert [(event, numbers) for event, numbers, _ in heard.events] == [
+        assert [(event, numbers) for event, numbers, _ in listener.events] == [
             ("assigned", [0, 1, 2, 3]),
             ("revoked", moved),
             ("assigned", moved),
@@ -201,7 +201,7 @@ async def test_cooperative_members_keep_reading_partitions_that_stay(new_group: 
 
 @pytest.mark.parametrize("closes", [False, True], ids=["commit", "close"])
 async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, closes: bool) -> None:
-    """Between JoinGroup and SyncGroup the broker takes no commits; what a cooperative member has read counts."""
+    """Between JoinGroup and SyncGroup the broker rejects commits; the commit of a cooperative member succeeds later."""
     begun, go_on = threading.Event(), threading.Event()
 
     class Held(load_partition_assignor("cooperative-sticky").__class__):  # type: ignore[misc]
@@ -209,8 +209,8 @@ async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, 
             if len(group.members) > 1:
                 begun.set()
                 go_on.wait(PATIENCE_S)
-            answer: PartitionAssignment = super().assign(group)
-            return answer
+            result: PartitionAssignment = super().assign(group)
+            return result
 
     with new_group("held", partitions=2) as group:
         group.write(20)
@@ -220,7 +220,7 @@ async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, 
             async with running(two) as by_two:
                 await poll_until(begun.is_set, one)
                 committing = asyncio.create_task(one.close() if closes else one.commit())
-                await asyncio.sleep(0.3)  # the broker refuses it meanwhile
+                await asyncio.sleep(0.3)  # the broker rejects it meanwhile
                 go_on.set()
                 await committing
                 if not closes:
@@ -236,23 +236,23 @@ async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, 
 
 
 async def test_leader_assignor_gets_claims_with_generations(new_group: NewGroup) -> None:
-    """KIP-792: a claim has the generation of the assignment it comes from, and the latest counts."""
-    asked: list[list[tuple[int, int, str | None]]] = []
+    """KIP-792: a claim carries the generation of the assignment it comes from, and the latest wins."""
+    inputs: list[list[tuple[int, int, str | None]]] = []
 
-    class Asking(load_partition_assignor("cooperative-sticky").__class__):  # type: ignore[misc]
+    class RecordingAssignor(load_partition_assignor("cooperative-sticky").__class__):  # type: ignore[misc]
         def assign(self, group: PartitionGroup) -> PartitionAssignment:
-            asked.append(sorted((len(each.owned), each.generation, each.rack) for each in group.members))
+            inputs.append(sorted((len(each.owned), each.generation, each.rack) for each in group.members))
             assert [spec.racks for spec in group.topics] == [(frozenset({"here"}),) * 4]
-            answer: PartitionAssignment = super().assign(group)
-            return answer
+            result: PartitionAssignment = super().assign(group)
+            return result
 
-    with new_group("told", partitions=4) as group:
-        one, two = member(group, assignors=[Asking()], rack="a"), member(group, rack="b")
+    with new_group("claims", partitions=4) as group:
+        one, two = member(group, assignors=[RecordingAssignor()], rack="a"), member(group, rack="b")
         async with running(one):
             await eventually(lambda: one.assignment)
             async with running(two):
                 await eventually(lambda: len(two.assignment) == 2)
-    assert asked[:3] == [[(0, -1, "a")], [(0, -1, "b"), (4, 1, "a")], [(0, 2, "b"), (2, 2, "a")]]
+    assert inputs[:3] == [[(0, -1, "a")], [(0, -1, "b"), (4, 1, "a")], [(0, 2, "b"), (2, 2, "a")]]
 
 
 async def test_leader_assigns_new_partitions_and_new_topics(new_group: NewGroup) -> None:

@@ -1,4 +1,4 @@
-"""Finding the coordinator and finding it again: brokers that answer by a script do what a real one does by chance."""
+"""Finding the coordinator: scripted brokers return the errors that real ones return by chance."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ API_OF_KEY = {api.key: api for api in BROKER_APIS.values()}
 SILENCE = object()
 HANGUP = object()
 STRANGER = object()
-"""An answer that belongs to another request."""
+"""A response with the correlation id of another request."""
 
 
 class ScriptedBroker:
-    """Answers heartbeats by a list, and says of any group that it is coordinated where it was told.
+    """Responds to heartbeats from a list, and names the given coordinator for any group.
 
     Attributes:
         port: where it listens.
-        coordinators: the answers to FindCoordinator: port and error code; the last one stays.
-        heartbeats: the answers to Heartbeat: an error code, or what it does instead; the last one stays.
-        asked: how many heartbeats came.
+        coordinators: responses to FindCoordinator: port and error code; the last one is repeated.
+        heartbeats: responses to Heartbeat: an error code, or another behaviour; the last one is repeated.
+        beats: number of heartbeats received.
     """
 
     def __init__(self) -> None:
         self.port = 0
         self.coordinators: list[tuple[int, int]] = []
         self.heartbeats: list[object] = [0]
-        self.asked = 0
+        self.beats = 0
         self.open: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,18 +61,18 @@ class ScriptedBroker:
         while data := await reader.read(4096):
             for request in frames.feed(data):
                 key, version, correlation_id = struct.unpack_from(">hhi", request)
-                answer = self._answer(key)
-                if answer is HANGUP:
+                response = self._response(key)
+                if response is HANGUP:
                     return
-                if answer is SILENCE:
+                if response is SILENCE:
                     continue
-                if answer is STRANGER:
-                    answer, correlation_id = GroupHeartbeatResponse(error_code=0), correlation_id + 1
-                body = API_OF_KEY[key].responses[version].encode(answer)
+                if response is STRANGER:
+                    response, correlation_id = GroupHeartbeatResponse(error_code=0), correlation_id + 1
+                body = API_OF_KEY[key].responses[version].encode(response)
                 tags = b"" if key == 18 else b"\0"
                 writer.write(frame(struct.pack(">i", correlation_id) + tags + body))
 
-    def _answer(self, key: int) -> Any:
+    def _response(self, key: int) -> Any:
         match API_OF_KEY[key].name:
             case "ApiVersions":
                 served = [ApiVersion(api_key=each, min_version=0, max_version=99) for each in API_OF_KEY]
@@ -82,9 +82,9 @@ class ScriptedBroker:
                 found = FoundCoordinator(key="g", node_id=1, host="127.0.0.1", port=port, error_code=code)
                 return FindCoordinatorResponse(coordinators=(found,))
             case _:
-                self.asked += 1
-                said = self.heartbeats.pop(0) if len(self.heartbeats) > 1 else self.heartbeats[0]
-                return GroupHeartbeatResponse(error_code=said) if isinstance(said, int) else said
+                self.beats += 1
+                next_ = self.heartbeats.pop(0) if len(self.heartbeats) > 1 else self.heartbeats[0]
+                return GroupHeartbeatResponse(error_code=next_) if isinstance(next_, int) else next_
 
 
 @asynccontextmanager
@@ -120,18 +120,18 @@ async def test_moved_coordinator_is_found_again(moved: Code) -> None:
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [int(moved)]
-        answer = await client.send_to_coordinator(HEARTBEAT)
-        assert (answer.error_code, old.asked, new.asked) == (0, 1, 1)
+        response = await client.send_to_coordinator(HEARTBEAT)
+        assert (response.error_code, old.beats, new.beats) == (0, 1, 1)
         await client.send_to_coordinator(HEARTBEAT)
-        assert (old.asked, new.asked) == (1, 2)
+        assert (old.beats, new.beats) == (1, 2)
 
 
 async def test_loading_coordinator_is_retried() -> None:
     async with brokers(2) as (one, other), client_of(one) as client:
         one.coordinators = [(one.port, 0), (other.port, 0)]
         one.heartbeats = [int(Code.COORDINATOR_LOAD_IN_PROGRESS), int(Code.REBALANCE_IN_PROGRESS)]
-        answer = await client.send_to_coordinator(HEARTBEAT)
-        assert (answer.error_code, one.asked, other.asked) == (Code.REBALANCE_IN_PROGRESS, 2, 0)
+        response = await client.send_to_coordinator(HEARTBEAT)
+        assert (response.error_code, one.beats, other.beats) == (Code.REBALANCE_IN_PROGRESS, 2, 0)
 
 
 @pytest.mark.parametrize("loss", [HANGUP, STRANGER], ids=["closed", "stranger"])
@@ -140,7 +140,7 @@ async def test_coordinator_is_found_again_after_a_lost_connection(loss: object) 
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [loss]
         assert (await client.send_to_coordinator(HEARTBEAT)).error_code == 0
-        assert (old.asked, new.asked) == (1, 1)
+        assert (old.beats, new.beats) == (1, 1)
 
 
 async def test_unresponsive_coordinator_is_replaced() -> None:
@@ -148,16 +148,16 @@ async def test_unresponsive_coordinator_is_replaced() -> None:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [SILENCE]
         assert (await client.send_to_coordinator(HEARTBEAT, timeout_s=60, each_s=0.1)).error_code == 0
-        assert (old.asked, new.asked) == (1, 1)
+        assert (old.beats, new.beats) == (1, 1)
 
 
 async def test_timeout_reports_the_last_error() -> None:
     async with brokers(1) as (one,), client_of(one) as client:
         one.heartbeats = [int(Code.NOT_COORDINATOR)]
-        said = rf"^GroupHeartbeatRequest: given up after 0.5 s: 127.0.0.1:{one.port}: NOT_COORDINATOR$"
-        with pytest.raises(TransportError, match=said):
+        message = rf"^GroupHeartbeatRequest: given up after 0.5 s: 127.0.0.1:{one.port}: NOT_COORDINATOR$"
+        with pytest.raises(TransportError, match=message):
             await client.send_to_coordinator(HEARTBEAT, timeout_s=0.5)
-        assert one.asked > 1
+        assert one.beats > 1
 
 
 async def test_unavailable_coordinator_is_retried() -> None:

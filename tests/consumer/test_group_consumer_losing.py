@@ -1,4 +1,4 @@
-"""A ``GroupConsumer`` on a real Kafka broker: what it loses and when, and other people's code that fails."""
+"""A ``GroupConsumer`` on a real Kafka broker: losing membership, and failing callbacks and assignors."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.wire.kafka_messages import LeaveGroupRequest, LeavingMember
 
 from .conftest import NewGroup
-from .inside import PATIENCE_S, Heard, eventually, member, places, poll_until, read, running
+from .inside import PATIENCE_S, RecordingListener, eventually, member, places, poll_until, read, running
 
 if TYPE_CHECKING:
     from .members import BrokerGroup
 
 
 # --------------------------------------------------------------------------------------------------
-# Losing
+# Losing membership
 
 
 async def remove(group: BrokerGroup, consumer: GroupConsumer) -> None:
-    """Have the coordinator remove a member behind its back, as it does when a session is over."""
+    """Remove a member on the broker, as an expired session does."""
     client = GroupClient(group.broker.bootstrap, group.name, "test")
     leaving = LeavingMember(member_id=consumer.member_id)
-    answer = await client.send_to_coordinator(LeaveGroupRequest(group_id=group.name, members=(leaving,)))
-    assert [each.error_code for each in answer.members] == [0]
+    response = await client.send_to_coordinator(LeaveGroupRequest(group_id=group.name, members=(leaving,)))
+    assert [each.error_code for each in response.members] == [0]
     await client.close()
 
 
@@ -47,10 +47,10 @@ async def test_removed_member_cannot_commit_and_rejoins(
 ) -> None:
     with new_group("removed", partitions=2) as group:
         group.write(20)
-        heard = Heard()
-        # So rare that the commit is what finds out.
+        listener = RecordingListener()
+        # Rare heartbeats, so that the commit detects the removal.
         slow: dict[str, Any] = {"heartbeat_interval_ms": 20_000, "session_timeout_ms": 60_000}
-        async with member(group, listener=heard, **slow) as consumer:
+        async with member(group, listener=listener, **slow) as consumer:
             await read(consumer, 20)
             first_id = consumer.member_id
             await remove(group, consumer)
@@ -61,20 +61,20 @@ async def test_removed_member_cannot_commit_and_rejoins(
             again = await read(consumer, 20)
             assert set(places(again)) == group.everything()
             assert consumer.member_id not in ("", first_id)
-        assert heard.names == ["assigned", "lost", "assigned", "revoked"]
+        assert listener.names == ["assigned", "lost", "assigned", "revoked"]
 
 
 async def test_heartbeat_detects_the_removal(new_group: NewGroup) -> None:
     with new_group("found out", partitions=2) as group:
-        heard = Heard()
-        async with member(group, listener=heard) as consumer:
-            await poll_until(lambda: heard.names == ["assigned"], consumer)
+        listener = RecordingListener()
+        async with member(group, listener=listener) as consumer:
+            await poll_until(lambda: listener.names == ["assigned"], consumer)
             await remove(group, consumer)
-            await poll_until(lambda: heard.names == ["assigned", "lost", "assigned"], consumer)
+            await poll_until(lambda: listener.names == ["assigned", "lost", "assigned"], consumer)
 
 
 async def test_commit_of_a_passed_generation_is_rejected(new_group: NewGroup) -> None:
-    """What a member that slept through a rebalance would say: its own id, and the generation before."""
+    """A commit as from a member that was paused during a rebalance: its own id, and the generation before."""
     with new_group("stale", partitions=1) as group:
         partition = TopicPartition(group.name, 0)
         async with member(group) as consumer:
@@ -95,34 +95,34 @@ async def test_commit_of_a_passed_generation_is_rejected(new_group: NewGroup) ->
 
 
 async def test_member_that_exceeds_max_poll_interval_leaves_and_rejoins(new_group: NewGroup) -> None:
-    """KIP-62: heartbeats show that the process lives, ``poll`` that its work goes on."""
+    """KIP-62: heartbeats prove that the process is alive, ``poll`` that it makes progress."""
     with new_group("slow", partitions=2) as group:
-        heard = Heard()
-        slow, other = member(group, listener=heard, max_poll_interval_ms=1_000), member(group)
+        listener = RecordingListener()
+        slow, other = member(group, listener=listener, max_poll_interval_ms=1_000), member(group)
         async with slow:
             await poll_until(lambda: slow.assignment, slow)
             async with running(other):
-                await eventually(lambda: len(other.assignment) == 2)  # nobody polls the slow one
-                assert heard.names == ["assigned"]
+                await eventually(lambda: len(other.assignment) == 2)  # the slow one is not polled
+                assert listener.names == ["assigned"]
                 await poll_until(lambda: len(slow.assignment) == 1, slow)
-                assert heard.names == ["assigned", "lost", "assigned"]
+                assert listener.names == ["assigned", "lost", "assigned"]
 
 
 async def test_static_member_that_restarts_within_its_session_causes_no_rebalance(new_group: NewGroup) -> None:
-    """KIP-345: same name, same share, same generation."""
+    """KIP-345: same instance id, same assignment, same generation."""
     with new_group("static", partitions=4) as group:
-        heard = Heard()
-        one, two = member(group, instance="one"), member(group, instance="two", listener=heard)
+        listener = RecordingListener()
+        one, two = member(group, instance="one"), member(group, instance="two", listener=listener)
         async with running(two):
             async with running(one):
                 await eventually(lambda: len(one.assignment) == len(two.assignment) == 2)
                 share, generation = one.assignment, one.generation
-                told = list(heard.events)
+                before = list(listener.events)
             one = member(group, instance="one")
             async with running(one):
                 await eventually(lambda: one.assignment)
                 assert (one.assignment, one.generation) == (share, generation)
-            assert heard.events == told
+            assert listener.events == before
 
 
 async def test_static_member_that_leaves_for_good_is_not_waited_for(new_group: NewGroup) -> None:
@@ -136,31 +136,31 @@ async def test_static_member_that_leaves_for_good_is_not_waited_for(new_group: N
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 async def test_static_leader_that_restarts_causes_no_reassignment(new_group: NewGroup, assignor: str) -> None:
-    """KIP-814: it is told not to assign, and must all the same know that it leads and watch the topics."""
-    asked = 0
+    """KIP-814: it skips the assignment, but knows that it is the leader and watches the topics."""
+    calls = 0
 
     class Counting(load_partition_assignor(assignor).__class__):  # type: ignore[misc]
         def assign(self, group: PartitionGroup) -> PartitionAssignment:
-            nonlocal asked
-            asked += 1
-            answer: PartitionAssignment = super().assign(group)
-            return answer
+            nonlocal calls
+            calls += 1
+            result: PartitionAssignment = super().assign(group)
+            return result
 
     with new_group("static leader", partitions=4) as group:
         async with member(group, assignors=[Counting()], instance="one") as one:
             await poll_until(lambda: one.assignment, one)
         async with member(group, assignors=[Counting()], instance="one", metadata_max_age_ms=200) as one:
             await poll_until(lambda: one.assignment, one)
-            assert (len(one.assignment), one.is_leader, one.generation, asked) == (4, True, 1, 1)
+            assert (len(one.assignment), one.is_leader, one.generation, calls) == (4, True, 1, 1)
             group.add_partitions(5)
             await poll_until(lambda: len(one.assignment) == 5, one)
-            assert asked == 2
+            assert calls == 2
 
 
 async def test_second_member_with_the_same_instance_id_fences_the_first(new_group: NewGroup) -> None:
     with new_group("twins", partitions=2) as group:
-        heard = Heard()
-        async with member(group, instance="one", listener=heard) as first:
+        listener = RecordingListener()
+        async with member(group, instance="one", listener=listener) as first:
             await poll_until(lambda: first.assignment, first)
             second = member(group, instance="one")
             async with running(second):
@@ -168,36 +168,36 @@ async def test_second_member_with_the_same_instance_id_fences_the_first(new_grou
                 with pytest.raises(FencedInstanceId, match="another process has joined as instance 'one'"):
                     await poll_until(lambda: False, first)
                 assert not first.assignment
-                assert heard.names == ["assigned", "lost"]
+                assert listener.names == ["assigned", "lost"]
                 with pytest.raises(FencedInstanceId):
                     await first.poll(0)
 
 
 async def test_consumer_survives_a_broker_restart(new_group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
-    """Unheard for a whole session it gives up what it has, by its own clock: nobody is there to tell it to."""
+    """Without a response for a whole session timeout it loses its partitions, by its own clock."""
     with new_group("outlives", partitions=2) as group:
         group.write(20)
-        heard = Heard()
-        consumer = member(group, listener=heard, auto_commit_interval_ms=100, session_timeout_ms=2_000)
+        listener = RecordingListener()
+        consumer = member(group, listener=listener, auto_commit_interval_ms=100, session_timeout_ms=2_000)
         async with running(consumer) as records:
             await eventually(lambda: len(records) == 20)
             with caplog.at_level(logging.WARNING):
                 group.broker.kill()
-                await eventually(lambda: heard.names == ["assigned", "lost"])
+                await eventually(lambda: listener.names == ["assigned", "lost"])
                 assert "trying again" in caplog.text
                 assert "lost: no response from the coordinator for session_timeout_ms" in caplog.text
             await asyncio.to_thread(group.broker.start)
             await asyncio.to_thread(group.write, 20)
             await eventually(lambda: group.everything() <= set(places(records)))
-        assert heard.names == ["assigned", "lost", "assigned", "revoked"]
+        assert listener.names == ["assigned", "lost", "assigned", "revoked"]
 
 
 # --------------------------------------------------------------------------------------------------
-# Other people's code
+# Failing callbacks and assignors
 
 
 async def test_exception_of_a_callback_is_raised_from_poll(new_group: NewGroup) -> None:
-    class Breaks(Heard):
+    class Breaks(RecordingListener):
         def on_assigned(self, partitions: Partitions, generation: int) -> None:
             super().on_assigned(partitions, generation)
             raise ValueError("no room\nleft")
@@ -212,24 +212,24 @@ async def test_exception_of_a_callback_is_raised_from_poll(new_group: NewGroup) 
 
 
 async def test_commit_works_inside_a_callback(new_group: NewGroup) -> None:
-    class Commits(Heard):
+    class Commits(RecordingListener):
         async def on_revoked(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
             await consumer.commit()
             self.note("committed", partitions, generation)
 
     with new_group("commits", partitions=1) as group:
         group.write(5)
-        heard = Commits()
-        consumer = member(group, auto_commit_interval_ms=None, listener=heard)
+        listener = Commits()
+        consumer = member(group, auto_commit_interval_ms=None, listener=listener)
         async with consumer:
             await read(consumer, 3)
-        assert heard.names == ["assigned", "committed"]
+        assert listener.names == ["assigned", "committed"]
         async with member(group) as successor:
             assert places(await read(successor, 2)) == [(0, 3), (0, 4)]
 
 
 class Fails(PartitionAssignor):
-    """Does not assign: says so, gives nothing to anybody, or never answers."""
+    """An assignor that returns an error, assigns nothing, or never returns."""
 
     name = "fails"
 
@@ -239,25 +239,27 @@ class Fails(PartitionAssignor):
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
         if self.how == "hangs":
             self.over.wait()
-        return PartitionAssignment(error=7 if self.how == "says so" else 0, message="not\ntoday")
+        return PartitionAssignment(error=7 if self.how == "error" else 0, message="not\ntoday")
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
-        ("says so", r"assignor 'fails': error 7: not\ntoday"),
+        ("error", r"assignor 'fails': error 7: not\ntoday"),
         ("is incomplete", f"assignor 'fails' ({__name__}.Fails): TOPIC-0 is not assigned"),
         ("hangs", "assignor 'fails': no response within 0.5 s"),
     ],
 )
-async def test_failing_assignor_is_one_line_and_the_consumer_leaves(new_group: NewGroup, how: str, said: str) -> None:
+async def test_failing_assignor_is_one_line_and_the_consumer_leaves(
+    new_group: NewGroup, how: str, message: str
+) -> None:
     with new_group("bad assignor", partitions=1) as group:
         assignor = Fails(how)
         async with member(group, assignors=[assignor], max_poll_interval_ms=1_000) as consumer:
             for _ in range(2):
                 with pytest.raises(PluginError) as caught:
                     await poll_until(lambda: False, consumer)
-                assert str(caught.value) == said.replace("TOPIC", group.name)
+                assert str(caught.value) == message.replace("TOPIC", group.name)
             assert consumer.member_id == ""
         assignor.over.set()
 
@@ -279,7 +281,7 @@ async def test_invalid_session_timeout_is_rejected_with_one_line(new_group: NewG
 
 
 async def test_cancelled_poll_does_not_interrupt_a_rebalance(new_group: NewGroup) -> None:
-    class Slow(Heard):
+    class Slow(RecordingListener):
         async def on_assigned(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
             self.note("begun", partitions, generation)
             await asyncio.sleep(0.3)
@@ -287,14 +289,14 @@ async def test_cancelled_poll_does_not_interrupt_a_rebalance(new_group: NewGroup
 
     with new_group("cancelled", partitions=2) as group:
         group.write(10)
-        heard = Slow()
-        async with member(group, listener=heard) as consumer:
-            while not heard.events:
+        listener = Slow()
+        async with member(group, listener=listener) as consumer:
+            while not listener.events:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(consumer.poll(5), 0.05)
-            assert heard.names == ["begun"]
+            assert listener.names == ["begun"]
             assert set(places(await read(consumer, 10))) == group.everything()
-        assert heard.names == ["begun", "assigned", "revoked"]
+        assert listener.names == ["begun", "assigned", "revoked"]
 
 
 async def test_concurrent_poll_and_poll_after_close_are_rejected(new_group: NewGroup) -> None:

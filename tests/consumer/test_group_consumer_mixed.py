@@ -1,7 +1,7 @@
-"""Groups of several kinds of members on a real broker: a ``GroupConsumer`` beside Java's consumer and librdkafka's.
+"""Mixed groups on a real broker: a ``GroupConsumer`` beside Java's consumer and librdkafka's.
 
-Every member is a process of its own. What it owns and what it has read is its own word, with the machine's clock to it;
-no test looks at a status page.
+Every member is a separate process, and reports its partitions and records with the machine's clock; no test relies on
+the broker's description of the group.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 def test_consumer_leads_a_group_of_java_and_librdkafka_members(new_group: NewGroup) -> None:
-    """First in, so leader: Java's and librdkafka's consumers take over what an assignor in Python has shared out."""
+    """The first member is the leader: Java's and librdkafka's consumers accept the result of an assignor in Python."""
     with new_group("leads", partitions=9) as group:
         group.write(90)
         ours = group.ours("ours", "cooperative-sticky")
         ours.until("assigned")
         java = group.java("java", "cooperative-sticky")
         rdkafka = group.librdkafka("librdkafka", "cooperative-sticky")
-        group.wait_for_rest(ours, java, rdkafka)
+        group.wait_until_balanced(ours, java, rdkafka)
         ours.until_round(leader=True, assignor="cooperative-sticky")
         group.write(900)
         group.wait_until_read()
 
         ours.stop()
-        group.wait_for_rest(java, rdkafka)
+        group.wait_until_balanced(java, rdkafka)
         group.write(90)
         group.wait_until_read()
-        group.never_two_owners()
+        group.assert_single_owner()
 
 
 def test_consumer_follows_java_and_leads_after_it(new_group: NewGroup) -> None:
@@ -44,27 +44,27 @@ def test_consumer_follows_java_and_leads_after_it(new_group: NewGroup) -> None:
         java = group.java("java", "cooperative-sticky")
         java.until("assigned")
         ours = group.ours("ours", "cooperative-sticky")
-        group.wait_for_rest(java, ours)
+        group.wait_until_balanced(java, ours)
         ours.until_round(leader=False)
         group.write(600)
         group.wait_until_read()
 
         java.stop()
-        group.wait_for_rest(ours)
+        group.wait_until_balanced(ours)
         ours.until_round(leader=True)
         group.write(60)
         group.wait_until_read()
-        group.never_two_owners()
+        group.assert_single_owner()
 
 
 def test_mixed_group_is_migrated_to_cooperative_and_back_by_rolling_restarts(new_group: NewGroup) -> None:
     """KIP-429, "Compatibility and Upgrade Path": range, then both, then cooperative-sticky; and the same way back."""
     with new_group("bounces", partitions=6) as group:
         one, two, java = group.ours("ours-1", "range"), group.ours("ours-2", "range"), group.java("java-1", "range")
-        group.wait_for_rest(one, two, java)
+        group.wait_until_balanced(one, two, java)
 
         def bounce(number: int, assignors: Sequence[str], *, then: str) -> None:
-            """Restart every member in turn with other assignors; what the group must use then."""
+            """Restart every member in turn with other assignors; ``then``: the assignor in use afterwards."""
             nonlocal one, two, java
             java.stop()
             java = _replaced(group, group.java(f"java-{number}", *assignors), one, two)
@@ -78,22 +78,22 @@ def test_mixed_group_is_migrated_to_cooperative_and_back_by_rolling_restarts(new
 
         bounce(2, ["range", "cooperative-sticky"], then="range")
         bounce(3, ["cooperative-sticky"], then="cooperative-sticky")
-        # librdkafka cannot be bounced over: it refuses a list of both kinds. In the group as it is now it is at home.
+        # librdkafka rejects a list with assignors of both protocols, so it joins only the group in its present state.
         rdkafka = _replaced(group, group.librdkafka("librdkafka", "cooperative-sticky"), one, two, java)
         rdkafka.stop()
-        group.wait_for_rest(one, two, java)
+        group.wait_until_balanced(one, two, java)
         bounce(4, ["range", "cooperative-sticky"], then="range")
         bounce(5, ["range"], then="range")
 
-        group.never_two_owners()
-        # Java commits before it joins again and reads on while it waits; what it gives up after that may be read again.
-        assert not group.read_more_than_once(first_by="ours"), "ours commits all it has read before it gives it up"
+        group.assert_single_owner()
+        # Java commits before it rejoins and reads on while it waits; what it revokes after that may be read again.
+        assert not group.read_more_than_once(first_by="ours"), "ours commits all read records before a revocation"
 
 
 def _replaced(group: BrokerGroup, member: BrokerMember, *others: BrokerMember) -> BrokerMember:
-    """Write on while a member comes in, until it has its share."""
+    """Keep writing while a member joins, until it has its partitions."""
     group.write(30)
-    group.wait_for_rest(member, *others)
+    group.wait_until_balanced(member, *others)
     group.write(30)
     return member
 
@@ -101,59 +101,59 @@ def _replaced(group: BrokerGroup, member: BrokerMember, *others: BrokerMember) -
 def test_killed_and_suspended_members_are_replaced(
     new_group: NewGroup,
 ) -> None:
-    """kill -9 of Java, SIGSTOP of ours, for longer than the session; what they had not committed is read again.
+    """kill -9 of Java, SIGSTOP of ours, for longer than the session timeout; uncommitted records are read again.
 
-    The one that was stopped tries to commit what it has lost, as the member it was; the broker refuses.
+    The paused member tries to commit its lost partitions under its old id; the broker rejects the commit.
     """
     with new_group("dies", partitions=6) as group:
         group.write(60)
         ours, stays = group.ours("ours", "cooperative-sticky"), group.ours("stays", "cooperative-sticky")
         java = group.java("java", "cooperative-sticky")
-        group.wait_for_rest(ours, stays, java)
+        group.wait_until_balanced(ours, stays, java)
         before = ours.owned
         group.write(60)
         group.wait_until_read()
         ours.signal(signal.SIGSTOP)
         java.kill()
         group.write(600)
-        group.wait_until(lambda: stays.owned == frozenset(range(6)), "the one that is left to have everything")
+        group.wait_until(lambda: stays.owned == frozenset(range(6)), "the remaining member to own all partitions")
         group.wait_until_read()
 
         ours.signal(signal.SIGCONT)
         lost = ours.until("lost")
         assert frozenset(lost.what) == before
         assert ours.until("late commit").what == [Code.UNKNOWN_MEMBER_ID]
-        group.wait_for_rest(ours, stays)
+        group.wait_until_balanced(ours, stays)
         group.write(60)
         group.wait_until_read()
-        group.never_two_owners(but=[ours])
+        group.assert_single_owner(but=[ours])
 
 
 def test_consumer_shares_a_group_with_members_of_the_new_protocol(new_group: NewGroup) -> None:
-    """KIP-848, "Consumer Group Upgrade": the coordinator assigns for a classic member as long as there are others."""
+    """KIP-848, "Consumer Group Upgrade": the coordinator assigns for classic members while others are in the group."""
     with new_group("new", partitions=6) as group:
         group.write(60)
         new = group.librdkafka("new")
         new.until("assigned")
         ours = group.ours("ours", "cooperative-sticky")
-        group.wait_for_rest(new, ours)
+        group.wait_until_balanced(new, ours)
         group.write(600)
         group.wait_until_read()
         new.stop()
-        group.wait_for_rest(ours)
+        group.wait_until_balanced(ours)
         ours.until_round(leader=True)
         another = group.librdkafka("another")
-        group.wait_for_rest(ours, another)
+        group.wait_until_balanced(ours, another)
         group.write(60)
         group.wait_until_read()
         ours.stop()
-        group.wait_for_rest(another)
-        group.never_two_owners()
+        group.wait_until_balanced(another)
+        group.assert_single_owner()
         assert not group.read_more_than_once(first_by="ours")
 
 
 def test_python_assignor_assigns_java_members(new_group: NewGroup) -> None:
-    """Under a name that Java offers too; Java takes over whatever the leader has decided."""
+    """Under a name that Java offers too; the Java member accepts the leader's assignment."""
     with new_group("custom", partitions=5) as group:
         group.write(50)
         ours = group.ours("ours", "Favouring")
@@ -162,20 +162,20 @@ def test_python_assignor_assigns_java_members(new_group: NewGroup) -> None:
         group.wait_until(lambda: java.owned == {0} and ours.owned == {1, 2, 3, 4}, "Java to have 0, ours the rest")
         group.write(500)
         group.wait_until_read()
-        group.never_two_owners()
+        group.assert_single_owner()
         assert not group.read_more_than_once(first_by="ours")
 
 
 def test_leader_with_a_failing_assignor_leaves_and_the_group_continues(
     new_group: NewGroup,
 ) -> None:
-    """Nobody is asked to give anything up by an assignor that has failed, and the leader commits before it leaves."""
+    """No partition is revoked because of an assignor that failed, and the leader commits before it leaves."""
     with new_group("fails", partitions=4) as group:
         group.write(400)
         ours = group.ours("ours", "FailsAtThree")
         ours.until("assigned")
         java = group.java("java-1", "cooperative-sticky")
-        group.wait_for_rest(ours, java)
+        group.wait_until_balanced(ours, java)
         group.wait_until_read()
         another = group.java("java-2", "cooperative-sticky")
         failed = ours.until("failed").more
@@ -183,9 +183,9 @@ def test_leader_with_a_failing_assignor_leaves_and_the_group_continues(
         assert failed["error"] == (
             "assignor 'cooperative-sticky' (__main__.FailsAtThree): assign raised ValueError: two is\\ncompany"
         )
-        group.wait_for_rest(java, another)
+        group.wait_until_balanced(java, another)
         assert not [event for event in java.events if event.event in ("revoked", "lost") and event.what]
         group.write(40)
         group.wait_until_read()
-        group.never_two_owners()
+        group.assert_single_owner()
         assert not group.read_more_than_once(first_by="ours")

@@ -1,4 +1,4 @@
-"""What is said of settings that cannot be used, and of brokers that are none: one line each. No broker is needed."""
+"""Errors of invalid settings, and of servers that are not brokers: one line each. No broker is needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Nothing(PartitionAssignor):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"bootstrap": "localhost"}, "bootstrap: got 'localhost'; allowed: host:port, port 1 to 65535"),
         ({"bootstrap": ","}, "bootstrap: got ','; allowed: host:port, several with commas"),
@@ -78,11 +78,11 @@ class Nothing(PartitionAssignor):
     ],
     ids=str,
 )
-def test_invalid_setting_is_one_line(settings: dict[str, Any], said: str) -> None:
+def test_invalid_setting_is_one_line(settings: dict[str, Any], message: str) -> None:
     usable: dict[str, Any] = {"bootstrap": NOWHERE, "group": "g", "topics": ["t"], "assignors": ["range"]}
     with pytest.raises(ConfigError) as caught:
         GroupConsumer(**{**usable, **settings})
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_unknown_assignor_lists_the_available_ones() -> None:
@@ -120,16 +120,16 @@ def test_error_code_is_shown_with_what_to_do() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What is no broker
+# Servers that are not brokers
 
 
 @asynccontextmanager
-async def server(answer: bytes) -> AsyncIterator[int]:
-    """Answers anything with these bytes and closes; its port."""
+async def server(response: bytes) -> AsyncIterator[int]:
+    """A server that sends these bytes and closes; yields its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
         writer.close()
 
@@ -142,7 +142,7 @@ async def server(answer: bytes) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("response", "message"),
     [
         (b"", "the broker closed the connection"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; allowed: 4 to 67108864"),  # a TLS alert
@@ -151,13 +151,13 @@ async def server(answer: bytes) -> AsyncIterator[int]:
     ],
     ids=["nothing", "TLS", "too short", "HTTP"],
 )
-async def test_server_that_is_no_broker_is_named_with_a_hint(answer: bytes, said: str) -> None:
-    async with server(answer) as port:
+async def test_server_that_is_no_broker_is_named_with_a_hint(response: bytes, message: str) -> None:
+    async with server(response) as port:
         connection = BrokerConnection("127.0.0.1", port, "c")
         with pytest.raises(TransportError) as caught:
             await connection.call(MetadataRequest(topics=()), timeout_s=10)
         text = str(caught.value)
-        assert text.startswith(f"127.0.0.1:{port}: MetadataRequest: {said}")
+        assert text.startswith(f"127.0.0.1:{port}: MetadataRequest: {message}")
         assert text.endswith(
             "at ApiVersions; is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"
         )
@@ -165,10 +165,10 @@ async def test_server_that_is_no_broker_is_named_with_a_hint(answer: bytes, said
 
 
 async def test_unresponsive_server_times_out() -> None:
-    held = asyncio.Event()
+    released = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await held.wait()
+        await released.wait()
         writer.close()
 
     running = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -176,7 +176,7 @@ async def test_unresponsive_server_times_out() -> None:
     connection = BrokerConnection("127.0.0.1", port, "c")
     with pytest.raises(TransportError, match=rf"^127.0.0.1:{port}: no response to MetadataRequest within 0.2 s$"):
         await connection.call(MetadataRequest(topics=()), timeout_s=0.2)
-    held.set()
+    released.set()
     running.close()
 
 

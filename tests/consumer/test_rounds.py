@@ -1,4 +1,4 @@
-"""What a member gives up and takes, and what a leader may give (KIP-429, KIP-792), on the smallest groups."""
+"""What a member revokes and takes, and what a leader may assign (KIP-429, KIP-792), on the smallest groups."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_cooperative_member_revokes_only_unsubscribed_partitions_before_it_joins
 
 @pytest.mark.parametrize("protocol", RebalanceProtocol)
 def test_removed_member_loses_its_partitions(protocol: RebalanceProtocol) -> None:
-    """It revokes nothing: what it held may be somebody else's by now, so it must not commit for it either."""
+    """It revokes nothing: its partitions may have other owners by now, so it must not commit for them."""
     before = before_joining(protocol, owned=partitions("t{0}"), subscribed=T, in_group=False)
     assert before == BeforeJoining(lost=partitions("t{0}"))
 
@@ -68,14 +68,14 @@ def test_cooperative_member_revokes_what_it_lost_and_rejoins() -> None:
 
 @pytest.mark.parametrize("owned", ["", "t{0}"])
 def test_member_that_revokes_nothing_does_not_rejoin(owned: str) -> None:
-    """An eager member comes here owning nothing."""
+    """An eager member owns nothing at this point."""
     after = after_sync(owned=partitions(owned), assigned=partitions("t{0,1}"), subscribed=T)
     assert (after.revoked, after.rejoin) == (frozenset(), False)
     assert after.added == partitions("t{0,1}") - partitions(owned)
 
 
 def test_assignment_for_an_earlier_subscription_is_not_applied() -> None:
-    """Kafka's ``onJoinComplete``: the member joins again with what it wants now, and holds what it held."""
+    """Kafka's ``onJoinComplete``: the member rejoins with its new subscription, and keeps what it owns."""
     after = after_sync(owned=partitions("t{0}"), assigned=partitions("t{1} u{0}"), subscribed=T)
     assert after == AfterSync(holds=partitions("t{0}"), rejoin=True)
 
@@ -95,9 +95,9 @@ def test_new_owned_is_owned_less_revoked_plus_added(owned: object, assigned: obj
 
 
 def test_assignor_input_holds_every_subscription() -> None:
-    said = Subscription(topics=T, user_data=b"x", owned=partitions("t{0}"), generation=6, rack="r")
+    subscription = Subscription(topics=T, user_data=b"x", owned=partitions("t{0}"), generation=6, rack="r")
     joined = [
-        Joined(member_id="m1", instance_id="i1", subscription=said),
+        Joined(member_id="m1", instance_id="i1", subscription=subscription),
         Joined(member_id="m2", subscription=Subscription(topics=T_AND_U)),
     ]
     group = group_input(joined, [TopicSpec(name="t", num_partitions=2)], RangeAssignor())
@@ -126,7 +126,7 @@ def given_to(answer: PartitionAssignment) -> dict[str, object]:
 
 
 def test_assignor_that_breaks_the_cooperative_rule_is_rejected() -> None:
-    """Kafka's ``validateCooperativeAssignment``: what, to whom, whose it is."""
+    """Kafka's ``validateCooperativeAssignment``: the partition, its new owner and its current one."""
     hasty = Hasty(**SWAPPED)
     with pytest.raises(PluginError) as refused:
         validate_result(hasty, OWNED, run_assignor(hasty, OWNED))
@@ -137,11 +137,11 @@ def test_assignor_that_breaks_the_cooperative_rule_is_rejected() -> None:
 
 
 def test_assignments_of_an_eager_assignor_are_withheld_for_a_round() -> None:
-    """Its members have given up everything before; one that has not all the same is not robbed."""
+    """Its members have revoked everything before; one that still claims a partition keeps it."""
     planned = Planned(**SWAPPED)
-    answer = validate_result(planned, OWNED, run_assignor(planned, OWNED))
-    assert given_to(answer) == table(m1="t{1}", m2="")
-    assert answer.withheld == partitions("t{0,2}")
+    result = validate_result(planned, OWNED, run_assignor(planned, OWNED))
+    assert given_to(result) == table(m1="t{1}", m2="")
+    assert result.withheld == partitions("t{0,2}")
 
     given_up = replace(OWNED, members=[replace(member, owned=frozenset()) for member in OWNED.members])
     free = run_assignor(planned, given_up)
@@ -150,14 +150,14 @@ def test_assignments_of_an_eager_assignor_are_withheld_for_a_round() -> None:
 
 def test_assignment_is_made_cooperative_by_a_single_call() -> None:
     careful = Careful(**SWAPPED)
-    answer = validate_result(careful, OWNED, run_assignor(careful, OWNED))
-    assert given_to(answer) == table(m1="t{1}", m2="")
-    assert answer.withheld == partitions("t{0,2}")
+    result = validate_result(careful, OWNED, run_assignor(careful, OWNED))
+    assert given_to(result) == table(m1="t{1}", m2="")
+    assert result.withheld == partitions("t{0,2}")
 
     revoked = tables.question({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{1}"})
-    answer = validate_result(careful, revoked, run_assignor(careful, revoked))
-    assert given_to(answer) == SWAPPED
-    assert answer.withheld == frozenset()
+    result = validate_result(careful, revoked, run_assignor(careful, revoked))
+    assert given_to(result) == SWAPPED
+    assert result.withheld == frozenset()
 
 
 def test_error_of_an_assignor_is_an_assignor_error() -> None:
@@ -167,15 +167,15 @@ def test_error_of_an_assignor_is_an_assignor_error() -> None:
 
 
 def test_every_member_gets_an_assignment_even_an_empty_one() -> None:
-    answer = Planned(m1=partitions("t{0,1,2}")).assign(OWNED)
-    sent = assignments_to_send(OWNED, replace(answer, members=answer.members[:1]))
+    result = Planned(m1=partitions("t{0,1,2}")).assign(OWNED)
+    sent = assignments_to_send(OWNED, replace(result, members=result.members[:1]))
     assert {member_id: decode_assignment(data).partitions for member_id, data in sent.items()} == table(
         m1="t{0,1,2}", m2=""
     )
-    told = [replace(share, metadata=b"word") for share in answer.members]
-    sent = assignments_to_send(OWNED, replace(answer, members=told))
+    with_data = [replace(share, metadata=b"word") for share in result.members]
+    sent = assignments_to_send(OWNED, replace(result, members=with_data))
     assert [decode_assignment(data).user_data for data in sent.values()] == [b"word", b"word"]
-    assert decode_assignment(assignments_to_send(OWNED, answer)["m2"]).user_data is None
+    assert decode_assignment(assignments_to_send(OWNED, result)["m2"]).user_data is None
 
 
 def test_assignment_that_cannot_be_encoded_is_named() -> None:
@@ -187,16 +187,16 @@ def test_assignment_that_cannot_be_encoded_is_named() -> None:
 @settings(max_examples=200, deadline=None)
 @given(questions(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
 def test_owned_partitions_are_withheld_and_none_is_forgotten(group: PartitionGroup, make: type) -> None:
-    """Whatever the assignor: by the owners' own word, in the latest generation."""
+    """For any assignor: by the owners' claims of the latest generation."""
     assignor = make()
-    answer = validate_result(assignor, group, run_assignor(assignor, group))
+    result = validate_result(assignor, group, run_assignor(assignor, group))
     owners = claimants(group.members)
     seen: list[TopicPartition] = []
-    for share in answer.members:
+    for share in result.members:
         seen += share.partitions
         for partition in share.partitions:
             assert owners.get(partition, (share.member_id,)) == (share.member_id,)
     assert len(seen) == len(set(seen))
-    assert set(seen) | answer.withheld == set(group.partitions)
-    assert answer.withheld.isdisjoint(seen)
-    assert all(owners[partition] for partition in answer.withheld)
+    assert set(seen) | result.withheld == set(group.partitions)
+    assert result.withheld.isdisjoint(seen)
+    assert all(owners[partition] for partition in result.withheld)

@@ -1,4 +1,4 @@
-"""Who owns what, in words, and what is given away too early (KIP-792)."""
+"""Conflicting claims and assignments before a revocation (KIP-792)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_partition_with_two_owners_is_too_early_for_either() -> None:
 
 @pytest.mark.parametrize("stale", [3, -1])
 def test_sk_20_sk_21_stale_claim_blocks_no_assignment(stale: int) -> None:
-    """KIP-792; -1 is unknown and older than any. Kafka's check of answers does not look at generations."""
+    """KIP-792; -1 is unknown and older than any. Kafka's check of assignments ignores generations."""
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=stale, c2=4).members
     assert assigned_too_early(members, answer(c2="t{0}")) == ()
     assert assigned_too_early(members, answer(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
@@ -101,7 +101,7 @@ def test_assignment_of_an_unknown_member_is_checked_against_the_owners() -> None
 @settings(max_examples=200, deadline=None)
 @given(questions(), st.data())
 def test_every_partition_owned_by_another_member_is_found(group: PartitionGroup, data: st.DataObject) -> None:
-    """Only doubtful ones are looked at closely; looking at all of them finds the same."""
+    """Only doubtful partitions are examined closely; examining all of them gives the same result."""
     if data.draw(st.booleans()):
         plan = run_assignor(RangeAssignor(), group)
     else:

@@ -1,1 +1,1 @@
-"""Real processes, real Spark, real files: what is left when nothing is pretended."""
+"""End-to-end tests with real processes, real Spark and real files."""

@@ -1,7 +1,7 @@
 """A worker group for tests: a ``Supervisor`` on an event loop of its own, driven from the test's thread.
 
-The coordinator lives in this process, as under ``connectgroup up``; the workers are processes with a Spark session
-each. Every wait has an end, and a failure shows the group and what its workers said last.
+The coordinator runs in this process, as under ``connectgroup up``; the workers are processes with a Spark session
+each. Every wait has a limit, and a failure shows the group and the last lines of its workers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class LocalGroup:
     """See the module. ``start`` it, ``close`` it."""
 
     def __init__(self, root: Path, connectors: list[ConnectorFile]) -> None:
-        """Nothing runs yet.
+        """Create the group without running it.
 
         Args:
-            connectors: run from the start, so that workers warm up for their classes.
+            connectors: created at the start, so that workers warm up for their classes.
         """
         self.log: list[tuple[str, str]] = []
         """Every line of every worker's log, with the worker's name."""
@@ -62,14 +62,14 @@ class LocalGroup:
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
 
     def start(self) -> None:
-        """Start the coordinator; workers come with ``have_workers``."""
+        """Start the coordinator; ``have_workers`` starts workers."""
         self._thread.start()
         self._call(self._supervisor.__aenter__())
 
     def close(self) -> None:
         """Stop everything."""
         try:
-            # Workers that a test has left paused go on, and stop in order.
+            # Resume paused workers, so that they stop cleanly.
             self._call(self._supervisor.close())
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -86,19 +86,19 @@ class LocalGroup:
         return self._call(self._supervisor.describe())
 
     def members(self) -> set[str]:
-        """The workers the group knows."""
+        """The members of the group."""
         return {member.member_id for member in self.describe().members}
 
     def is_in(self, worker: str) -> bool:
-        """Whether the group knows a worker."""
+        """Whether a worker is a member."""
         return worker in self.members()
 
     def is_out(self, worker: str) -> bool:
-        """Whether the group knows it not, or no longer."""
+        """Whether a worker is not, or no longer, a member."""
         return worker not in self.members()
 
     def units(self, connector: str) -> dict[Unit, DescribedUnit]:
-        """A connector and its tasks, as the group has them."""
+        """A connector and its tasks, as described."""
         return {
             Unit(described.connector, unit.task): unit
             for described in self.describe().connectors
@@ -116,7 +116,7 @@ class LocalGroup:
         }
 
     def is_running(self, connector: str, tasks: int) -> bool:
-        """Whether exactly so many tasks run, and the connector itself."""
+        """Whether the connector and exactly this number of tasks run."""
         units = self.units(connector)
         wanted = {Unit(connector, task) for task in range(CONNECTOR, tasks)}
         return {unit for unit, described in units.items() if described.state != "OFF"} == wanted and all(
@@ -124,7 +124,7 @@ class LocalGroup:
         )
 
     def messages(self, connector: str) -> list[str]:
-        """What failed units of a connector say."""
+        """The error messages of a connector's failed units."""
         return [unit.message for unit in self.units(connector).values() if unit.state == "FAILED"]
 
     # ----------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class LocalGroup:
         self._call(self._supervisor.put_connector(ConnectorFile(name=name, config=dict(config))))
 
     def delete(self, name: str) -> None:
-        """Remove a connector; nothing of it runs any more when this returns."""
+        """Delete a connector; return when none of its units runs any more."""
         change = UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector=name, delete=True),))
         self._call(self._supervisor.server.coordinator.handle(change, client_host=HERE))
 
@@ -158,7 +158,7 @@ class LocalGroup:
     # Workers
 
     def have_workers(self, count: int) -> list[str]:
-        """Start or stop workers until so many are in the group, all with a Spark session; their names."""
+        """Start or stop workers until this number of members has a Spark session; return their names."""
         while len(self.alive()) > count:
             self.stop(self.alive()[-1])
         for _ in range(count - len(self.alive())):
@@ -169,7 +169,7 @@ class LocalGroup:
         return alive
 
     def add(self) -> str:
-        """Start one more worker, and do not wait for it; its name."""
+        """Start one more worker without waiting for it; return its name."""
         return self._call(self._supervisor.add_worker()).name
 
     def settle(self) -> None:
@@ -177,7 +177,7 @@ class LocalGroup:
         self.wait("a stable group", lambda: self.describe().state == "Stable")
 
     def alive(self) -> list[str]:
-        """The worker processes that run or are paused, the oldest first."""
+        """The worker processes that run or are paused, oldest first."""
         return [name for name, worker in self._supervisor.workers.items() if worker.alive]
 
     def pid(self, worker: str) -> int:
@@ -186,12 +186,12 @@ class LocalGroup:
         return process.pid
 
     def kill(self, worker: str) -> None:
-        """SIGKILL; the process is gone and reaped when this returns."""
+        """SIGKILL; return when the process has ended and is reaped."""
         self._signal(worker, signal.SIGKILL)
         self.wait(f"the end of {worker}", lambda: worker not in self.alive())
 
     def pause(self, worker: str) -> None:
-        """SIGSTOP; not one of its threads runs any more when this returns."""
+        """SIGSTOP; return when all threads have stopped."""
         self._signal(worker, signal.SIGSTOP)
         self.wait(f"{worker} paused", lambda: _states(self.pid(worker)) == {"T"})
 
@@ -199,21 +199,21 @@ class LocalGroup:
         self._signal(worker, signal.SIGCONT)
 
     def stop(self, worker: str) -> int:
-        """Have it stop in order; its exit code."""
+        """Stop a worker cleanly; return its exit code."""
         return self._call(self._supervisor.stop_worker(worker))
 
     def log_of(self, worker: str) -> list[str]:
-        """A worker's lines so far."""
+        """A worker's log lines so far."""
         return [line for name, line in list(self.log) if name == worker]
 
     # ----------------------------------------------------------------------------------------------
 
     def wait(self, what: str, until: Callable[[], T | None], patience_s: float = PATIENCE_S) -> T:
-        """Until something holds, or fail with the group's story."""
-        return wait(what, until, self.story, patience_s)
+        """Wait until a value is not false; on failure show the group."""
+        return wait(what, until, self.output, patience_s)
 
-    def story(self) -> str:
-        """The group as the command line shows it, and its workers' last words."""
+    def output(self) -> str:
+        """The group as shown by the command line, and the last lines of its workers."""
         shown = [run_command("groups", what, GROUP, "--coordinator", self.address) for what in ("describe", "explain")]
         lines = [f"  {name} | {line}" for name, line in self.log[-40:]]
         return "\n".join([*(f"{done.out}{done.err}" for done in shown), "last lines of the workers:", *lines])
@@ -221,12 +221,12 @@ class LocalGroup:
     def _signal(self, worker: str, number: signal.Signals) -> None:
         self._loop.call_soon_threadsafe(self._supervisor.signal_worker, worker, number)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
 
 
 def _states(pid: int) -> set[str]:
-    """The states of a process's threads, as ``ps`` has them."""
+    """The states of a process's threads, as ``ps`` shows them."""
     return {
         task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()
     }

@@ -1,4 +1,4 @@
-"""One group of real workers for all tests of this folder, because each Spark session costs seconds to start."""
+"""One group of real workers for all tests of this folder: each Spark session takes seconds to start."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .scene import Scenario
 
 
 class Background:
-    """A healthy connector that runs through all tests, so that each can see that the group goes on."""
+    """A healthy connector that runs during all tests, to check that the rest of the group continues."""
 
     def __init__(self, root: Path) -> None:
         self.feeder = Feeder(root / "background")
         self.pipe = Pipe("background", self.feeder.directory, root, "sqlite", tasks=1)
 
-    def goes_on(self, cluster: LocalGroup) -> None:
-        """Write some rows and see them arrive."""
+    def continues(self, cluster: LocalGroup) -> None:
+        """Write some rows and wait until they are in the sink."""
         self.feeder.write(100)
         cluster.wait("the background's rows", lambda: self.pipe.count() >= self.feeder.written)
 
@@ -39,7 +39,7 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory, background: Background) -> Iterator[LocalGroup]:
-    """The group; tests say with ``have_workers`` how many they need."""
+    """The group; tests call ``have_workers`` with the number they need."""
     made = LocalGroup(
         tmp_path_factory.mktemp("cluster"), [ConnectorFile(name="background", config=background.pipe.config)]
     )
@@ -54,8 +54,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, background: Background) ->
 
 @pytest.fixture
 def scene(cluster: LocalGroup, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scenario]:
-    """A scene of its own for a test, named after it."""
-    words = re.sub(r"\W+", "-", request.node.name.removeprefix("test_")).split("_")
-    made = Scenario(cluster, tmp_path, "-".join(words)[:40].strip("-"))
+    """A scenario for one test, named after it."""
+    arguments = re.sub(r"\W+", "-", request.node.name.removeprefix("test_")).split("_")
+    made = Scenario(cluster, tmp_path, "-".join(arguments)[:40].strip("-"))
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Rows that carry an id each, written into growing files while connectors read them, and the count at the end."""
+"""Rows with unique ids, written to growing files while connectors read them, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -20,58 +20,58 @@ FILES = 12
 ROWS_A_TURN = 25
 TURN_S = 0.02
 PARTS = 3
-"""A turn's bytes are written in so many pieces, cut anywhere: readers must see whole lines only."""
+"""Number of pieces in which a turn's bytes are written, cut anywhere: readers must see whole lines only."""
 
 
 def row(number: int) -> Row:
-    """The row of an id; its text cannot be mistaken for another row's."""
+    """The row of an id; its text is unique."""
     return number, f"row {number} {zlib.crc32(str(number).encode()):08x}"
 
 
 class Feeder:
-    """Writes rows 0, 1, 2, ... into the files of a directory from a thread of its own, until told to stop."""
+    """Writes rows 0, 1, 2, ... to the files of a directory, from its own thread, until it is closed."""
 
     def __init__(self, directory: Path, *, form: str = "csv") -> None:
         directory.mkdir(parents=True)
         self.directory = directory
         self.written = 0
-        """How many rows are whole on disk."""
+        """Number of complete rows on disk."""
         self._form = form
         self._turn = 0
         self._flowing = threading.Event()
-        self._resting = threading.Event()
-        self._resting.set()
+        self._paused = threading.Event()
+        self._paused.set()
         self._ended = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
         self._thread.start()
 
     def flow(self) -> None:
-        """Write on."""
-        self._resting.clear()
+        """Resume writing."""
+        self._paused.clear()
         self._flowing.set()
 
-    def rest(self) -> None:
-        """Write no more for now; every row begun is whole when this returns."""
+    def pause(self) -> None:
+        """Pause writing; every row begun is complete when this returns."""
         self._flowing.clear()
-        assert self._resting.wait(30), f"the feeder did not come to rest: {self._error}"
+        assert self._paused.wait(30), f"the feeder did not pause: {self._error}"
         assert self._error is None, self._error
 
     def close(self) -> None:
-        """Write no more."""
-        self.rest()
+        """Stop writing."""
+        self.pause()
         self._ended = True
         self._flowing.set()
         self._thread.join(30)
 
     def write(self, rows: int) -> None:
-        """Write so many rows now, from the caller's thread; only while the feeder rests."""
-        assert self._resting.is_set()
+        """Write this number of rows, in the caller's thread; only while the feeder is paused."""
+        assert self._paused.is_set()
         for begin in range(0, rows, ROWS_A_TURN):
             self._write(min(ROWS_A_TURN, rows - begin))
 
     def lines(self, begin: int, end: int) -> bytes:
-        """The rows as they stand in a file."""
+        """The rows as formatted in a file."""
         form = "{},{}\n" if self._form == "csv" else '{{"id": {}, "text": "{}"}}\n'
         return "".join(form.format(*row(number)) for number in range(begin, end)).encode()
 
@@ -80,7 +80,7 @@ class Feeder:
         try:
             while True:
                 if not self._flowing.is_set():
-                    self._resting.set()
+                    self._paused.set()
                 self._flowing.wait()
                 if self._ended:
                     return
@@ -88,10 +88,10 @@ class Feeder:
                 pace.wait(TURN_S)
         except BaseException as error:
             self._error = error
-            self._resting.set()
+            self._paused.set()
 
     def _write(self, rows: int) -> None:
-        # A few files that grow for long, and a new one every tenth turn.
+        # A few files that grow for long, and a new file every tenth turn.
         name = f"late-{self._turn}" if self._turn % 10 == 9 else f"file-{self._turn % FILES}"
         self._turn += 1
         path = self.directory / f"{name}.{self._form}"
@@ -106,7 +106,7 @@ class Feeder:
 
 
 class Pipe:
-    """One connector's configuration, and what has come out at its end."""
+    """One connector's configuration, and the rows in its sink."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Pipe:
         tasks: int = 2,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Nothing runs yet.
+        """Create the pipe without running it.
 
         Args:
             sink: ``sqlite`` or ``parquet``.
@@ -142,21 +142,21 @@ class Pipe:
 
     @property
     def database(self) -> Path:
-        """The SQLite file that a commit needs."""
+        """The SQLite file that a commit writes to."""
         return self.output if self.sink == "sqlite" else self.output / MANIFEST
 
     @property
     def witness(self) -> Path:
-        """Where the connector ``witnessed-pipeline`` writes its lines."""
+        """The file to which the connector ``witnessed-pipeline`` writes its lines."""
         return Path(f"{self.output}.witness")
 
     def count(self) -> int:
-        """How many rows are in."""
+        """Number of rows in the sink."""
         table = ("SELECT count(*) FROM rows", "SELECT coalesce(sum(rows), 0) FROM connectgroup_manifest")
-        return self._asked(table[self.sink == "parquet"])
+        return self._query(table[self.sink == "parquet"])
 
     def rows(self) -> Counter[Row]:
-        """Every row that is in, read as a user would read it."""
+        """Every row in the sink, as a user would read it."""
         if not self.database.exists():
             return Counter()
         if self.sink == "sqlite":
@@ -168,14 +168,14 @@ class Pipe:
         return Counter(pair for t in tables for pair in zip(t["id"].to_pylist(), t["text"].to_pylist(), strict=True))
 
     def fence(self, task: int) -> int:
-        """The highest owner epoch the sink has seen of a task."""
-        token = self._asked(
+        """The highest owner epoch of a task that the sink has recorded."""
+        token = self._query(
             "SELECT coalesce(max(epoch), -1) FROM connectgroup_fences WHERE connector = ? AND task = ?", self.name, task
         )
         return token & EPOCH_BITS if token >= 0 else token
 
-    def said(self, word: str, task: int, epoch: int) -> list[str]:
-        """The witness's lines of one kind, of one grant."""
+    def witness_lines(self, word: str, task: int, epoch: int) -> list[str]:
+        """The witness's lines of one kind for one grant."""
         if not self.witness.exists():
             return []
         begin = f"{word} {self.name}-{task} {epoch}"
@@ -183,7 +183,7 @@ class Pipe:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep the sink's write lock, so that no commit can get in."""
+        """Hold the sink's write lock, so that no commit succeeds."""
         with contextlib.closing(sqlite3.connect(self.database, timeout=60, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -192,18 +192,20 @@ class Pipe:
                 connection.execute("ROLLBACK")
 
     def is_locked(self, patience_s: float = 10.0) -> bool:
-        """Whether somebody holds the sink's write lock for longer than any live writer does."""
+        """Whether the sink's write lock is held for longer than any live writer holds it."""
         try:
-            with contextlib.closing(sqlite3.connect(self.database, timeout=patience_s, isolation_level=None)) as asked:
-                asked.execute("BEGIN IMMEDIATE")
-                asked.execute("ROLLBACK")
+            with contextlib.closing(
+                sqlite3.connect(self.database, timeout=patience_s, isolation_level=None)
+            ) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 return True
             raise
         return False
 
-    def _asked(self, statement: str, *values: object) -> int:
+    def _query(self, statement: str, *values: object) -> int:
         if not self.database.exists():
             return 0
         try:
@@ -216,7 +218,7 @@ class Pipe:
 
 
 def compare(pipe: Pipe, written: int) -> None:
-    """Fail unless exactly the rows 0 to ``written`` are in the sink, each once."""
+    """Fail unless the sink has exactly the rows 0 to ``written``, each once."""
     expected, found = Counter(map(row, range(written))), pipe.rows()
     lost, doubled = expected - found, found - expected
     some = {"lost": sorted(lost)[:5], "doubled or foreign": sorted(doubled)[:5]}

@@ -1,7 +1,7 @@
-"""Processes of the command ``connectgroup``, and a way to find every process that a test has brought about.
+"""Processes of the command ``connectgroup``, and a way to find every process that a test has started.
 
-Each is started with a mark in its environment, which its children inherit: Java, Spark's Python helpers, and what
-they start. So what is left over is found even where its parent is gone.
+Each is started with a mark in its environment, which its children inherit: Java, Spark's Python helpers, and their
+children. So a leftover process is found even if its parent has ended.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TypeVar
 
 MARK = "CONNECTGROUP_TEST_MARK"
 PATIENCE_S = 90.0
-"""How long a test waits for what must come. Not a measure of anything: it only ends a test that hangs."""
+"""Limit of every wait. It measures nothing: it only ends a test that hangs."""
 
 START_PATIENCE_S = 2 * PATIENCE_S
-"""The same for workers that start: the start of Spark takes minutes on a busy machine."""
+"""The same for starting workers: the start of Spark takes minutes on a busy machine."""
 
 COMMAND = (sys.executable, "-m", "connectgroup")
 
@@ -32,17 +32,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A command that has ended: its exit code and what it wrote."""
+    """A command that has ended: its exit code and output."""
 
     code: int
     out: str
     err: str
 
 
-def run_command(*words: str | Path | int, environment: Mapping[str, str] | None = None) -> Finished:
-    """Run one command to its end."""
+def run_command(*arguments: str | Path | int, environment: Mapping[str, str] | None = None) -> Finished:
+    """Run one command and wait for its end."""
     done = subprocess.run(
-        [*COMMAND, *map(str, words)],
+        [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -54,19 +54,19 @@ def run_command(*words: str | Path | int, environment: Mapping[str, str] | None 
 
 
 class Program:
-    """A command that goes on: its lines are kept, and it is gone, with all it started, when the block is left."""
+    """A running command: its lines are kept; it is killed, with all its children, at the end of the block."""
 
     def __init__(
         self,
-        *words: str | Path | int,
+        *arguments: str | Path | int,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str | Path] = COMMAND,
         cwd: Path | None = None,
     ) -> None:
-        self.words = " ".join(map(str, words))
+        self.arguments = " ".join(map(str, arguments))
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [*command, *map(str, words)],
+            [*command, *map(str, arguments)],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -90,38 +90,38 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """Its exit code; None while it runs."""
         return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; return the exit code."""
         try:
             code = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.words}: still runs after {PATIENCE_S:g} s\n{self.story()}") from None
+            raise AssertionError(f"{self.arguments}: still runs after {PATIENCE_S:g} s\n{self.output()}") from None
         self._reader.join(PATIENCE_S)
         return code
 
     def kill(self) -> None:
-        """End it at once, and its process group."""
+        """Kill the process and its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self.ended()
 
     def line_with(self, text: str) -> str:
-        """Wait for a line that has this in it."""
+        """Wait for a line that contains this text."""
 
         def found() -> str | None:
             line = next((line for line in list(self.lines) if text in line), None)
-            assert line is not None or self.code is None, f"{self.words}: ended without {text!r}\n{self.story()}"
+            assert line is not None or self.code is None, f"{self.arguments}: ended without {text!r}\n{self.output()}"
             return line
 
-        return wait(f"{self.words}: a line with {text!r}", found, self.story)
+        return wait(f"{self.arguments}: a line with {text!r}", found, self.output)
 
-    def story(self) -> str:
+    def output(self) -> str:
         """Its last lines."""
         return "\n".join(f"  {line}" for line in self.lines[-30:])
 
@@ -131,19 +131,21 @@ class Program:
             self.lines.append(line.rstrip("\n"))
 
 
-def wait(what: str, until: Callable[[], T | None], story: Callable[[], str] = str, patience_s: float = PATIENCE_S) -> T:
-    """Until something holds; what it was, then. A failure says what was waited for, and tells the story."""
+def wait(
+    what: str, until: Callable[[], T | None], output: Callable[[], str] = str, patience_s: float = PATIENCE_S
+) -> T:
+    """Wait until a value is not false, and return it. A failure names what was missing and shows the output."""
     give_up = time.monotonic() + patience_s
     while not (found := until()):
         if time.monotonic() > give_up:
-            raise AssertionError(f"waited {patience_s:g} s for {what}\n{story()}")
+            raise AssertionError(f"waited {patience_s:g} s for {what}\n{output()}")
         time.sleep(0.05)
     return found
 
 
 @contextlib.contextmanager
 def marked() -> Iterator[str]:
-    """Mark every process that is started in this block; none of them may be there when it ends."""
+    """Mark every process that is started in this block; none of them may be left at its end."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     before = os.environ.get(MARK)
     os.environ[MARK] = mark
@@ -155,7 +157,7 @@ def marked() -> Iterator[str]:
         else:
             os.environ[MARK] = before
         try:
-            # Java goes when it sees the end of a pipe, a moment after the worker did.
+            # Java ends when it reads the end of a pipe, a moment after the worker ended.
             wait("the end of every process", lambda: not with_mark(mark), lambda: str(with_mark(mark)), 30)
         finally:
             for pid in with_mark(mark):
@@ -164,11 +166,11 @@ def marked() -> Iterator[str]:
 
 
 def with_mark(mark: str) -> dict[int, str]:
-    """Process ids and command lines of everything that was started with a mark and runs."""
+    """Process ids and command lines of all running processes that were started with a mark."""
     sought = f"{MARK}={mark}".encode()
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
-        # A process may end while it is looked at; one that is dead but not yet reaped has no environment.
+        # A process may end while it is read; a zombie process has no environment.
         with contextlib.suppress(OSError):
             if sought in (directory / "environ").read_bytes().split(b"\0"):
                 found[int(directory.name)] = _command_line(directory)
@@ -176,7 +178,7 @@ def with_mark(mark: str) -> dict[int, str]:
 
 
 def family(pid: int) -> dict[int, str]:
-    """Process ids and command lines of everything below a process."""
+    """Process ids and command lines of all descendants of a process."""
     parents = {}
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

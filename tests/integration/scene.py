@@ -1,4 +1,4 @@
-"""One scene: rows flow from growing files through connectors, something happens, and in the end all are counted."""
+"""One scenario: rows flow from growing files through connectors, faults are injected, and all rows are compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINKS = ("sqlite", "parquet")
 
 
 class Scenario:
-    """A directory of growing files, and one connector a sink that reads it."""
+    """A directory of growing files, and one connector per sink that reads it."""
 
     def __init__(self, cluster: LocalGroup, root: Path, name: str) -> None:
         self.cluster, self.root, self.name = cluster, root, name
@@ -29,14 +29,14 @@ class Scenario:
         return self._feeder
 
     def feed(self, form: str = "csv") -> Feeder:
-        """Make the source directory; rows come when the feeder is told to."""
+        """Create the source directory; the feeder starts paused."""
         self._feeder = Feeder(self.root / "source", form=form)
         return self._feeder
 
     def pipe(
         self, sink: str, *, tasks: int = 2, output: Path | None = None, settings: Mapping[str, str] | None = None
     ) -> Pipe:
-        """A connector into a sink; created by ``run``."""
+        """A connector with a sink; created by ``run``."""
         made = Pipe(
             f"{self.name}-{sink}", self.root / "source", output or self.root, sink, tasks=tasks, settings=settings
         )
@@ -44,16 +44,16 @@ class Scenario:
         return made
 
     def run(self, *, tasks: int = 2, sinks: Sequence[str] = SINKS, settings: Mapping[str, str] | None = None) -> None:
-        """Create the connectors, have rows flow, and wait until some have arrived everywhere."""
+        """Create the connectors, start the feeder, and wait until rows have arrived in every sink."""
         for sink in sinks:
             self.pipe(sink, tasks=tasks, settings=settings)
         feeder = self.feed()
         self.cluster.run(*self.pipes)
         feeder.flow()
-        self.flow_on()
+        self.wait_for_rows()
 
-    def flow_on(self, rows: int = 1_000) -> None:
-        """Wait until so many more rows have been written, and all that were written by then are in every sink."""
+    def wait_for_rows(self, rows: int = 1_000) -> None:
+        """Wait until this number of further rows has been written, and all of them are in every sink."""
         self.feeder.flow()
         due = self.feeder.written + rows
         self.cluster.wait(f"{due} rows written", lambda: self.feeder.written >= due)
@@ -71,42 +71,43 @@ class Scenario:
         return pipe.count() >= rows
 
     @contextlib.contextmanager
-    def batches_in_hand(self, worker: str) -> Iterator[dict[Unit, int]]:
-        """Bring a worker to where it has read a batch for each of its tasks and stands at the door of the sink.
+    def blocked_commits(self, worker: str) -> Iterator[dict[Unit, int]]:
+        """Bring a worker to the point where it has read a batch for each of its tasks and waits for the sink's lock.
 
-        The sinks are locked until the block is left, by one who writes nothing; the feeder flows. Needs the connector
+        Another connection locks the sinks until the end of the block; the feeder writes. Needs the connector
         ``witnessed-pipeline``.
 
         Yields:
             The worker's tasks with their owner epochs.
         """
         pipes = {pipe.name: pipe for pipe in self.pipes}
-        self.feeder.rest()
+        self.feeder.pause()
         self.arrived()
-        held = self.cluster.tasks_of(worker, *pipes)
-        assert {unit.connector for unit in held} == set(pipes), f"{worker} should have a task of every sink: {held}"
+        grants = self.cluster.tasks_of(worker, *pipes)
+        assert {unit.connector for unit in grants} == set(pipes), f"{worker} should have a task of every sink: {grants}"
 
         def tried(unit: Unit) -> int:
-            return len(pipes[unit.connector].said("TRY", unit.task, held[unit]))
+            return len(pipes[unit.connector].witness_lines("TRY", unit.task, grants[unit]))
 
         def answered(unit: Unit) -> int:
             words = ("IN", "KNOWN", "REFUSED", "FAILED")
-            return sum(len(pipes[unit.connector].said(word, unit.task, held[unit])) for word in words)
+            return sum(len(pipes[unit.connector].witness_lines(word, unit.task, grants[unit])) for word in words)
 
-        self.cluster.wait("every commit answered", lambda: all(tried(unit) == answered(unit) for unit in held))
+        self.cluster.wait("every commit returned", lambda: all(tried(unit) == answered(unit) for unit in grants))
         with contextlib.ExitStack() as locks:
             for pipe in self.pipes:
                 locks.enter_context(pipe.locked())
-            # From here on no commit gets in, so one that is tried from here on stays in hand.
-            before = {unit: tried(unit) for unit in held}
+            # From here on no commit succeeds, so the next attempt of each task blocks.
+            before = {unit: tried(unit) for unit in grants}
             self.feeder.flow()
             self.cluster.wait(
-                f"a batch of each of {sorted(held)} in hand", lambda: all(tried(unit) > before[unit] for unit in held)
+                f"a batch of each of {sorted(grants)} in hand",
+                lambda: all(tried(unit) > before[unit] for unit in grants),
             )
-            yield held
+            yield grants
 
     def finish(self) -> None:
-        """Let everything arrive, end the connectors, and compare every sink with what was written."""
+        """Wait until all rows arrive, delete the connectors, and compare every sink with the written rows."""
         self.feeder.close()
         self.arrived()
         for pipe in self.pipes:
@@ -115,7 +116,7 @@ class Scenario:
             compare(pipe, self.feeder.written)
 
     def close(self) -> None:
-        """End what is left of it, also after a failure."""
+        """Delete what is left, also after a failure."""
         if self._feeder is not None:
             self._feeder.close()
         there = {connector.connector for connector in self.cluster.describe().connectors}

@@ -1,6 +1,6 @@
-"""What is wrong is said in one line, the rest of the group goes on, and once it is mended no row is missing.
+"""Bad input is reported in one line, the rest of the group continues, and after the correction no row is missing.
 
-Each test has a connector of its own that meets something bad, beside a healthy one that must not notice.
+Each test has a connector with bad input, beside a healthy one that must not be affected.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def two_workers(cluster: LocalGroup) -> None:
 
 
 def failed(cluster: LocalGroup, pipe: Pipe, *parts: str) -> str:
-    """Wait until a unit of a connector says that it failed, in one line with these parts; the line.
+    """Wait until a unit of a connector fails with a one-line message with these parts; return the message.
 
-    The same line is in the log of the worker, and in what ``groups describe`` shows.
+    The same message is in the log of the worker, and in the output of ``groups describe``.
     """
 
     def found() -> str | None:
-        said = (message for message in cluster.messages(pipe.name) if all(part in message for part in parts))
-        return next(said, None)
+        found_messages = (message for message in cluster.messages(pipe.name) if all(part in message for part in parts))
+        return next(found_messages, None)
 
     message = cluster.wait(f"{pipe.name} failed with {parts}", found)
     assert "\n" not in message
@@ -66,7 +66,7 @@ def test_unknown_connector_class_lists_the_available_ones(
     assert shown.code == 0
     assert f"  {pipe.name}: FAILED on worker-" in shown.out
     assert f"    {message}\n" in shown.out
-    background.goes_on(cluster)
+    background.continues(cluster)
     cluster.run(pipe)
     scene.finish()
 
@@ -75,11 +75,11 @@ def test_invalid_setting_is_named(cluster: LocalGroup, scene: Scenario, backgrou
     scene.feed().write(100)
     pipe = scene.pipe("parquet")
     cluster.put(pipe.name, {**pipe.config, "source.pth": "x"})
-    said = "source.pth: unknown; allowed: source.path (did you mean that?)"
-    assert failed(cluster, pipe) == said
+    expected = "source.pth: unknown; allowed: source.path (did you mean that?)"
+    assert failed(cluster, pipe) == expected
     with pytest.raises(InvalidRequest, match=r"tasks\.max: got 'many'; allowed: a whole number from 1 to 100000"):
         cluster.put(pipe.name, {**pipe.config, "tasks.max": "many"})
-    background.goes_on(cluster)
+    background.continues(cluster)
     cluster.run(pipe)
     scene.finish()
 
@@ -88,27 +88,27 @@ def test_missing_directory_may_be_created_later(cluster: LocalGroup, scene: Scen
     pipe = scene.pipe("sqlite")
     cluster.put(pipe.name, pipe.config)
     failed(cluster, pipe, f"{scene.root}/source: does not exist; allowed: source.path names a directory")
-    background.goes_on(cluster)
+    background.continues(cluster)
     scene.feed().write(1_000)
     scene.finish()
 
 
 def test_unreadable_file_stops_only_its_task(cluster: LocalGroup, scene: Scenario, background: Background) -> None:
-    """The other task reads on; the one that failed goes on with everything once the file can be read."""
+    """The other task continues; the failed one reads everything once the file can be read."""
     feeder = scene.feed()
     pipe = scene.pipe("parquet")
     cluster.run(pipe)
     feeder.write(500)
     scene.arrived()
     bad = feeder.directory / _name_of_task(0, tasks=2)
-    bad.symlink_to(scene.root / "elsewhere")  # as unreadable for root as for anybody
+    bad.symlink_to(scene.root / "elsewhere")  # unreadable for root too
     failed(cluster, pipe, f"{bad}: cannot be read (No such file or directory); allowed: files this worker may read")
     other = feeder.directory / _name_of_task(1, tasks=2)
     other.write_bytes(b"id,text\n" + feeder.lines(500, 600))
     cluster.wait("the other task's rows", lambda: pipe.count() == 600)
-    # Each new try runs for a moment before it fails again, so this is waited for.
+    # Each attempt runs for a moment before it fails again, so this state has to be awaited.
     cluster.wait("one task FAILED, the other RUNNING", lambda: _states(cluster, pipe) == ["FAILED", "RUNNING"])
-    background.goes_on(cluster)
+    background.continues(cluster)
     (scene.root / "elsewhere").write_bytes(b"id,text\n" + feeder.lines(600, 700))
     feeder.written = 700
     scene.finish()
@@ -117,7 +117,7 @@ def test_unreadable_file_stops_only_its_task(cluster: LocalGroup, scene: Scenari
 def test_invalid_json_line_stops_its_task_until_it_is_corrected(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
-    """Nothing of the batch with the line is in; after the mending all of it is. Other tasks go on meanwhile."""
+    """No row of the batch with the line is committed; after the correction all are. Other tasks continue meanwhile."""
     feeder = scene.feed("jsonl")
     pipe = scene.pipe("sqlite", settings={"source.format": "jsonl"})
     cluster.run(pipe)
@@ -129,9 +129,9 @@ def test_invalid_json_line_stops_its_task_until_it_is_corrected(
     other = feeder.directory / _name_of_task(1, tasks=2)
     other.write_bytes(feeder.lines(100, 200))
     cluster.wait("the other task's rows", lambda: pipe.count() == 100)
-    # Each new try runs for a moment before it fails again, so this is waited for.
+    # Each attempt runs for a moment before it fails again, so this state has to be awaited.
     cluster.wait("one task FAILED, the other RUNNING", lambda: _states(cluster, pipe) == ["FAILED", "RUNNING"])
-    background.goes_on(cluster)
+    background.continues(cluster)
     with bad.open("r+b") as file:
         file.write(good)
         file.write(feeder.lines(200, 300))
@@ -143,7 +143,7 @@ def test_invalid_json_line_stops_its_task_until_it_is_corrected(
 def test_write_to_a_locked_sink_is_retried_until_it_is_free(
     cluster: LocalGroup, scene: Scenario, background: Background, sink: str
 ) -> None:
-    """F34: somebody else keeps the sink's write lock for longer than ``sink.busy.timeout.ms``."""
+    """F34: another connection holds the sink's write lock for longer than ``sink.busy.timeout.ms``."""
     feeder = scene.feed()
     pipe = scene.pipe(sink, settings={"sink.busy.timeout.ms": "200"})
     cluster.run(pipe)
@@ -152,22 +152,22 @@ def test_write_to_a_locked_sink_is_retried_until_it_is_free(
     with pipe.locked():
         feeder.write(200)
         failed(cluster, pipe, f"{pipe.database}: locked by another connection for more than 0.2 s; allowed: ")
-        background.goes_on(cluster)
+        background.continues(cluster)
         assert pipe.count() == 200
     scene.finish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallDisk:
-    """A place that is soon full.
+    """A small file system.
 
     Attributes:
-        says: by kind of sink, what its error says.
-        make_room: end the shortage.
+        messages: the sink's error message, by kind of sink.
+        make_room: ends the shortage.
     """
 
     path: Path
-    says: dict[str, str]
+    messages: dict[str, str]
     make_room: Callable[[], None]
 
 
@@ -177,9 +177,12 @@ def small_disk(cluster: LocalGroup, tmp_path: Path) -> Iterator[SmallDisk]:
     disk = tmp_path / "disk"
     disk.mkdir()
     if _mount("-t", "tmpfs", "-o", "size=256k", "none", str(disk)):
-        says = {"sqlite": "the database or its disk is full", "parquet": "cannot be written (No space left on device)"}
+        messages = {
+            "sqlite": "the database or its disk is full",
+            "parquet": "cannot be written (No space left on device)",
+        }
         try:
-            yield SmallDisk(path=disk, says=says, make_room=lambda: _remount(disk))
+            yield SmallDisk(path=disk, messages=messages, make_room=lambda: _remount(disk))
         finally:
             subprocess.run(["umount", str(disk)], check=True)
         return
@@ -192,9 +195,9 @@ def small_disk(cluster: LocalGroup, tmp_path: Path) -> Iterator[SmallDisk]:
 
     for pid, (_, hard) in limits.items():
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (256 << 10, hard))
-    says = {"sqlite": "disk I/O error", "parquet": "cannot be written (File too large)"}
+    messages = {"sqlite": "disk I/O error", "parquet": "cannot be written (File too large)"}
     try:
-        yield SmallDisk(path=disk, says=says, make_room=unlimited)
+        yield SmallDisk(path=disk, messages=messages, make_room=unlimited)
     finally:
         unlimited()
 
@@ -203,38 +206,38 @@ def small_disk(cluster: LocalGroup, tmp_path: Path) -> Iterator[SmallDisk]:
 def test_write_to_a_full_sink_is_retried_until_there_is_space(
     cluster: LocalGroup, small_disk: SmallDisk, scene: Scenario, background: Background, sink: str
 ) -> None:
-    """F10, F34: nothing of the batch that did not fit is in, and all of it later."""
+    """F10, F34: no row of the batch that did not fit is committed; later all are."""
     feeder = scene.feed()
     pipe = scene.pipe(sink, tasks=1, output=small_disk.path)
     cluster.run(pipe)
     feeder.write(100)
     scene.arrived()
-    # One file, renamed into place: one batch, that fits or does not.
+    # One file, renamed into its directory: one batch, which fits or does not.
     part = feeder.directory / "large.part"
     part.write_bytes(b"id,text\n" + feeder.lines(100, 60_100))
     part.rename(feeder.directory / "large.csv")
     feeder.written = 60_100
-    failed(cluster, pipe, small_disk.says[sink])
+    failed(cluster, pipe, small_disk.messages[sink])
     assert pipe.count() == 100
     small_disk.make_room()
-    background.goes_on(cluster)
+    background.continues(cluster)
     scene.finish()
 
 
 NONSENSE = {
-    "a length below nothing": b"\xff\xff\xff\xff",
+    "a negative length": b"\xff\xff\xff\xff",
     "a length of two gigabytes": b"\x7f\xff\xff\xff" + b"x" * 64,
     "a web request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "random bytes": bytes(range(256)) * 16,
     "an unknown API": b"\x00\x00\x00\x0b" + b"\x27\x0f\x00\x00\x00\x00\x00\x01\xff\xff\x00",
-    "a heartbeat of nonsense": b"\x00\x00\x00\x20" + b"\x50\x00\x00\x00\x00\x00\x00\x01\xff\xff\x00" + b"\xff" * 21,
+    "an invalid heartbeat": b"\x00\x00\x00\x20" + b"\x50\x00\x00\x00\x00\x00\x00\x01\xff\xff\x00" + b"\xff" * 21,
 }
 
 
 def test_garbage_on_the_coordinator_port_has_no_effect(
     cluster: LocalGroup, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Wire 1, 4, 10: the group works on, with the same members; the log says it without a traceback."""
+    """Wire 1, 4, 10: the group continues with the same members; the log has a warning without a traceback."""
     cluster.settle()
     members = cluster.members()
     host, port = cluster.address.rsplit(":", 1)
@@ -248,15 +251,15 @@ def test_garbage_on_the_coordinator_port_has_no_effect(
                     while more := peer.recv(4096):  # ends when the coordinator closes; or the timeout ends the test
                         answer += more
             assert len(answer) < 1024, what
-            background.goes_on(cluster)
+            background.continues(cluster)
     cluster.settle()
     assert cluster.members() == members
-    assert [record for record in caplog.records if record.levelno == logging.WARNING], "it should be said"
+    assert [record for record in caplog.records if record.levelno == logging.WARNING], "a warning is logged"
     assert not any("\n" in record.getMessage() or record.exc_info for record in caplog.records), caplog.text
 
 
 def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> None:
-    """Beside the group: it is refused before it joins, in one line."""
+    """Rejected before it joins, in one line."""
     refused = run_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted\n"
@@ -266,7 +269,7 @@ def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> N
 def test_worker_whose_java_is_killed_starts_a_new_one(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:
-    """The out-of-memory killer takes Java and leaves the worker."""
+    """The out-of-memory killer ends Java but not the worker."""
     scene.run(sinks=("sqlite",))
     (pipe,) = scene.pipes
     victim = next(worker for worker in cluster.alive() if cluster.tasks_of(worker, pipe.name))
@@ -274,25 +277,25 @@ def test_worker_whose_java_is_killed_starts_a_new_one(
     (java,) = [pid for pid, command in family(cluster.pid(victim)).items() if "deploy.SparkSubmit" in command]
     os.kill(java, signal.SIGKILL)
     failed(cluster, pipe, "Spark's Java process has ended; allowed: the task starts again, on a new one")
-    scene.flow_on()
-    background.goes_on(cluster)
+    scene.wait_for_rows()
+    background.continues(cluster)
     cluster.wait("the same grants on the same worker", lambda: cluster.tasks_of(victim, pipe.name) == epochs)
     scene.finish()
 
 
 def _name_of_task(task: int, *, tasks: int) -> str:
-    """A file name that a task reads."""
+    """A file name of this task's slice."""
     return next(name for name in (f"more-{n}" for n in range(100)) if is_slice_of(name, task, tasks))
 
 
 def _states(cluster: LocalGroup, pipe: Pipe) -> list[str]:
-    """Of the tasks, in their order."""
+    """The states of the tasks, in order."""
     return [unit.state for name, unit in sorted(cluster.units(pipe.name).items()) if not name.is_connector]
 
 
-def _mount(*words: str) -> bool:
+def _mount(*arguments: str) -> bool:
     try:
-        return subprocess.run(["mount", *words], capture_output=True, check=False).returncode == 0
+        return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False
 

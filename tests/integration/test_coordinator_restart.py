@@ -1,7 +1,7 @@
-"""The coordinator's process is killed and started again; the workers' tasks must not notice (D1-D3, D5).
+"""The coordinator's process is killed and started again; the workers' tasks keep running (D1-D3, D5).
 
 Every process is one that a user would start: ``connectgroup coordinator`` and ``connectgroup worker``. The tasks are
-idle and write down each start and stop, so that nothing that moved or paused can stay unseen.
+idle and log each start and stop, so that any interruption is detected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP = "idlers"
 TASKS = 6
 LOST = re.compile(r"epoch \d+: (lost|joining again)")
 SESSION_TIMEOUT_MS = 60_000
-"""Long, so that no slow machine can make the restart last longer than it."""
+"""Long enough for a restart on any slow machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ def no_process_is_left_over() -> Iterator[None]:
         yield
 
 
-class Idlers:
-    """A coordinator on one data directory and one port, and what its group's tasks wrote down."""
+class IdleGroup:
+    """A coordinator with one data directory and one port, and the log of its group's tasks."""
 
     def __init__(self, root: Path) -> None:
         self.data, self.log = root / "data", root / "starts-and-stops"
@@ -42,15 +42,15 @@ class Idlers:
         self.address = ""
 
     def coordinator(self) -> Program:
-        words = ("--session-timeout-ms", SESSION_TIMEOUT_MS, "--heartbeat-interval-ms", 1_000)
-        program = Program("coordinator", "--data", self.data, "--port", self._port, *words)
+        arguments = ("--session-timeout-ms", SESSION_TIMEOUT_MS, "--heartbeat-interval-ms", 1_000)
+        program = Program("coordinator", "--data", self.data, "--port", self._port, *arguments)
         self.address = program.line_with("coordinator at ").removeprefix("coordinator at ")
         self._port = self.address.rpartition(":")[2]
         return program
 
     def worker(self, name: str) -> Program:
-        words = ("--coordinator", self.address, "--group", GROUP, "--name", name)
-        return Program("worker", *words, "--scratch", self._root / "scratch")
+        arguments = ("--coordinator", self.address, "--group", GROUP, "--name", name)
+        return Program("worker", *arguments, "--scratch", self._root / "scratch")
 
     def put(self, name: str, tasks: int) -> None:
         file = self._root / f"{name}.json"
@@ -72,7 +72,7 @@ class Idlers:
         return int(found[1])
 
     def runs(self, *names: str, tasks: int) -> bool:
-        """Whether the group is stable, has these workers and so many running tasks and connectors in all."""
+        """Whether the group is stable, with these members and this total number of running units."""
         shown = self.described()
         members = re.findall(r"^worker (\S+) .*: STABLE", shown, re.MULTILINE)
         return ": Stable, " in shown and tuple(members) == names and shown.count(": RUNNING on ") == tasks
@@ -80,20 +80,20 @@ class Idlers:
     def entries(self, what: str) -> list[str]:
         """``<member> <unit> <owner epoch>`` of each start or stop."""
         lines = (line.split(maxsplit=2) for line in self.log.read_text().splitlines())
-        return [rest for _, word, rest in lines if word == what]
+        return [entry for _, word, entry in lines if word == what]
 
 
 def test_workers_keep_their_tasks_through_a_coordinator_restart(tmp_path: Path) -> None:
-    """No task stops, no epoch comes twice, and the group goes on as if nothing had been."""
-    group = Idlers(tmp_path)
+    """No task stops, no epoch is repeated, and the group continues."""
+    group = IdleGroup(tmp_path)
     with group.coordinator() as first:
         group.put("naps", TASKS)
         with group.worker("a") as a, group.worker("b") as b:
 
-            def story() -> str:
-                return "\n".join([group.described(), "worker a:", a.story(), "worker b:", b.story()])
+            def output() -> str:
+                return "\n".join([group.described(), "worker a:", a.output(), "worker b:", b.output()])
 
-            wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), story)
+            wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), output)
             before, epoch, explained = group.entries("START"), group.epoch(), group.explained()
             stopped = group.entries("STOP")  # by the second worker's arrival
             shown = group.described()
@@ -103,48 +103,48 @@ def test_workers_keep_their_tasks_through_a_coordinator_restart(tmp_path: Path) 
             for worker in (a, b):
                 worker.line_with("heartbeat failed")
             with group.coordinator() as second:
-                wait("the group as it was", lambda: group.described() == shown, story)
+                wait("the group as it was", lambda: group.described() == shown, output)
                 assert group.explained() == explained, "the history of rebalances is kept"
 
-                # Something new can be done, and by both workers: they speak with the new process.
+                # A change is possible, on both workers: they are connected to the new process.
                 group.put("more", TASKS)
-                wait("the new tasks", lambda: group.runs("a", "b", tasks=2 * TASKS + 2), story)
+                wait("the new tasks", lambda: group.runs("a", "b", tasks=2 * TASKS + 2), output)
                 assert group.epoch() > epoch
                 new = group.explained()[len(explained) :]
                 assert new
                 numbers = [int(line.split()[1]) for line in new]
-                assert numbers == [*range(epoch + 1, epoch + 1 + len(new))], "epochs go on where they stood"
+                assert numbers == [*range(epoch + 1, epoch + 1 + len(new))], "epochs continue"
                 started = group.entries("START")[len(before) :]
                 assert {entry.split()[0] for entry in started} == {"a", "b"}
                 assert all(entry.split()[1].startswith("more-") for entry in started), started
                 assert group.entries("STOP") == stopped, "not one task stopped"
-                assert not [line for line in a.lines + b.lines if LOST.search(line)], story()
+                assert not [line for line in a.lines + b.lines if LOST.search(line)], output()
 
                 for worker in (a, b):
                     worker.signal(signal.SIGTERM)
                 for worker in (a, b):
-                    assert worker.ended() == 0, story()
-                assert len(group.entries("STOP")) == len(group.entries("START")), "all that ran has stopped in order"
+                    assert worker.ended() == 0, output()
+                assert len(group.entries("STOP")) == len(group.entries("START")), "every task has stopped"
                 second.signal(signal.SIGTERM)
-                assert second.ended() == 0, second.story()
+                assert second.ended() == 0, second.output()
 
 
 def test_worker_restarted_while_the_coordinator_is_down_gets_its_tasks(tmp_path: Path) -> None:
-    """The new one gets the old one's tasks without waiting for a session timeout, and the other one is left alone."""
-    group = Idlers(tmp_path)
+    """The new process gets the tasks of the old one without a session timeout; the other worker keeps its tasks."""
+    group = IdleGroup(tmp_path)
     with group.coordinator() as first:
         group.put("naps", TASKS)
         with group.worker("a") as a, group.worker("b") as b:
-            wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), b.story)
+            wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), b.output)
             first.signal(signal.SIGKILL)
             first.ended()
             a.kill()
             with group.coordinator() as second:
                 with group.worker("a") as again:
                     again.line_with("assigned ")
-                    wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), again.story)
-                    assert not [line for line in b.lines if LOST.search(line)], b.story()
+                    wait("all tasks on two workers", lambda: group.runs("a", "b", tasks=TASKS + 1), again.output)
+                    assert not [line for line in b.lines if LOST.search(line)], b.output()
                     again.signal(signal.SIGTERM)
                     assert again.ended() == 0
-                wait("all tasks on one worker", lambda: group.runs("b", tasks=TASKS + 1), b.story)
+                wait("all tasks on one worker", lambda: group.runs("b", tasks=TASKS + 1), b.output)
                 assert second.code is None

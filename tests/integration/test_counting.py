@@ -1,4 +1,4 @@
-"""The counts that all else here rests on can fail: a row that is lost, doubled or changed is seen."""
+"""The comparison at the end of these tests detects a lost, duplicated or changed row."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_feeder_counts_the_rows_in_its_files(tmp_path: Path, form: str) -> None:
 
 
 def test_demo_fails_when_a_row_is_lost_or_duplicated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``make demo`` itself runs all of it; here is only the verdict."""
+    """``make demo`` runs the whole demo; here only the comparison."""
     path = Path(__file__).parents[2] / "examples" / "demo.py"
     spec = importlib.util.spec_from_file_location("demo", path)
     assert spec is not None
@@ -64,7 +64,7 @@ def test_demo_fails_when_a_row_is_lost_or_duplicated(tmp_path: Path, capsys: pyt
     spec.loader.exec_module(demo)
     flights = [[str(number), text] for number, text in map(row, range(ROWS))]
     good: list[tuple[object, ...]] = [tuple(flight) for flight in flights]
-    for rows, code, says in (
+    for rows, code, verdict in (
         (good, 0, "0 lost, 0 doubled or foreign: OK"),
         (good[1:], 1, "1 lost, 0 doubled or foreign: FAILED"),
         ([*good, good[3]], 1, "0 lost, 1 doubled or foreign: FAILED"),
@@ -72,4 +72,4 @@ def test_demo_fails_when_a_row_is_lost_or_duplicated(tmp_path: Path, capsys: pyt
         path = tmp_path / "flights.sqlite"
         sink(path, "flights", rows)
         assert demo.check(path, flights) == code
-        assert says in capsys.readouterr().out
+        assert verdict in capsys.readouterr().out

@@ -77,12 +77,12 @@ def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path
     with marked(), Program("up", *options, *flow.files(), cwd=tmp_path) as up:
 
         def counts() -> dict[str, int]:
-            assert up.code is None, up.story()
+            assert up.code is None, up.output()
             return {name: len(numbers) for name, numbers in flow.arrived().items()}
 
         def wait_for(rows: int) -> None:
             wait(
-                f"{rows} rows", lambda: min(counts().values()) >= rows, lambda: f"{counts()}\n{up.story()}", PATIENCE_S
+                f"{rows} rows", lambda: min(counts().values()) >= rows, lambda: f"{counts()}\n{up.output()}", PATIENCE_S
             )
 
         wait_for(1)

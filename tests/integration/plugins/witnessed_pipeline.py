@@ -1,11 +1,11 @@
-"""The pipeline connector with a witness at its sink: every claim and every commit leaves a line in a file.
+"""The pipeline connector with a witness at its sink: every claim and every commit appends a line to a file.
 
-A plug-in like anybody's, found by its entry point (the folder beside this file stands for an installed
-distribution). It changes nothing: what the built-in sink does and raises is what happens. A test reads the lines to
-know that a worker is in the middle of a commit, and that a zombie's commit was tried and refused.
+A third-party plug-in, found by its entry point (the folder beside this file stands for an installed distribution). It
+changes nothing: the built-in sink's results and exceptions are passed on. Tests read the lines to detect that a worker
+is in the middle of a commit, or that a zombie's commit was tried and rejected.
 
 The file is the sink's path with ``.witness`` added; a line is ``<word> <unit> <owner epoch> [<text>]``, words
-``CLAIM``, ``TRY`` (before a commit), then ``IN``, ``KNOWN`` (it was in already), ``REFUSED`` or ``FAILED``.
+``CLAIM``, ``TRY`` (before a commit), then ``IN``, ``KNOWN`` (already committed), ``REFUSED`` or ``FAILED``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WitnessedPipeline(PipelineConnector):
 
 
 class WitnessedSink(Sink):
-    """Another sink, and a line for what it is asked and answers."""
+    """Wraps another sink; logs its calls and results."""
 
     def __init__(self, sink: Sink, witness: Path) -> None:
         self._sink, self._witness = sink, witness
@@ -50,23 +50,23 @@ class WitnessedSink(Sink):
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         positions = self._sink.claim(owner, is_mine)
-        self._say("CLAIM", owner)
+        self._log("CLAIM", owner)
         return positions
 
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
-        self._say("TRY", owner, f"{rows.num_rows} rows")
+        self._log("TRY", owner, f"{rows.num_rows} rows")
         try:
             is_new = self._sink.commit(owner, ranges, rows)
         except Exception as error:
-            self._say("REFUSED" if isinstance(error, Fenced) else "FAILED", owner, str(error))
+            self._log("REFUSED" if isinstance(error, Fenced) else "FAILED", owner, str(error))
             raise
-        self._say("IN" if is_new else "KNOWN", owner)
+        self._log("IN" if is_new else "KNOWN", owner)
         return is_new
 
     def close(self) -> None:
         self._sink.close()
 
-    def _say(self, word: str, owner: Owner, text: str = "") -> None:
+    def _log(self, word: str, owner: Owner, text: str = "") -> None:
         line = f"{word} {owner.connector}-{owner.task} {owner.owner_epoch} {text}".strip() + "\n"
         # One short write with O_APPEND: lines of several processes do not mix.
         file = os.open(self._witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
