@@ -44,7 +44,7 @@ def test_coordinator_without_file_descriptors_serves_its_members(tmp_path: Path)
             # Over the connection that it has; an answer to it is written to the log first.
             b.signal(signal.SIGTERM)
             assert b.ended() == 0, b.output()
-        wait("all with those that are left", lambda: stage.all_run() and set(stage.places().values()) == {"a"}, a.output)
+        wait("all units on worker a", lambda: stage.all_run() and set(stage.places().values()) == {"a"}, a.output)
         assert "worker a (127.0.0.1): STABLE" in stage.describe()
         assert not [line for line in a.lines if " lost " in line], a.output()
         said = [line for line in stage.coordinator.lines if "ERROR" in line or "Traceback" in line]

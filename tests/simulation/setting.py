@@ -121,7 +121,7 @@ class Plan:
         """The inverse of ``to_json``."""
         raw = json.loads(text)
         setting = raw["setting"]
-        setting["weather"] = NetworkFaults(**setting["weather"])
+        setting["network_faults"] = NetworkFaults(**setting["network_faults"])
         setting["versions"] = tuple((low, high) for low, high in setting["versions"])
         faults = tuple(PlannedFault(**fault) for fault in raw["faults"])
         return cls(**{**raw, "setting": Setting(**setting), "faults": faults})
