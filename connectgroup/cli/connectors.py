@@ -1,26 +1,50 @@
-"""``connectgroup connectors``: list, change, restart and delete connectors."""
+"""``connectgroup connectors`` and ``connectgroup plugins``: create, show, change, restart and delete connectors."""
 
 from __future__ import annotations
 
 import argparse
-import json
 
+from ..errors import ConfigError
 from ..protocol.messages.common import config_of
+from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
-from ..protocol.units import Unit
+from ..protocol.units import CONNECTOR, Unit, printable
+from .render import print_json, print_table
 from .requests import connected
+from .waiting import wait_for
 
 STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}
 
 
 async def list_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
-        for connector in (await admin.describe(options.group)).connectors:
-            print(json.dumps({"name": connector.connector, "config": config_of(connector.config)}, indent=2))
+        connectors = (await admin.describe(options.group)).connectors
+    if options.json:
+        print_json([{"name": each.connector, "config": config_of(each.config)} for each in connectors])
+        return 0
+    print_table(
+        ("NAME", "CLASS", "STATE", "TASKS", "RUNNING", "FAILED"),
+        [
+            (
+                each.connector,
+                config_of(each.config).get("connector.class", ""),
+                each.target_state,
+                sum(unit.task != CONNECTOR for unit in each.units),
+                _count(each, "RUNNING"),
+                _count(each, "FAILED"),
+            )
+            for each in connectors
+        ],
+    )
     return 0
 
 
+def _count(connector: DescribedConnector, state: str) -> int:
+    return sum(unit.state == state for unit in connector.units if unit.task != CONNECTOR)
+
+
 async def put_connectors(options: argparse.Namespace) -> int:
+    """Create a connector (``create``), replace its configuration (``update``), or either (``put``)."""
     from ..config.connector_check import check_connector
     from ..config.connector_file import read_connector
 
@@ -28,36 +52,121 @@ async def put_connectors(options: argparse.Namespace) -> int:
     # Checked here, so that the operator sees the error, and not only in the log of the worker that would own it.
     check_connector(connector.name, connector.config)
     async with connected(options) as admin:
-        result = await admin.put_connector(options.group, connector.name, connector.config)
-    print(f"connector {connector.name}: version {result.version}")
+        if options.action == "create":
+            state = TargetState[connector.initial_state]
+            version = await admin.add_connector(options.group, connector.name, connector.config, state=state)
+        else:
+            if options.action == "update":
+                await admin.describe_connector(options.group, connector.name)
+            version = (await admin.put_connector(options.group, connector.name, connector.config)).version
+        _report(options, connector.name, f"version {version}", version=version)
+        wanted = connector.initial_state if options.action == "create" else "RUNNING"
+        return await wait_for(admin, options, connector.name, version=version, state=wanted)
+
+
+async def patch_connector(options: argparse.Namespace) -> int:
+    """Change some settings (KIP-477); the coordinator applies the patch."""
+    from ..config.connector_check import check_connector
+
+    patch: dict[str, str | None] = dict.fromkeys(options.remove)
+    for setting in options.settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name or name in patch:
+            raise ConfigError("SETTING=VALUE", setting, "a name, =, and a value; each name once")
+        patch[name] = value
+    if not patch:
+        raise ConfigError("SETTING=VALUE", "nothing", "settings to change, or --remove SETTING")
+    async with connected(options) as admin:
+        current: dict[str, str | None] = {
+            **config_of((await admin.describe_connector(options.group, options.name)).config)
+        }
+        patched = {**current, **patch}
+        check_connector(options.name, {name: value for name, value in patched.items() if value is not None})
+        version = await admin.patch_connector(options.group, options.name, patch)
+        _report(options, options.name, f"version {version}", version=version)
+        return await wait_for(admin, options, options.name, version=version)
+
+
+async def connector_status(options: argparse.Namespace) -> int:
+    from ..rest.views import connector_status
+
+    async with connected(options) as admin:
+        connector = await admin.describe_connector(options.group, options.name)
+    if options.json:
+        print_json(connector_status(connector))
+        return 0
+    print(f"connector {printable(connector.connector)}: {connector.target_state}, version {connector.version}")
+    print_table(
+        ("UNIT", "STATE", "WORKER", "OWNER EPOCH"),
+        [
+            (Unit(connector.connector, unit.task), unit.state, unit.member_id or "-", max(unit.owner_epoch, 0) or "-")
+            for unit in connector.units
+        ],
+    )
+    for unit in connector.units:
+        if unit.message:
+            print(f"{Unit(connector.connector, unit.task)}: {unit.message}")
+    return 0
+
+
+async def validate_connector(options: argparse.Namespace) -> int:
+    """Print all errors of a file; exit code 1 if there are any."""
+    from ..config.connector_file import read_connector
+    from ..config.connector_validation import validate
+
+    connector = read_connector(options.file)
+    found = validate({**connector.config, "name": connector.name})
+    if options.json:
+        print_json(found.as_json())
+    else:
+        for error in found.errors:
+            print(error)
+        if not found.errors:
+            print(f"connector {connector.name}: valid")
+    return 1 if found.errors else 0
+
+
+async def connector_topics(options: argparse.Namespace) -> int:
+    from ..client import offsets
+
+    async with connected(options) as admin:
+        topics = await offsets.topics(admin, options.group, options.name)
+    if options.json:
+        print_json({options.name: {"topics": topics}})
+    else:
+        for topic in topics:
+            print(topic)
     return 0
 
 
 async def delete_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         await admin.delete_connector(options.group, options.name)
-    print(f"connector {options.name}: deleted")
+    _report(options, options.name, "deleted", deleted=True)
     return 0
 
 
 async def set_target_state(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         version = await admin.set_state(options.group, options.name, STATES[options.action])
-    print(f"connector {options.name}: version {version}")
-    return 0
+        _report(options, options.name, f"version {version}", version=version)
+        return await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
 
 
 async def restart_connector(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
+        before = await admin.describe_connector(options.group, options.name)
         if options.task is not None:
             restarted = await admin.restart_task(options.group, options.name, options.task)
         else:
             restarted = await admin.restart_connector(
                 options.group, options.name, include_tasks=options.include_tasks, only_failed=options.only_failed
             )
-    units = ", ".join(str(Unit(options.name, task)) for task in restarted)
-    print(f"connector {options.name}: restarting {units or 'nothing: no matching connector or task is assigned'}")
-    return 0
+        units = ", ".join(str(Unit(options.name, task)) for task in restarted)
+        text = f"restarting {units or 'nothing: no matching connector or task is assigned'}"
+        _report(options, options.name, text, restarted=list(restarted))
+        epochs = {unit.task: unit.owner_epoch for unit in before.units if unit.task in restarted}
+        return await wait_for(admin, options, options.name, later_than=epochs)
 
 
 async def connector_offsets(options: argparse.Namespace) -> int:
@@ -69,12 +178,59 @@ async def connector_offsets(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         if options.reset:
             await offsets.alter(admin, options.group, options.name, None)
-            print(f"connector {options.name}: offsets reset")
+            _report(options, options.name, "offsets reset", reset=True)
         elif options.alter is not None:
             changes = changes_from(read_json(options.alter))
             await offsets.alter(admin, options.group, options.name, changes)
-            print(f"connector {options.name}: offsets of {len(changes)} partitions altered")
+            _report(options, options.name, f"offsets of {len(changes)} partitions altered", altered=len(changes))
         else:
-            found = await offsets.offsets(admin, options.group, options.name)
-            print(json.dumps(offsets_as_json(found), indent=2))
+            print_json(offsets_as_json(await offsets.offsets(admin, options.group, options.name)))
+    return 0
+
+
+def _report(options: argparse.Namespace, name: str, text: str, **fields: object) -> None:
+    """Print the result of a change, as one line or as JSON."""
+    if options.json:
+        print_json({"name": name, **fields})
+    else:
+        print(f"connector {name}: {text}", flush=True)
+
+
+# ---------------------------------------------------------------------------------------------- plug-ins
+
+
+async def list_plugins(options: argparse.Namespace) -> int:
+    from ..config.connector_validation import list_connector_classes
+    from ..plugins import available
+
+    classes = list_connector_classes()
+    others = {kind: available(kind) for kind in ("sources", "sinks", "transforms", "predicates", "assignors")}
+    if options.json:
+        print_json({"connectors": classes, **others})
+        return 0
+    rows = [("connector", each["class"], each["version"]) for each in classes]
+    rows += [(kind.removesuffix("s"), name, "") for kind, names in others.items() for name in names]
+    print_table(("KIND", "NAME", "VERSION"), rows)
+    return 0
+
+
+async def describe_plugin(options: argparse.Namespace) -> int:
+    """Print the settings of a connector class; ``--with`` selects what further settings depend on."""
+    from ..config.connector_validation import definitions
+
+    config: dict[str, str] = {"connector.class": options.name}
+    for setting in options.settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError("--with", setting, "SETTING=VALUE, such as source=files")
+        config[name] = value
+    found = definitions(config)
+    if options.json:
+        print_json([each.as_json(order) for order, each in enumerate(found, 1)])
+        return 0
+    print_table(
+        ("SETTING", "TYPE", "DEFAULT", "ALLOWED"),
+        [(each.name, each.type, "required" if each.required else each.default or "", each.documentation)
+         for each in found],
+    )  # fmt: skip
     return 0

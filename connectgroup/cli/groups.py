@@ -12,12 +12,17 @@ from ..errors import NO_VALUE, ConfigError, TimedOut, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.units import Unit, show
+from ..rest.views import group_description, group_summary
+from .render import print_json, print_table
 from .requests import connected
 
 
 async def list_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         groups = await admin.list_groups()
+    if options.json:
+        print_json([group_summary(group) for group in groups])
+        return 0
     for group in groups:
         if group.error_code:
             raise from_code(group.error_code, group.error_message)
@@ -28,6 +33,9 @@ async def list_groups(options: argparse.Namespace) -> int:
 async def describe_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         group = await admin.describe(options.group)
+    if options.json:
+        print_json(group_description(group))
+        return 0
     for line in _description(group):
         print(line)
     return 0
@@ -95,7 +103,10 @@ def _about(member: DescribedMember) -> str:
 async def delete_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         await admin.delete_group(options.group)
-    print(f"group {options.group}: deleted")
+    if options.json:
+        print_json({"group_id": options.group, "deleted": True})
+    else:
+        print(f"group {options.group}: deleted")
     return 0
 
 
@@ -144,6 +155,29 @@ async def replay_log(options: argparse.Namespace) -> int:
     history = replay(options.log, options.group, assignor=options.assignor)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():
         print(line)
+    return 0
+
+
+async def list_workers(options: argparse.Namespace) -> int:
+    async with connected(options) as admin:
+        group = await admin.describe(options.group, connectors=())
+    if options.json:
+        print_json(group_description(group)["workers"])
+        return 0
+    print_table(
+        ("NAME", "STATE", "EPOCH", "UNITS", "HOST", "ADDRESS"),
+        [
+            (
+                member.member_id,
+                member.state,
+                member.member_epoch,
+                sum(1 for _ in each_unit(member.assigned)),
+                member.host,
+                member.client_host,
+            )
+            for member in group.members
+        ],
+    )
     return 0
 
 

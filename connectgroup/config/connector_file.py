@@ -1,10 +1,11 @@
-"""Connector files: JSON, in Kafka Connect's format."""
+"""Connector files in Kafka Connect's formats: JSON, and the properties of a standalone worker."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -16,23 +17,34 @@ from .base import Name, Settings, checked
 
 
 class ConnectorFile(Settings):
-    """A connector in Kafka Connect's format: ``{"name": ..., "config": {...}}``."""
+    """A connector in Kafka Connect's format: ``{"name": ..., "config": {...}, "initial_state": ...}``."""
 
     of_others: ClassVar[frozenset[str]] = frozenset({"config"})
 
     name: Name
     config: dict[str, str] = Field(repr=False)
+    initial_state: Literal["RUNNING", "PAUSED", "STOPPED"] = "RUNNING"
 
 
 def read_connector(path: Path) -> ConnectorFile:
-    """Read a connector from its JSON file, and check the settings that do not depend on its class.
+    """Read a connector from its file, and check the settings that do not depend on its class.
+
+    The file is JSON: an object with ``name`` and ``config``, or the configuration alone, which then has the name (the
+    two forms that Kafka Connect reads); or, if its name ends in ``.properties``, the configuration as properties.
 
     Raises:
-        ConfigError: the file cannot be read, is not JSON, or contains an invalid setting. Names the file.
+        ConfigError: the file cannot be read, is not of its format, or contains an invalid setting. Names the file.
     """
-    content = read_json(path, form='{"name": ..., "config": {...}}')
+    if path.suffix == ".properties":
+        content: Any = read_properties(path)
+    else:
+        content = read_json(path, form='{"name": ..., "config": {...}}')
     if not isinstance(content, dict):
         raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
+    if "config" not in content and "connector.class" in content:
+        content = {"name": content.get("name", ""), "config": content}
+    if isinstance(content.get("config"), dict):
+        content = {**content, "config": {key: _text(value) for key, value in content["config"].items()}}
     connector = checked(ConnectorFile, content, where=f"{path}: ")
     for key, value in connector.config.items():
         if HIDDEN in value:
@@ -61,6 +73,71 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
         raise ConfigError(str(path), error.strerror or error, "a readable file") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(str(path), error, f"JSON: {form}") from error
+
+
+def _text(value: Any) -> Any:
+    """Numbers and booleans become text, as in Kafka Connect."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a file of Java properties: comments, ``=``, ``:`` or a blank after the key, continuation lines, escapes.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line has an invalid escape, no key, or a key of an earlier line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(str(path), printable(error), "a readable file in UTF-8") from error
+    found: dict[str, str] = {}
+    logical, started = "", 0
+    for number, line in enumerate([*lines, ""], 1):
+        text = line.lstrip(" \t\f")
+        if not logical and (not text or text[0] in "#!"):
+            continue
+        started = started if logical else number
+        if _continues(text) and number <= len(lines):
+            logical += text[:-1]
+            continue
+        logical, complete = "", logical + text
+        key, value = (_unescaped(f"{path}:{started}", part) for part in _split(complete))
+        if not key or key in found:
+            raise ConfigError(f"{path}:{started}", printable(key) or "no key", "key=value on each line, each key once")
+        found[key] = value
+    return found
+
+
+def _continues(line: str) -> bool:
+    """Whether a line ends with an odd number of backslashes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Split a line at its first ``=``, ``:`` or blank that is not escaped."""
+    match = _KEY.match(line)
+    assert match is not None, "the pattern matches any line"
+    return match["key"], line[match.end() :]
+
+
+def _unescaped(where: str, text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] != "u":
+            return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(code, code)
+        if len(code) != 5:
+            raise ConfigError(where, "an escape", "\\uXXXX with four hexadecimal digits")
+        return chr(int(code[1:], 16))
+
+    replaced = _ESCAPE.sub(one, text)
+    # Java writes a character beyond 16 bits as two escapes.
+    return replaced.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_KEY: Final = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)(?:[ \t\f]*[=:]?[ \t\f]*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{0,4}|.)", re.DOTALL)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

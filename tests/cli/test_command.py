@@ -104,7 +104,7 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
     assert done("groups", "list", *at) == ""
     assert done("connectors", "put", idle, *group) == "connector naps: version 1\n"
     assert re.fullmatch(rf"{GROUP} +Empty +epoch 1 +0 workers\n", done("groups", "list", *at))
-    (listed,) = [json.loads(done("connectors", "list", *group))]
+    (listed,) = json.loads(done("connectors", "list", "--json", *group))
     assert listed == json.loads(idle.read_text())
     with Program("worker", "--name", "w", "--scratch", tmp_path / "scratch", "--listener", "log", *group) as worker:
         running = ["naps: RUNNING", "naps-0: RUNNING", "naps-1: RUNNING"]
@@ -193,11 +193,11 @@ LINES = {
     ),
     "unknown group described": (
         ["groups", "describe", "nosuch", "--coordinator", "{address}"],
-        r"connectgroup: GroupId: got 'nosuch'; there is no such group",
+        r"connectgroup: no such group 'nosuch'; groups here: .*",
     ),
     "unknown group explained": (
         ["groups", "explain", "nosuch", "--coordinator", "{address}"],
-        r"connectgroup: GroupId: got 'nosuch'; there is no such group",
+        r"connectgroup: no such group 'nosuch'; groups here: .*",
     ),
     "unknown connector": (
         ["connectors", "pause", "nosuch", "--group", "g", "--coordinator", "{address}"],
@@ -313,7 +313,7 @@ LINES = {
     ),
     "a restart in an unknown group": (
         ["workers", "restart", "w1", "--group", "nosuch", "--coordinator", "{address}"],
-        r"connectgroup: GroupId: got 'nosuch'; there is no such group",
+        r"connectgroup: no such group 'nosuch'; groups here: .*",
     ),
     "a restart of no worker": (
         ["workers", "restart"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,53 @@ def test_placement_settings_are_accepted_without_workers(tmp_path: Path) -> None
         address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         done = run_command("connectors", "put", file, "--coordinator", address)
     assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("name=c\nconnector.class=idle\n", {}),
+        ("\ufeffname = c\r\n  connector.class : idle  \r\n", {"connector.class": "idle  "}),
+        ("# comment\n! comment\n\nname c\nconnector.class\tidle\nempty=\nalone\n", {"empty": "", "alone": ""}),
+        ("name=c\nconnector.class=idle\nlist=a,\\\n     b,\\\n\tc\n", {"list": "a,b,c"}),
+        ("name=c\nconnector.class=idle\nurl=jdbc:x://h:1/d?a=b#c\n", {"url": "jdbc:x://h:1/d?a=b#c"}),
+        ("name=c\nconnector.class=idle\na\\ b\\=c=d\\te\\\\\n", {"a b=c": "d\te\\"}),
+        ("name=c\nconnector.class=idle\nu=\\u00e4\\ud83d\\ude42\n", {"u": "ä🙂"}),
+        ("name=c\nconnector.class=idle\nlast=a\\", {"last": "a"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(tmp_path: Path, text: str, config: dict[str, str]) -> None:
+    file = tmp_path / "c.properties"
+    file.write_bytes(text.encode())
+    connector = read_connector(file)
+    assert connector.name == "c"
+    assert connector.config == {"name": "c", "connector.class": "idle", **config}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name=c\nname=d\n", "c.properties:2: got 'name'; allowed: key=value on each line, each key once"),
+        ("=c\n", "c.properties:1: got 'no key'"),
+        ("name=c\na=\\u12\n", "c.properties:2: got 'an escape'; allowed: \\uXXXX"),
+        ("connector.class=idle\n", "name"),
+        ("name=c\n", "config"),
+    ],
+)
+def test_invalid_properties_name_the_file_and_the_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "c.properties"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_connector(file)
+
+
+def test_json_may_be_the_configuration_alone_with_numbers_and_booleans(tmp_path: Path) -> None:
+    """The form of ``PUT /connectors/{name}/config``, and of ``config/*.json`` of other tools."""
+    file = tmp_path / "c.json"
+    file.write_text('{"name": "c", "connector.class": "idle", "tasks.max": 2, "flag": true}')
+    assert read_connector(file).config == {"name": "c", "connector.class": "idle", "tasks.max": "2", "flag": "true"}
+    file.write_text('{"name": "c", "config": {"connector.class": "idle"}, "initial_state": "PAUSED"}')
+    assert read_connector(file).initial_state == "PAUSED"
+    file.write_text('{"name": "c", "config": {"connector.class": "idle"}, "initial_state": "RUN"}')
+    with pytest.raises(ConfigError, match="initial_state"):
+        read_connector(file)

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from connectgroup import Connections, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
 from connectgroup.cli.command import main
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.plugins import load_connector_class
+from connectgroup.transport.tcp_client import TcpClient
 
 from ..integration.processes import Finished
 
@@ -21,10 +24,40 @@ Command = Callable[..., Coroutine[Any, Any, Finished]]
 
 
 @pytest.fixture
-async def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
-    """Run one command against a coordinator without workers; ``CONNECTGROUP_COORDINATOR`` has its address."""
+async def server() -> AsyncIterator[CoordinatorServer]:
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
     await server.start()
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def worker(server: CoordinatorServer, tmp_path: Path) -> AsyncIterator[None]:
+    """A worker named ``w`` of the group ``workers``."""
+    host, _, port = server.address.rpartition(":")
+    heartbeats, control = (TcpClient(host, int(port), "w") for _ in range(2))
+    member = MemberSettings(group_id="workers", member_id="w")
+    worker = Worker(member, Connections(heartbeats=heartbeats, control=control), assignors=[load_assignor("balanced")])
+    worker.set_runner(
+        TaskRunner(
+            "w",
+            RunnerSettings(scratch=tmp_path / "scratch", group_id="workers"),
+            load_class=load_connector_class,
+            publish=worker.publish_tasks,
+            report=worker.report,
+        )
+    )
+    running = asyncio.create_task(worker.run())
+    yield
+    worker.stop()
+    await running
+    await heartbeats.close()
+    await control.close()
+
+
+@pytest.fixture
+def command(server: CoordinatorServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run one command; ``CONNECTGROUP_COORDINATOR`` has its address."""
     monkeypatch.setenv("CONNECTGROUP_COORDINATOR", server.address)
 
     async def run(*words: str | Path) -> Finished:
@@ -33,8 +66,7 @@ async def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
         out, err = capsys.readouterr()
         return Finished(code=code, out=out, err=err)
 
-    yield run
-    await server.close()
+    return run
 
 
 @pytest.fixture
@@ -93,3 +125,150 @@ async def test_an_invalid_file_of_offsets_is_one_line(
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert done.err.count("\n") == 1
+
+
+# ---- the other actions
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Path:
+    """The file of a connector ``naps``, as properties."""
+    path = tmp_path / "naps.properties"
+    path.write_text("# naps\nname=naps\nconnector.class=idle\ntasks.max=2\n")
+    return path
+
+
+async def test_create_update_and_patch_change_what_list_and_status_show(command: Command, idle: Path) -> None:
+    missing = await command("connectors", "update", idle)
+    assert (missing.code, missing.err) == (2, "connectgroup: no such group 'workers'; groups here: none\n")
+    assert (await command("connectors", "create", idle)).out.startswith("connector naps: version ")
+    again = await command("connectors", "create", idle)
+    assert (again.code, again.out) == (2, "")
+    assert "connector naps already exists" in again.err
+    assert (await command("connectors", "patch", "naps", "stop.ms=5", "tasks.max=3")).code == 0
+    assert (await command("connectors", "patch", "naps", "--remove", "stop.ms")).code == 0
+    (listed,) = json.loads((await command("connectors", "list", "--json")).out)
+    assert listed == {"name": "naps", "config": {"connector.class": "idle", "name": "naps", "tasks.max": "3"}}
+    head, row = (await command("connectors", "list")).out.splitlines()
+    assert head.split() == ["NAME", "CLASS", "STATE", "TASKS", "RUNNING", "FAILED"]
+    assert row.split() == ["naps", "idle", "RUNNING", "0", "0", "0"]
+    await command("connectors", "update", idle)
+    assert json.loads((await command("connectors", "list", "--json")).out)[0]["config"]["tasks.max"] == "2"
+    status = await command("connectors", "status", "naps")
+    assert status.out.splitlines()[0].startswith("connector naps: RUNNING, version ")
+    assert json.loads((await command("connectors", "status", "naps", "--json")).out)["name"] == "naps"
+    assert json.loads((await command("connectors", "delete", "naps", "--json")).out) == {
+        "name": "naps",
+        "deleted": True,
+    }
+
+
+async def test_create_honours_the_initial_state(command: Command, tmp_path: Path) -> None:
+    """KIP-980."""
+    file = tmp_path / "c.json"
+    file.write_text('{"name": "c", "config": {"connector.class": "idle"}, "initial_state": "STOPPED"}')
+    assert (await command("connectors", "create", file, "--wait")).code == 0
+    assert (await command("connectors", "status", "c")).out.startswith("connector c: STOPPED")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("patch", "naps"), "SETTING=VALUE: got 'nothing'; allowed: settings to change"),
+        (("patch", "naps", "=1"), "SETTING=VALUE: got '=1'; allowed: a name, =, and a value"),
+        (("patch", "naps", "a=1", "a=2"), "each name once"),
+        (("patch", "naps", "tasks.max=0"), "tasks.max: got '0'"),
+        (("patch", "nosuch", "a=1"), "connector nosuch does not exist"),
+        (("status", "nosuch"), "connector nosuch does not exist"),
+        (("topics", "nosuch"), "Connector nosuch not found"),
+        (("offsets", "nosuch"), "Connector nosuch not found"),
+    ],
+)
+async def test_errors_are_one_line(command: Command, idle: Path, words: tuple[str, ...], message: str) -> None:
+    await command("connectors", "create", idle)
+    done = await command("connectors", *words)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:
+    assert (await command("connectors", "validate", idle)).out == "connector naps: valid\n"
+    bad = idle.with_name("bad.properties")
+    bad.write_text("name=bad\nconnector.class=pipeline\nsource=files\nsink=sqlite\nsink.table=1\nsource.format=x\n")
+    done = await command("connectors", "validate", bad)
+    assert done.code == 1
+    for setting in ("source.path", "sink.path", "source.format"):
+        assert setting in done.out
+    assert json.loads((await command("connectors", "validate", bad, "--json")).out)["error_count"] > 2
+
+
+def write_with_kafka_sink(file: Path) -> None:
+    content = json.loads(file.read_text())
+    config = {key: value for key, value in content["config"].items() if not key.startswith("sink.")}
+    kafka = {"sink": "kafka", "sink.bootstrap.servers": "127.0.0.1:1", "sink.topic": "rows"}
+    file.write_text(json.dumps({**content, "config": {**config, **kafka}}))
+
+
+async def test_topics_of_a_pipeline_are_listed(command: Command, pipeline: Path) -> None:
+    write_with_kafka_sink(pipeline)
+    assert (await command("connectors", "create", pipeline)).code == 0
+    assert (await command("connectors", "topics", "c")).out == "rows\n"
+    assert json.loads((await command("connectors", "topics", "c", "--json")).out) == {"c": {"topics": ["rows"]}}
+
+
+async def test_global_options_may_stand_before_the_subcommand(command: Command, idle: Path) -> None:
+    assert (await command("--group", "g", "connectors", "create", idle)).code == 0
+    assert json.loads((await command("--json", "--group=g", "connectors", "list")).out)[0]["name"] == "naps"
+    assert json.loads((await command("connectors", "list", "--json", "--group", "g", "--verbose")).out)
+    rejected = await asyncio.to_thread(exit_code, ["--json", "up"])
+    assert rejected == 2, "up has no JSON"
+
+
+def exit_code(words: list[str]) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+async def test_wait_returns_when_the_state_is_reached(command: Command, worker: None, idle: Path) -> None:
+    created = await command("connectors", "create", idle, "--wait")
+    assert created.code == 0
+    assert " RUNNING\n" in created.err
+    status = json.loads((await command("connectors", "status", "naps", "--json")).out)
+    assert [task["state"] for task in status["tasks"]] == ["RUNNING", "RUNNING"]
+    for words in (("pause",), ("resume",), ("stop",), ("resume",), ("restart", "--include-tasks")):
+        assert (await command("connectors", words[0], "naps", *words[1:], "--wait")).code == 0
+        units = json.loads((await command("connectors", "status", "naps", "--json")).out)
+        running = [task["state"] for task in units["tasks"]].count("RUNNING")
+        assert running == (0 if words[0] in ("pause", "stop") else 2), (words, units)
+
+
+async def test_wait_reports_a_failed_task(command: Command, worker: None, idle: Path, tmp_path: Path) -> None:
+    with idle.open("a") as file:
+        file.write(f"log={tmp_path}/nosuch/log\n")
+    failed = await command("connectors", "create", idle, "--wait")
+    assert failed.code == 1
+    assert "No such file or directory" in failed.err.splitlines()[-1]
+
+
+async def test_plugins_are_listed_and_described(command: Command) -> None:
+    assert "connector  idle" in (await command("plugins", "list")).out
+    assert "sqlite" in json.loads((await command("plugins", "list", "--json")).out)["sinks"]
+    described = (await command("plugins", "describe", "pipeline", "--with", "source=files")).out
+    assert {"source.path", "tasks.max"} <= {line.split()[0] for line in described.splitlines()}
+    unknown = await command("plugins", "describe", "nosuch")
+    assert (unknown.code, unknown.err.count("\n")) == (2, 1)
+
+
+async def test_groups_and_workers_are_listed_as_json(command: Command, worker: None, idle: Path) -> None:
+    await command("connectors", "create", idle, "--wait")
+    assert [group["group_id"] for group in json.loads((await command("groups", "list", "--json")).out)] == ["workers"]
+    described = json.loads((await command("groups", "describe", "workers", "--json")).out)
+    assert [each["worker_id"] for each in described["workers"]] == ["w"]
+    assert described["workers"] == json.loads((await command("workers", "list", "--json")).out)
+    head, row = (await command("workers", "list")).out.splitlines()
+    assert head.split() == ["NAME", "STATE", "EPOCH", "UNITS", "HOST", "ADDRESS"]
+    assert row.split()[:2] == ["w", "STABLE"]
+    unknown = await command("groups", "describe", "nosuch")
+    assert unknown.err == "connectgroup: no such group 'nosuch'; groups here: workers\n"

@@ -46,8 +46,8 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
             taken = run_command("rest", "--coordinator", address, "--port", url.rpartition(":")[2])
             assert taken.code == 2
             assert taken.err.endswith("cannot listen: Address already in use\n")
-            listed = run_command("connectors", "list", "--group", "g", "--coordinator", address)
-            assert json.loads(listed.out)["name"] == "naps"
+            listed = run_command("connectors", "list", "--json", "--group", "g", "--coordinator", address)
+            assert json.loads(listed.out)[0]["name"] == "naps"
             rest.signal(signal.SIGTERM)
             assert rest.ended() == 0, rest.output()
 

@@ -68,7 +68,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
                     (CONFIG, 0),
                     ({**PIPELINE, **CREDENTIALS}, 2),
                     ({**PIPELINE, "spark.licence": CANARY}, 2),
-                    ({**CONFIG, "jdbc.password": 4711}, 2),
+                    ({**CONFIG, "jdbc.password": [4711]}, 2),
                     (CANARY, 2),
                     ([CANARY], 2),
                 )
@@ -84,6 +84,8 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
             wait("the task runs", runs, worker.output)
             for words in (
                 ("connectors", "list", *group),
+                ("connectors", "list", "--json", *group),
+                ("connectors", "status", "orders", *group),
                 ("groups", "describe", GROUP, "--coordinator", address),
                 ("groups", "explain", GROUP, "--moves", "--coordinator", address),
                 ("groups", "list", "--coordinator", address),

@@ -1,0 +1,69 @@
+"""Options that several subcommands have, and the conversions of their values."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ..protocol.units import name_violation, printable
+
+
+def add_group(parser: argparse.ArgumentParser) -> None:
+    """Add ``--group``."""
+    parser.add_argument("--group", type=name, default="workers", help="group id (workers)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Add ``--wait`` and ``--timeout``."""
+    parser.add_argument("--wait", action="store_true", help="wait until the connector and its tasks are in this state")
+    parser.add_argument("--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait (60)")
+
+
+def add_coordinator(parser: argparse.ArgumentParser) -> None:
+    """Add ``--coordinator``."""
+    from ..config.base import DEFAULT_PORT
+
+    default = os.environ.get("CONNECTGROUP_COORDINATOR") or f"127.0.0.1:{DEFAULT_PORT}"
+    shown = default.replace("%", "%%")
+    parser.add_argument(
+        "--coordinator",
+        default=default,
+        metavar="HOST:PORT",
+        help=f"address of the coordinator; the variable CONNECTGROUP_COORDINATOR sets the default ({shown})",
+    )
+
+
+def name(text: str) -> str:
+    """Check an identifier with the coordinator's rule, before anything starts."""
+    allowed = name_violation(text)
+    if allowed is not None:
+        raise argparse.ArgumentTypeError(f"got {printable(text)!r}; allowed: {allowed}")
+    return text
+
+
+def path(text: str) -> Path:
+    """Check a path."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"got {printable(text)!r}; allowed: a path")
+    return Path(text)
+
+
+def number(text: str) -> int:
+    """Convert a number; the settings check its range. A number of more than 100 digits is not converted."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 100:
+        raise argparse.ArgumentTypeError(f"got {printable(text)!r}; allowed: a whole number")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Convert a number from 1 to 10,000."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 10_000:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 to 10000")
+    return int(text)

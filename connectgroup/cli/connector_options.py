@@ -1,0 +1,101 @@
+"""Options of ``connectgroup connectors`` and ``connectgroup plugins``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .arguments import add_coordinator, add_group, add_json, add_wait, number, path
+from .connectors import (
+    connector_offsets,
+    connector_status,
+    connector_topics,
+    delete_connectors,
+    describe_plugin,
+    list_connectors,
+    list_plugins,
+    patch_connector,
+    put_connectors,
+    restart_connector,
+    set_target_state,
+    validate_connector,
+)
+
+Commands = Any
+"""What ``ArgumentParser.add_subparsers`` returns."""
+
+
+def add_connectors(commands: Commands) -> None:
+    """Add ``connectors`` and its actions."""
+    help_ = "list, create, change, restart and delete connectors; their status and offsets"
+    actions = commands.add_parser("connectors", help=help_).add_subparsers(required=True, metavar="ACTION")
+
+    def add(name: str, help_: str, run: object, *, waits: bool = False) -> argparse.ArgumentParser:
+        action: argparse.ArgumentParser = actions.add_parser(name, help=help_)
+        action.set_defaults(run=run, action=name)
+        add_group(action)
+        add_coordinator(action)
+        add_json(action)
+        if waits:
+            add_wait(action)
+        return action
+
+    add("list", "list connectors; --json prints their configurations", list_connectors)
+    for name, help_ in (
+        ("create", "create a connector from a file"),
+        ("update", "replace the configuration of a connector by that of a file"),
+        ("put", "create a connector, or update it, from a file"),
+    ):
+        add(name, help_, put_connectors, waits=True).add_argument(
+            "file", type=path, help="JSON or .properties, as for Kafka Connect"
+        )
+    patch = add("patch", "change some settings of a connector", patch_connector, waits=True)
+    patch.add_argument("name")
+    patch.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
+    patch.add_argument("--remove", action="append", default=[], metavar="SETTING", help="remove a setting")
+    add("status", "show the state of a connector and of its tasks", connector_status).add_argument("name")
+    add("validate", "print all errors of a connector's file", validate_connector).add_argument("file", type=path)
+    add("topics", "list the Kafka topics of a connector", connector_topics).add_argument("name")
+    add("delete", "delete a connector and its tasks", delete_connectors).add_argument("name")
+    for name, help_ in (
+        ("pause", "stop the tasks of a connector; the connector itself keeps running"),
+        ("resume", "run a paused or stopped connector"),
+        ("stop", "stop a connector and its tasks"),
+    ):
+        add(name, help_, set_target_state, waits=True).add_argument("name")
+    again = add("restart", "restart a connector, its tasks, or one task", restart_connector, waits=True)
+    again.add_argument("name")
+    again.add_argument("--include-tasks", action="store_true", help="restart the tasks as well")
+    again.add_argument("--only-failed", action="store_true", help="restart only what has failed")
+    again.add_argument("--task", type=number, metavar="N", help="restart only this task")
+    offsets = add(
+        "offsets", "show the committed offsets of a connector; change them if it is stopped", connector_offsets
+    )
+    offsets.add_argument("name")
+    change = offsets.add_mutually_exclusive_group()
+    change.add_argument("--reset", action="store_true", help="forget all offsets of a stopped connector")
+    change.add_argument(
+        "--alter", type=path, metavar="FILE", help="JSON file in the form of the listing; a null offset is forgotten"
+    )
+
+
+def add_plugins(commands: Commands) -> None:
+    """Add ``plugins`` and its actions."""
+    actions = commands.add_parser("plugins", help="list installed plug-ins; describe settings").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    listing = actions.add_parser("list", help="list the installed plug-ins")
+    listing.set_defaults(run=list_plugins)
+    describe = actions.add_parser("describe", help="describe the settings of a connector class")
+    describe.add_argument("name", help="the connector class")
+    describe.add_argument(
+        "--with",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="a setting that other settings depend on, such as source=files; may be repeated",
+    )
+    describe.set_defaults(run=describe_plugin)
+    for action in (listing, describe):
+        add_json(action)

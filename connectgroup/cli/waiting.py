@@ -1,0 +1,73 @@
+"""``--wait``: waits until a connector and its tasks are in the wanted state, with progress on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+
+from ..client.admin import POLL_S, Admin
+from ..protocol.messages.describe import DescribedConnector, DescribedGroup
+from ..protocol.units import CONNECTOR, Unit
+
+
+async def wait_for(
+    admin: Admin,
+    options: argparse.Namespace,
+    name: str,
+    *,
+    version: int = 0,
+    state: str = "RUNNING",
+    later_than: Mapping[int, int] | None = None,
+) -> int:
+    """Wait until a connector is in a state, if ``--wait`` was given. Returns the exit code: 1 if it is not reached.
+
+    Args:
+        version: the version of the change: a target assignment of this group epoch or a later one is waited for.
+        state: RUNNING: the connector and its tasks run; PAUSED: no task has an owner; STOPPED: no unit has one.
+        later_than: owner epoch by task: these units are waited for at a later owner epoch.
+    """
+    if not options.wait:
+        return 0
+    loop = asyncio.get_running_loop()
+    give_up_at, last = loop.time() + options.timeout, ""
+    while True:
+        group = await admin.describe(options.group, connectors=(name,), connectors_only=True)
+        if not group.connectors:
+            print(f"connectgroup: connector {name}: was deleted", file=sys.stderr)
+            return 1
+        (connector,) = group.connectors
+        if _reached(group, connector, version, state, later_than or {}):
+            return 0
+        failed = [unit for unit in connector.units if unit.state == "FAILED"] if state == "RUNNING" else []
+        current = [unit for unit in failed if unit.owner_epoch > (later_than or {}).get(unit.task, -1)]
+        if current and group.assignment_epoch >= version:
+            unit = current[0]
+            print(f"connectgroup: {Unit(name, unit.task)} failed: {unit.message}", file=sys.stderr)
+            return 1
+        line = f"{sum(unit.state == 'RUNNING' for unit in connector.units)} of {len(connector.units)} RUNNING"
+        if line != last:
+            print(f"connector {name}: {line}", file=sys.stderr, flush=True)
+            last = line
+        if loop.time() >= give_up_at:
+            print(f"connectgroup: connector {name}: not {state} within {options.timeout} s", file=sys.stderr)
+            return 1
+        await asyncio.sleep(POLL_S)
+
+
+def _reached(
+    group: DescribedGroup, connector: DescribedConnector, version: int, state: str, later_than: Mapping[int, int]
+) -> bool:
+    if state == "STOPPED":
+        return not any(unit.member_id for unit in connector.units)
+    if state == "PAUSED":
+        return not any(unit.member_id for unit in connector.units if unit.task != CONNECTOR)
+    epochs = {unit.task: unit.owner_epoch for unit in connector.units}
+    return (
+        group.assignment_epoch >= version
+        and group.state == "Stable"
+        and len(connector.units) > 1
+        and all(unit.state == "RUNNING" for unit in connector.units)
+        and all(epochs.get(task, -1) > epoch for task, epoch in later_than.items())
+    )
