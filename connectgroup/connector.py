@@ -29,7 +29,7 @@ class Batch:
     """One batch of records that a task has passed to its sink, for metrics.
 
     Attributes:
-        read: records read from the source.
+        read: records read from the source; null if it is not known how many the transforms dropped.
         rows: records after the transforms.
         dead_letters: records that could not be processed.
         read_s: seconds to read and transform the batch.
@@ -37,7 +37,7 @@ class Batch:
         committed: false if the commit failed.
     """
 
-    read: int
+    read: int | None
     rows: int
     dead_letters: int = 0
     read_s: float

@@ -14,16 +14,18 @@ import random
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..connector import Task, TaskContext
+from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
-from ..dataplane.dead_letters import DeadLetterSink
+from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
 from ..dataplane.ownership import Owner, Range
+from ..dataplane.transform import RowTransform
 from .errors import SparkError, root_cause
 from .session import session_is_alive, spark_session
 from .tolerance import apply_tolerantly
@@ -163,6 +165,10 @@ class SparkTask(Task):
         """Report the rows of a committed batch."""
         self._context.progress(rows)
 
+    def measured(self, batch: Batch) -> None:
+        """Report a batch for metrics."""
+        self._context.batch(batch)
+
     def broke(self, error: BaseException) -> None:
         """Keep the first error of a batch: the query ends with an exception of Spark's that wraps it."""
         self._cause = self._cause or error
@@ -197,25 +203,46 @@ class Batches:
         self._sink = sink
         self._positions, self._checkpoint = started
         self._task = task
+        # Other transforms may drop rows, and to count the rows before them would read the source twice.
+        self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         try:
             ranges = self.ranges(batch_id)
             if not ranges:
                 return
+            began_s = time.monotonic()
+            letters: Sequence[DeadLetter] = ()
             if self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink):
                 rows, letters = apply_tolerantly(self._chain, frame, self._owner)
                 commit = partial(self._sink.commit_all, self._owner, ranges, rows, letters)
             else:
                 rows = apply_chain(self._chain, frame).toArrow()
                 commit = partial(self._sink.commit, self._owner, ranges, rows)
-            if self._task.is_stopping:
-                return
-            if commit():
-                self._task.committed(rows.num_rows)
+            if not self._task.is_stopping:
+                self._commit(commit, rows.num_rows, len(letters), time.monotonic() - began_s)
         except BaseException as error:
             self._task.broke(error)
             raise
+
+    def _commit(self, commit: Callable[[], bool], rows: int, dead_letters: int, read_s: float) -> None:
+        """Commit a batch of so many rows and report it, unless it had been committed before."""
+        began_s = time.monotonic()
+        batch = partial(
+            Batch,
+            read=rows + dead_letters if self._keeps_rows else None,
+            rows=rows,
+            dead_letters=dead_letters,
+            read_s=read_s,
+        )
+        try:
+            written = commit()
+        except BaseException:
+            self._task.measured(batch(commit_s=time.monotonic() - began_s, committed=False))
+            raise
+        if written:
+            self._task.measured(batch(commit_s=time.monotonic() - began_s))
+            self._task.committed(rows)
 
     def ranges(self, batch_id: int) -> Sequence[Range]:
         """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may

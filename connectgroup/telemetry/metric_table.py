@@ -229,7 +229,11 @@ _TASK: Final = (
     *_table(
         "task",
         "source-task-metrics",
-        ("source-record-poll-total", "{record}", "Records read from the source, before transforms."),
+        (
+            "source-record-poll-total",
+            "{record}",
+            "Records read from the source; absent with a transform that may drop records (Filter, sql).",
+        ),
         ("source-record-poll-rate", "{record}/s", "Records read from the source per second."),
         ("source-record-write-total", "{record}", "Records after transforms that are durable."),
         ("source-record-write-rate", "{record}/s", "Records after transforms that became durable, per second."),

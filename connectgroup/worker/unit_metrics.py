@@ -35,12 +35,76 @@ class Starts:
         }
 
 
+class Flow:
+    """The records of one task: batches, commits, dead letters."""
+
+    def __init__(self) -> None:
+        self.polled, self.written, self.poll_ms = Window(), Window(), Window()
+        self.read, self.sent = Window(), Window()
+        self.batches, self.commit_ms, self.commits = Window(), Window(), Window()
+        self.knows_polled = True
+        self.dead_letters = self.failed_dead_letters = 0
+
+    def add(self, batch: Batch, now_s: float) -> None:
+        """A batch was committed, or its commit failed."""
+        self.knows_polled = batch.read is not None
+        self.polled.record(batch.read or 0, now_s)
+        self.poll_ms.record(batch.read_s * 1000, now_s)
+        self.read.record(batch.rows, now_s)
+        self.batches.record(batch.rows, now_s)
+        self.commit_ms.record(batch.commit_s * 1000, now_s)
+        self.dead_letters += batch.dead_letters
+        if batch.committed:
+            self.commits.record(1, now_s)
+        else:
+            self.failed_dead_letters += batch.dead_letters
+
+    def values(self, now_s: float) -> dict[str, Value]:
+        """The metrics of a task that are about its records."""
+        ended, committed = self.commit_ms.count, self.commits.count
+        return {
+            "batch-size-avg": self.batches.average(now_s),
+            "batch-size-max": self.batches.maximum(now_s),
+            "offset-commit-avg-time-ms": self.commit_ms.average(now_s),
+            "offset-commit-max-time-ms": self.commit_ms.maximum(now_s),
+            "offset-commit-success-percentage": committed / ended if ended else None,
+            "offset-commit-failure-percentage": (ended - committed) / ended if ended else None,
+            "source-record-poll-total": self.polled.total if self.knows_polled else None,
+            "source-record-poll-rate": self.polled.rate(now_s) if self.knows_polled else None,
+            "source-record-write-total": self.written.total,
+            "source-record-write-rate": self.written.rate(now_s),
+            "poll-batch-avg-time-ms": self.poll_ms.average(now_s),
+            "poll-batch-max-time-ms": self.poll_ms.maximum(now_s),
+            "sink-record-read-total": self.read.total,
+            "sink-record-read-rate": self.read.rate(now_s),
+            "sink-record-send-total": self.sent.total,
+            "sink-record-send-rate": self.sent.rate(now_s),
+            "put-batch-avg-time-ms": self.commit_ms.average(now_s),
+            "put-batch-max-time-ms": self.commit_ms.maximum(now_s),
+            "offset-commit-completion-total": committed,
+            "offset-commit-completion-rate": self.commits.rate(now_s),
+            "total-record-errors": self.dead_letters,
+            "deadletterqueue-produce-requests": self.dead_letters,
+            "deadletterqueue-produce-failures": self.failed_dead_letters,
+        }
+
+
+_NO_FLOW: Final = Flow()
+"""That of a task without records: a worker may run 100,000 idle ones."""
+
+
 class UnitMetrics:
     """The metrics of the run of one grant. ``on_progress`` and ``on_batch`` may be called from a thread of the task.
 
     Attributes:
+        unit: the connector or task.
         state: the status that was last reported; ``None`` while the unit starts.
     """
+
+    __slots__ = (
+        *("unit", "state", "_connector_class", "_starts", "_clock", "_is_starting", "_attempts", "_failures"),
+        *("_assigned_s", "_changed_s", "_running_s", "_failed_ms", "_flow"),
+    )
 
     def __init__(self, unit: Unit, connector_class: str, starts: Starts, clock: Callable[[], float]) -> None:
         """``starts``: counts the starts of all units of this kind; ``clock``: seconds on a monotonic clock."""
@@ -48,14 +112,10 @@ class UnitMetrics:
         self.state: UnitState | None = None
         self._starts, self._clock = starts, clock
         self._is_starting = False
-        self._attempts = self._failures = 0
+        self._attempts = self._failures = self._failed_ms = 0
         self._assigned_s = self._changed_s = clock()
         self._running_s = 0.0
-        self._failed_ms = 0
-        self._polled, self._written, self._poll_ms = Window(), Window(), Window()
-        self._read, self._sent = Window(), Window()
-        self._batches, self._commit_ms, self._commits = Window(), Window(), Window()
-        self._failed_commits = self._dead_letters = self._failed_dead_letters = 0
+        self._flow = _NO_FLOW
 
     # ---- events
 
@@ -80,24 +140,18 @@ class UnitMetrics:
 
     def on_progress(self, rows: int) -> None:
         """Rows have become durable."""
-        now_s = self._clock()
-        self._written.record(rows, now_s)
-        self._sent.record(rows, now_s)
+        now_s, flow = self._clock(), self._own_flow()
+        flow.written.record(rows, now_s)
+        flow.sent.record(rows, now_s)
 
     def on_batch(self, batch: Batch) -> None:
         """A batch was committed, or its commit failed."""
-        now_s = self._clock()
-        self._polled.record(batch.read, now_s)
-        self._poll_ms.record(batch.read_s * 1000, now_s)
-        self._read.record(batch.rows, now_s)
-        self._batches.record(batch.rows, now_s)
-        self._commit_ms.record(batch.commit_s * 1000, now_s)
-        self._dead_letters += batch.dead_letters
-        if batch.committed:
-            self._commits.record(1, now_s)
-        else:
-            self._failed_commits += 1
-            self._failed_dead_letters += batch.dead_letters
+        self._own_flow().add(batch, self._clock())
+
+    def _own_flow(self) -> Flow:
+        if self._flow is _NO_FLOW:
+            self._flow = Flow()
+        return self._flow
 
     # ---- values
 
@@ -113,39 +167,16 @@ class UnitMetrics:
 
     def values(self) -> Mapping[str, Value]:
         """The values of the scope ``task``."""
-        now_s, commit_ms = self._clock(), self._commit_ms
-        ended = commit_ms.count
+        now_s = self._clock()
         elapsed_s = now_s - self._assigned_s
         return {
             "status": STATUSES[self.state],
             "running-ratio": self._time_running() / elapsed_s if elapsed_s else None,
-            "batch-size-avg": self._batches.average(now_s),
-            "batch-size-max": self._batches.maximum(now_s),
-            "offset-commit-avg-time-ms": commit_ms.average(now_s),
-            "offset-commit-max-time-ms": commit_ms.maximum(now_s),
-            "offset-commit-success-percentage": self._commits.count / ended if ended else None,
-            "offset-commit-failure-percentage": self._failed_commits / ended if ended else None,
-            "source-record-poll-total": self._polled.total,
-            "source-record-poll-rate": self._polled.rate(now_s),
-            "source-record-write-total": self._written.total,
-            "source-record-write-rate": self._written.rate(now_s),
-            "poll-batch-avg-time-ms": self._poll_ms.average(now_s),
-            "poll-batch-max-time-ms": self._poll_ms.maximum(now_s),
-            "sink-record-read-total": self._read.total,
-            "sink-record-read-rate": self._read.rate(now_s),
-            "sink-record-send-total": self._sent.total,
-            "sink-record-send-rate": self._sent.rate(now_s),
-            "put-batch-avg-time-ms": commit_ms.average(now_s),
-            "put-batch-max-time-ms": commit_ms.maximum(now_s),
-            "offset-commit-completion-total": self._commits.total,
-            "offset-commit-completion-rate": self._commits.rate(now_s),
-            "total-record-errors": self._dead_letters,
+            **self._flow.values(now_s),
             "total-record-failures": self._failures,
             "total-records-skipped": 0,
             "total-retries": max(self._attempts - 1, 0),
             "total-errors-logged": self._failures,
-            "deadletterqueue-produce-requests": self._dead_letters,
-            "deadletterqueue-produce-failures": self._failed_dead_letters,
             "last-error-timestamp": self._failed_ms,
         }
 

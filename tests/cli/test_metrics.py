@@ -56,11 +56,11 @@ def test_up_serves_the_metrics_of_coordinator_and_workers_that_the_dashboard_sho
     with Program("up", *words, "--connector", connector) as up:
         url = up.line_with("metrics at ").removeprefix("metrics at ")
         worker_url = up.line_with("INFO metrics at ").rpartition(" ")[2]
-        wait("three tasks", lambda: tasks_of(worker_url) == 3 or None, up.story)
+        wait("three tasks", lambda: tasks_of(worker_url) == 3 or None, up.output)
         exported = scrape(url)
         from_worker = scrape(worker_url)
         up.signal(signal.SIGINT)
-        assert up.ended() == 0, up.story()
+        assert up.ended() == 0, up.output()
     assert exported["connectgroup_group_members"] == [{"group": "g"}]
     assert not exported["kafka_connect_worker_task_count"], "the workers are other processes"
     assert from_worker["kafka_connect_worker_task_count"] == [{"group": "g", "worker": "worker-1"}]
@@ -86,12 +86,12 @@ def test_coordinator_and_worker_serve_their_own_metrics(tmp_path: Path) -> None:
         words = ("--coordinator", address, "--group", "g", "--name", "w", "--scratch", tmp_path / "scratch")
         with Program("worker", *words, "--metrics-port", 0) as worker:
             worker_url = worker.line_with("metrics at ").rpartition(" ")[2]
-            wait("a member", lambda: scrape(url)["connectgroup_group_members"] or None, coordinator.story)
+            wait("a member", lambda: scrape(url)["connectgroup_group_members"] or None, coordinator.output)
             wait("its metrics", lambda: scrape(worker_url)["kafka_connect_worker_rebalance_epoch"] or None)
             worker.signal(signal.SIGTERM)
-            assert worker.ended() == 0, worker.story()
+            assert worker.ended() == 0, worker.output()
         coordinator.signal(signal.SIGTERM)
-        assert coordinator.ended() == 0, coordinator.story()
+        assert coordinator.ended() == 0, coordinator.output()
 
 
 @pytest.mark.parametrize("command", ["coordinator", "up"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.connector import Task, TaskContext
+from connectgroup.connector import Batch, Task, TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.protocol.units import Unit
 
@@ -23,10 +23,11 @@ PATIENCE_S = 120.0
 
 
 class Run:
-    """One grant of one task, and what it said."""
+    """One grant of one task, and what it has reported."""
 
     def __init__(self, task: Task, context: TaskContext, rows: list[int], errors: list[BaseException]) -> None:
         self.task, self.context, self.rows, self.errors = task, context, rows, errors
+        self.batches: list[Batch] = []
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Until something holds, while the task is well."""
@@ -57,6 +58,7 @@ class Bench:
         """Grant a task at an epoch and start it."""
         rows: list[int] = []
         errors: list[BaseException] = []
+        batches: list[Batch] = []
         context = TaskContext(
             unit=Unit("flights", task),
             owner_epoch=epoch,
@@ -64,9 +66,11 @@ class Bench:
             scratch=self.root / f"scratch-{next(self._scratch)}",
             progress=rows.append,
             failed=errors.append,
+            batch=batches.append,
         )
         connector = PipelineConnector("flights", self.config(**settings))
         run = Run(connector.task(connector.task_configs(tasks)[task], context), context, rows, errors)
+        run.batches = batches
         self.runs.append(run)
         run.task.start()
         return run
