@@ -1,4 +1,4 @@
-"""``python -m tests.model``: ``python -m tests.simulation``, with the model beside every coordinator."""
+"""``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from tests.simulation import command
 
-from .beside import beside
+from .simulated import with_model
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if the two never differed and every promise held; same arguments."""
+    """Same arguments; returns 0 if there was no difference and every invariant held."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if multiprocessing.get_start_method() != "fork":
-        given += ["--jobs", "1"]  # another process would know nothing of the model
-    with beside():
+        given += ["--jobs", "1"]  # another process would not have the model
+    with with_model():
         return command.main(given)
 
 

@@ -1,4 +1,4 @@
-"""Where an answer, the timers or the records of the product are not what the model has."""
+"""Differences between the product and the model: responses, timers, records."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from connectgroup.protocol.records.connect import GroupRecord, Record, TargetMem
 from connectgroup.protocol.units import JOIN_EPOCH, Unit
 
 from .model import Model
-from .pictures import Difference, Picture, question_of, unequal
-from .words import AWAY, Answer, Timer as TimerName
+from .product import Difference, State, input_of, unequal
+from .words import AWAY, Expected, Timer as TimerName
 
 MIN_AFTER_LOAD_MS = 1_000
-"""A worker that is back may be about to say so."""
+"""Minimum after a load: a returning worker may be about to join."""
 
 
-def answers_differ(
-    model: Model, what: object, response: Response | None, expected: Answer | None
+def responses_differ(
+    model: Model, what: object, response: Response | None, expected: Expected | None
 ) -> Iterator[Difference]:
-    """What was answered against what should have been."""
+    """Compares the response with the expected one."""
     match response:
         case DescribeResponse(groups=(group,)):
             yield from unequal("state", group.state, model.state() if model.epoch else "")
@@ -38,7 +38,7 @@ def answers_differ(
             have = {who: (member.epoch, frozenset(member.assigned)) for who, member in model.members.items()}
             yield from unequal("members", shown, have)
             waiting = {each.member_id: units_of(each.units) for each in group.delayed}
-            yield from unequal("held back", waiting, model.waiting())
+            yield from unequal("delayed", waiting, model.waiting())
         case DeleteResponse(results=(result,)) if expected is not None:
             yield from unequal("code", result.error_code, expected.code)
     if response is None or expected is None or expected.code is None:
@@ -50,11 +50,11 @@ def answers_differ(
         yield from _contents_differ(model, what, response, expected)
 
 
-def _contents_differ(model: Model, what: object, response: Response, expected: Answer) -> Iterator[Difference]:
+def _contents_differ(model: Model, what: object, response: Response, expected: Expected) -> Iterator[Difference]:
     match response:
         case PrepareResponse():
             yield from unequal("group epoch", response.group_epoch, expected.epoch)
-            yield from unequal("question", question_of(response), expected.question)
+            yield from unequal("question", input_of(response), expected.assignor_input)
         case UpdateConnectorsResponse():
             yield from unequal("group epoch", response.group_epoch, expected.epoch)
             yield from unequal("versions", tuple(each.version for each in response.results), expected.versions)
@@ -62,11 +62,11 @@ def _contents_differ(model: Model, what: object, response: Response, expected: A
             assert isinstance(what, HeartbeatRequest)
             yield from unequal("member epoch", response.member_epoch, expected.epoch)
             given, tokens, share = response.assignment, expected.units, expected.share
-            told = None if given is None else units_of(given.units)
-            yield from unequal("assignment", told, None if tokens is None else frozenset(tokens))
+            response_units = None if given is None else units_of(given.units)
+            yield from unequal("assignment", response_units, None if tokens is None else frozenset(tokens))
             if given is not None and tokens is not None:
                 word = given.error, given.version, given.metadata
-                yield from unequal("the assignor's word", word, (share.error, share.version, share.metadata))
+                yield from unequal("assignor metadata", word, (share.error, share.version, share.metadata))
                 if given.grants:
                     yield from unequal("incarnation", given.incarnation, model.made_ms)
                 yield from unequal("new", *_grants(model, what, response, tokens))
@@ -75,7 +75,7 @@ def _contents_differ(model: Model, what: object, response: Response, expected: A
 def _grants(
     model: Model, what: HeartbeatRequest, response: HeartbeatResponse, tokens: Mapping[Unit, int]
 ) -> tuple[dict[Unit, object], dict[Unit, object]]:
-    """Token and configuration of each unit that its member had not reported: the product's and the model's."""
+    """Owner epoch and configuration of each unit that its member had not reported: the product's and the model's."""
     assert response.assignment is not None
     configs = {each.connector: config_of(each.config) for each in response.assignment.configs}
     given: dict[Unit, object] = {}
@@ -93,7 +93,7 @@ def _grants(
 
 
 def members_to_wake(what: object, response: object) -> str:
-    """What an answer tells its receiver that it does not know; then it may not be parked."""
+    """What a response changes for its receiver; if anything, the heartbeat must not be parked."""
     assert isinstance(what, HeartbeatRequest)
     assert isinstance(response, HeartbeatResponse)
     if response.error_code:
@@ -110,15 +110,15 @@ def timers_differ(
     armed: dict[TimerName, TimerKey],
     what: object,
     timers: Iterable[Timer],
-    before: Picture,
-    expected: Answer | None,
+    before: State,
+    expected: Expected | None,
 ) -> Iterator[Difference]:
-    """The timers that run, which were set just now, and for how long; ``armed`` is kept up to date.
+    """Compares the armed timers, those armed by this step, and their deadlines; ``armed`` is updated.
 
     Args:
         what: the input; ``None``: a group has just been read from the log.
         before: the group before the input.
-        expected: the answer.
+        expected: the response.
     """
     should, anew = model.timers(), set()
     if isinstance(what, TimerKey):
@@ -134,9 +134,9 @@ def timers_differ(
         anew.add(key)
         whole_ms = should.get(key, timer.after_ms)
         if key[0] == "delay" and key in should:
-            # A new coordinator neither forgets it nor begins anew (CN-11); nobody may find it over before being heard.
+            # A new coordinator continues the delay (CN-11), which must not end before the worker could rejoin.
             whole_ms = max(model.left_ms(key[1]), 0 if what is not None else MIN_AFTER_LOAD_MS)
-        # How long a computation may take from a load on is not said.
+        # The timeout of a computation after a load is not specified.
         if timer.after_ms != whole_ms and (what is not None or key[0] != "compute"):
             yield f"time of {key}", timer.after_ms, whole_ms
     yield from unequal("timers", sorted(armed), sorted(should))
@@ -147,8 +147,8 @@ def timers_differ(
         )
 
 
-def _begin(model: Model, what: object, before: Picture, expected: Answer | None) -> Iterator[TimerName]:
-    """Timers that begin with an input: the session of whoever was heard, and each revocation's, once (S14)."""
+def _begin(model: Model, what: object, before: State, expected: Expected | None) -> Iterator[TimerName]:
+    """Timers that an input starts: the session of the sender, and one for each new revocation (S14)."""
     members: Mapping[str, Mapping[str, object]] = before["members"]
     if isinstance(what, HeartbeatRequest) and expected is not None and expected.code in (0, ComputeAssignment.code):
         member, had = model.members.get(what.member_id), members.get(what.member_id, {})
@@ -162,29 +162,29 @@ def _begin(model: Model, what: object, before: Picture, expected: Answer | None)
 def woken_differ(
     what: object, before: set[str], after: set[str], members_to_wake: Iterable[str]
 ) -> Iterator[Difference]:
-    """Whose parked heartbeats are looked at once more: of all that would now hear what they would not have before.
+    """Compares the woken members with all those for which a heartbeat would now have a changed response.
 
     Args:
-        before: who would have heard something, or was no member; ``after``: who would now, or is no member.
-        members_to_wake: whom the product wakes. One too many costs nothing.
+        before: members with a changed response before the step, or not in the group; ``after``: after the step.
+        members_to_wake: the members that the product wakes. Additional ones are allowed.
     """
     sender = {what.member_id} if isinstance(what, HeartbeatRequest) else set()
     missing = after - before - sender - set(members_to_wake)
     yield from unequal("woken", f"all but {sorted(missing)}" if missing else "all", "all")
 
 
-def records_differ(what: object, before: Picture, after: Picture, records: tuple[Record, ...]) -> Iterator[Difference]:
-    """A heartbeat that changes nothing writes nothing (HB-06, RE-06); a share is written where it is new (TA-01).
+def records_differ(what: object, before: State, after: State, records: tuple[Record, ...]) -> Iterator[Difference]:
+    """A heartbeat that changes nothing writes no record (HB-06, RE-06); a target assignment only if it is new (TA-01).
 
-    Half of a batch must not be taken for the whole: a target's epoch stands after its shares (TA-02), and a member goes
-    as HB-19 has it.
+    A partial batch must not be taken for a complete one: a target epoch follows its target assignments (TA-02), and
+    the tombstones of a removed member have the order of HB-19.
     """
     joins = isinstance(what, HeartbeatRequest) and what.member_epoch == JOIN_EPOCH
     if before == after and isinstance(what, HeartbeatRequest) and not joins:
         yield from unequal("records", records, ())
     going: dict[str, list[Kind]] = {}
     whole = False
-    rounds = sum(isinstance(record, TargetRecord) for record in records)  # the second may take back what the first gave
+    rounds = sum(isinstance(record, TargetRecord) for record in records)  # the second may revert the first
     for record in records:
         match record:
             case GroupRecord():
@@ -194,7 +194,7 @@ def records_differ(what: object, before: Picture, after: Picture, records: tuple
                 if record.units and old == new and not joins and rounds < 2:
                     yield "needless record", record, None
                 if whole:
-                    yield "order", "a share after its target's epoch", "before it"
+                    yield "order", "a target assignment after its target epoch", "before it"
             case TargetRecord():
                 whole = True
             case Tombstone(key=Key(kind=Kind.CURRENT | Kind.TARGET_MEMBER | Kind.MEMBER)):
@@ -213,4 +213,4 @@ def effects_differ(model: Model, effects: Iterable[Effect]) -> Iterator[Differen
     for effect in requested:
         yield from unequal("assignor", effect.assignor, model.asked.assignor)
         yield from unequal("epoch of the input", effect.epoch, model.epoch)
-        yield from unequal("question", question_of(effect.input), model.question(effect.assignor))
+        yield from unequal("question", input_of(effect.input), model.assignor_input(effect.assignor))

@@ -1,4 +1,4 @@
-"""The model's connectors: what is to run, and what a change makes of it."""
+"""The model's connectors: the runnable units, and the result of a change."""
 
 from __future__ import annotations
 
@@ -20,72 +20,72 @@ from .words import RUNNING, STOPPED, Connector, Grants
 
 
 def to_run(connectors: Mapping[str, Connector]) -> Grants:
-    """What somebody shall run, with the epoch its configuration is of. Paused: no task runs. Stopped: nothing."""
+    """The runnable units, with the epochs of their configurations. Paused: no task. Stopped: no unit."""
     units: Grants = {}
     for name, connector in connectors.items():
-        if connector.wanted != STOPPED:
+        if connector.target_state != STOPPED:
             units[Unit(name)] = connector.since
-        if connector.wanted == RUNNING:
+        if connector.target_state == RUNNING:
             units.update({Unit(name, number): since for number, (_, since) in enumerate(connector.tasks)})
     return units
 
 
-def change(connectors: dict[str, Connector], said: ConnectorChange, owner: Grants | None, since: int) -> int:
-    """Make one change, or return the error if it may not be made.
+def change(connectors: dict[str, Connector], requested: ConnectorChange, owner: Grants | None, since: int) -> int:
+    """Apply one change, or return the error.
 
     Args:
         connectors: changed.
-        owner: what the member holds that speaks; ``None`` if it is no member, or nobody is named.
-        since: the group epoch that the change will bring.
+        owner: the units of the sending member; ``None`` if it is no member, or none is named.
+        since: the group epoch of the change.
     """
-    before = connectors.get(said.connector)
+    before = connectors.get(requested.connector)
     if before is None:
-        if said.config is None or said.delete or said.expected_version > 0:
+        if requested.config is None or requested.delete or requested.expected_version > 0:
             return ConnectorNotFound.code
-        connectors[said.connector] = Connector(config=config_of(said.config), since=since, version=since)
+        connectors[requested.connector] = Connector(config=config_of(requested.config), since=since, version=since)
         return 0
-    if said.expected_version == 0:
+    if requested.expected_version == 0:
         return ConnectorAlreadyExists.code
-    if said.expected_version not in (-1, before.version):
+    if requested.expected_version not in (-1, before.version):
         return VersionConflict.code
-    if said.delete:
-        del connectors[said.connector]
+    if requested.delete:
+        del connectors[requested.connector]
         return 0
     after = replace(before)
-    if said.config is not None and config_of(said.config) != before.config:
-        after.config, after.since = config_of(said.config), since
+    if requested.config is not None and config_of(requested.config) != before.config:
+        after.config, after.since = config_of(requested.config), since
         if for_tasks(after.config) != for_tasks(before.config):
-            # "No task may run half on the old and half on the new": none, until the owner has made them anew.
+            # "No task may run half on the old and half on the new": none, until the owner has published new ones.
             after.tasks = []
-    if said.target_state:
-        # What runs again begins anew: an old target may still name it, and that epoch's token has been given.
-        after.wanted = said.target_state
-        if before.wanted == STOPPED != after.wanted:
+    if requested.target_state:
+        # Resumed units need new grants: an old target may still contain them, and that epoch has been granted.
+        after.target_state = requested.target_state
+        if before.target_state == STOPPED != after.target_state:
             after.since = since
-        if before.wanted != RUNNING == after.wanted:
+        if before.target_state != RUNNING == after.target_state:
             after.tasks = [(config, since) for config, _ in after.tasks]
-    if said.task_configs is not None:
+    if requested.task_configs is not None:
         if owner is None:
             return UnknownMemberId.code
-        if owner.get(Unit(said.connector)) != said.owner_epoch or said.owner_epoch < before.since:
+        if owner.get(Unit(requested.connector)) != requested.owner_epoch or requested.owner_epoch < before.since:
             return StaleMemberEpoch.code
         old = dict(enumerate(before.tasks))
         after.tasks = [
             old[number] if number in old and old[number][0] == config else (config, since)
-            for number, config in enumerate(config_of(task.config) for task in said.task_configs)
+            for number, config in enumerate(config_of(task.config) for task in requested.task_configs)
         ]
     if after != before:
         after.version = since
-    connectors[said.connector] = after
+    connectors[requested.connector] = after
     return 0
 
 
-def places(config: Mapping[str, str]) -> dict[str, str]:
-    """What a configuration says of where its units shall run."""
+def placement(config: Mapping[str, str]) -> dict[str, str]:
+    """The placement settings of a configuration."""
     return {name: value for name, value in config.items() if name.startswith("assignment.")}
 
 
 def for_tasks(config: Mapping[str, str]) -> dict[str, str]:
-    """All that a task can be made from: not how many there are, nor where."""
-    other = {"name", "tasks.max", *places(config)}
+    """The settings that tasks depend on: neither the number of tasks nor the placement."""
+    other = {"name", "tasks.max", *placement(config)}
     return {name: value for name, value in config.items() if name not in other}

@@ -1,7 +1,7 @@
-"""Any input at any time, honest or not: a group of the product driven by small numbers, with the model beside it.
+"""Any input at any time, valid or not: a group of the product driven by small numbers and compared with the model.
 
-An act is a handful of small numbers, so that hypothesis can draw and shorten them. Most inputs are what an honest
-worker, operator or timer would send just then; the others are wrong in one way each.
+An act is a handful of small numbers, so that hypothesis can draw and shrink them. Most inputs are what a correct
+worker, operator or timer would send; the others are wrong in one way each.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ LISTS: tuple[tuple[AssignorInfo, ...], ...] = (
 
 @dataclass(kw_only=True)
 class Driver:
-    """One group, driven."""
+    """One group and its inputs."""
 
     settings: GroupSettings
     shuffle: Shuffle
     replay: Replay = field(default_factory=Replay)
     group: Group = field(default_factory=lambda: Group(GROUP))
     log: list[Record] = field(default_factory=list)
-    questions: dict[str, PrepareResponse] = field(default_factory=dict)
-    said: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)
+    inputs_of: dict[str, PrepareResponse] = field(default_factory=dict)
+    sent: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)
     former: list[TimerKey] = field(default_factory=list)
     requested: list[Compute] = field(default_factory=list)
     installed: InstallRequest | None = None
@@ -79,7 +79,7 @@ class Driver:
 
     @classmethod
     def drawn(cls, seed: int) -> Driver:
-        """Settings and luck of a seed."""
+        """Settings and random numbers of a seed."""
         random = Random(seed)
         shuffle = Shuffle(random=random)
         settings = GroupSettings(
@@ -93,11 +93,11 @@ class Driver:
         )
         driver = cls(settings=settings, shuffle=shuffle)
         if random.random() < 0.7:
-            driver.set_the_stage(random)
+            driver.create_group(random)
         return driver
 
-    def set_the_stage(self, random: Random) -> None:
-        """A group that has been at work for a while: so most short sequences come to where something moves."""
+    def create_group(self, random: Random) -> None:
+        """A group that is stable already, so that short sequences reach states in which units move."""
         units = [Unit(name, task) for name in CONNECTORS for task in range(-1, random.randrange(5))]
         counts = {name: sum(unit.connector == name for unit in units) - 1 for name in CONNECTORS}
         lists, epoch = random.choice([LISTS[0], LISTS[1], ()]), 20
@@ -134,28 +134,46 @@ class Driver:
         self.replay.follow(self.group, self.settings)
 
     def put(self, *records: Record) -> None:
-        """Records without a step."""
+        """Apply records without a step."""
         for record in records:
             self.group.apply(record)
             self.log.append(record)
 
     def send(self, what: GroupInput) -> object:
-        """One input to both."""
+        """Give one input to both."""
         self.group.members_to_wake.clear()
         outcome = self.replay.step(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
         self.requested += [effect for effect in outcome.effects if isinstance(effect, Compute)]
         if isinstance(what, HeartbeatRequest):
-            self.said.setdefault(what.member_id, []).append(what)
+            self.sent.setdefault(what.member_id, []).append(what)
         return outcome.response
 
     def play(self, acts: Sequence[Act]) -> None:
-        """Act by act, until the two differ."""
+        """Act by act, until the first difference."""
         kinds = (
-            self.join, self.join, self.beat, self.everybody, self.everybody, self.everybody, self.everybody,
-            self.everybody, self.compute, self.compute, self.compute, self.operate, self.list_tasks, self.leave,
-            self.timer, self.timer, self.timer, self.again, self.unheard, self.unheard, self.odd,
-        )  # fmt: skip
+            self.join,
+            self.join,
+            self.beat,
+            self.heartbeat_all,
+            self.heartbeat_all,
+            self.heartbeat_all,
+            self.heartbeat_all,
+            self.heartbeat_all,
+            self.compute,
+            self.compute,
+            self.compute,
+            self.change_connector,
+            self.publish_task_list,
+            self.leave,
+            self.timer,
+            self.timer,
+            self.timer,
+            self.late_duplicate,
+            self.lost_response,
+            self.lost_response,
+            self.rare,
+        )
         for kind, *numbers in acts:
             kinds[kind % len(kinds)](*numbers)
             self.now_ms += 500
@@ -165,16 +183,16 @@ class Driver:
                 return
 
     def deliver(self, *, twice: bool = False) -> None:
-        """The results of the server-side assignors arrive, some of them late; ``twice``: and once more."""
+        """The results of the server-side assignors arrive, some of them late; ``twice``: duplicated."""
         requested, self.requested = self.requested, []
         for effect in requested:
             for _ in range(1 + twice):
                 self.send(computed(effect, self.settings))
 
-    # ---- what an honest worker does
+    # ---- correct workers
 
     def join(self, who: int, how: int, lists: int) -> None:
-        """A process that starts, under a new name or one that is known."""
+        """A process that starts, under a new or a known member id."""
         assignors = LISTS[max(0, lists % 9 - 4)] if how % 3 else None
         self.send(
             HeartbeatRequest(
@@ -191,13 +209,13 @@ class Driver:
             )
         )
 
-    def everybody(self, *numbers: int) -> None:
-        """All members beat, and do at once what they were told."""
+    def heartbeat_all(self, *numbers: int) -> None:
+        """All members send a heartbeat, and acknowledge their revocations."""
         for who in sorted(self.group.members):
-            self.honest(who)
+            self.heartbeat_of(who)
 
-    def honest(self, who: str) -> None:
-        """Says what it runs if that has changed; has stopped what it was to stop."""
+    def heartbeat_of(self, who: str) -> None:
+        """Reports the owned units; its revocations are acknowledged."""
         if who in self.group.members and not (current := self.group.current(who)).temporarily_left:
             self.send(
                 HeartbeatRequest(
@@ -219,32 +237,32 @@ class Driver:
             )
 
     def compute(self, how: int, which: int, delay: int) -> None:
-        """The chosen member, or a replaced one, prepares and installs; or an Install is outdated or wrong."""
+        """The chosen member, or a replaced one, prepares and installs; or an Install is outdated or invalid."""
         computation = self.group.computation
         asked = computation.member_id if computation is not None else ""
         replaced = computation.replaced_members if computation is not None else ()
         who = replaced[0] if replaced and which % 2 else asked or MEMBERS[which % 5]
         epoch = self.group.current(who).epoch
-        if how % 4 == 0 or who not in self.questions:
+        if how % 4 == 0 or who not in self.inputs_of:
             response = self.send(PrepareRequest(group_id=GROUP, member_id=who, member_epoch=epoch))
             assert isinstance(response, PrepareResponse)
             if response.error_code:
                 return
-            self.questions[who] = response
+            self.inputs_of[who] = response
         if how % 4 == 1 and self.installed is not None:
             self.send(self.installed)
             return
-        question = self.questions.pop(who)
+        assignor_input = self.inputs_of.pop(who)
         try:
-            answer = self.shuffle(question)
+            answer = self.shuffle(assignor_input)
         except PluginError:
             answer = ServerAssignment()
-        more = (InstalledMember(member_id="nobody"),) if how % 7 == 6 and answer.members else ()
+        more = (InstalledMember(member_id="unknown"),) if how % 7 == 6 and answer.members else ()
         self.installed = InstallRequest(
             group_id=GROUP,
             member_id=who,
             member_epoch=epoch,
-            group_epoch=question.group_epoch,
+            group_epoch=assignor_input.group_epoch,
             error=0 if answer.members else 1,
             members=answer.members + more,
             delayed=answer.delayed,
@@ -252,8 +270,8 @@ class Driver:
         )
         self.send(self.installed)
 
-    def list_tasks(self, which: int, count: int, version: int) -> None:
-        """The owner of a connector writes its task list; sometimes with an old grant, or it is not the owner."""
+    def publish_task_list(self, which: int, count: int, version: int) -> None:
+        """The owner of a connector publishes its task list; sometimes with an old grant, or it is not the owner."""
         unit = Unit(CONNECTORS[which % 2])
         holder, epoch = self.group.holders.get(unit, (MEMBERS[which % 5], 3))
         tasks = tuple(TaskConfig(config=entries({"n": str(n), "v": str(version % 2)})) for n in range(count % 5))
@@ -262,8 +280,8 @@ class Driver:
 
     # ---- operators and time
 
-    def operate(self, which: int, how: int, value: int) -> None:
-        """An operator makes, changes, pauses, stops, resumes or deletes a connector."""
+    def change_connector(self, which: int, how: int, value: int) -> None:
+        """An operator creates, changes, pauses, stops, resumes or deletes a connector."""
         name = CONNECTORS[which % 2]
         config = entries({"name": name, "n": str(value % 3), "tasks.max": str(1 + how % 2)})
         version = (-1, -1, -1, 0, 1, 2)[value // 6 % 6]
@@ -283,7 +301,7 @@ class Driver:
         self.send(UpdateConnectorsRequest(group_id=GROUP, changes=(change, *more)))
 
     def timer(self, which: int, who: int, pause: int) -> None:
-        """A timer fires; or one that should have been forgotten."""
+        """A timer fires; sometimes a stale one."""
         self.now_ms += 1_000 * (pause % 10)
         armed = self.replay.armed(self.group)
         if armed and pause % 3:
@@ -298,7 +316,7 @@ class Driver:
         self.send(TimerKey(kind, GROUP, name))
 
     def leave(self, who: int, how: int, what: int) -> None:
-        """A member leaves, for good, for a while, or to restart."""
+        """A member leaves, for good, temporarily, or to restart."""
         member_id = MEMBERS[who % 5]
         member = self.group.members.get(member_id)
         instance = member.instance_id if member is not None and how % 4 else INSTANCES[how % 5]
@@ -306,10 +324,10 @@ class Driver:
         leave = HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch, instance_id=instance)
         self.send(replace(leave, returns=what % 2 == 1))
 
-    # ---- what no honest worker does
+    # ---- incorrect workers
 
     def beat(self, who: int, how: int, what: int) -> None:
-        """A heartbeat with any epoch and any report."""
+        """A heartbeat with any epoch and any owned units."""
         member_id = MEMBERS[who % 5]
         current = self.group.current(member_id)
         epoch = (current.epoch, current.epoch, current.previous_epoch, current.epoch + 1, current.epoch - 1)[how % 5]
@@ -339,36 +357,36 @@ class Driver:
             )
         )
 
-    def again(self, who: int, how: int, which: int) -> None:
-        """What a member said before comes again, late; or it has had no answer, and says everything."""
+    def late_duplicate(self, who: int, how: int, which: int) -> None:
+        """A late duplicate of a former heartbeat; or a full retry after a lost response."""
         member_id = MEMBERS[who % 5]
-        for said in self.said.get(member_id, [])[-1 - which % 3 :][:1]:
+        for request in self.sent.get(member_id, [])[-1 - which % 3 :][:1]:
             current = self.group.current(member_id)
-            owned = (said.owned or (), grouped(current.assigned), grouped(current.held))[how % 3]
+            owned = (request.owned or (), grouped(current.assigned), grouped(current.held))[how % 3]
             twice = (*owned, *owned) if how % 7 == 6 else owned
-            self.send(said if how % 4 == 3 else replace(said, owned=twice, rebalance_timeout_ms=10_000))
+            self.send(request if how % 4 == 3 else replace(request, owned=twice, rebalance_timeout_ms=10_000))
 
-    def unheard(self, who: int, how: int, which: int) -> None:
-        """An answer is lost, connectors change, and the member says once more, in full, what it said before it."""
+    def lost_response(self, who: int, how: int, which: int) -> None:
+        """A response is lost, connectors change, and the member retries its heartbeat in full."""
         member_id = sorted(self.group.members)[who % len(self.group.members)] if self.group.members else ""
         before = self.group.current(member_id)
         if before.epoch <= 0:
             return
-        said = HeartbeatRequest(
+        request = HeartbeatRequest(
             group_id=GROUP,
             member_id=member_id,
             member_epoch=before.epoch,
             owned=grouped(before.assigned),
             rebalance_timeout_ms=10_000,
         )
-        self.send(said)
+        self.send(request)
         for turn in range(how % 3):
-            self.operate(which + turn, which // 2, how + 3)
-        self.send(said)
-        self.send(said if which % 2 else replace(said, owned=grouped(before.held)))
+            self.change_connector(which + turn, which // 2, how + 3)
+        self.send(request)
+        self.send(request if which % 2 else replace(request, owned=grouped(before.held)))
 
-    def odd(self, which: int, how: int, _: int) -> None:
-        """Rare things: a new coordinator, a description, the group deleted."""
+    def rare(self, which: int, how: int, _: int) -> None:
+        """Rare inputs: a coordinator failover, a description, the deletion of the group."""
         match which % 4:
             case 0 | 1:
                 self.log = compacted(self.log, tombstones=how % 3 == 0) if how % 2 else self.log
@@ -379,4 +397,4 @@ class Driver:
                 for member_id in sorted(self.group.members) if how % 2 else ():
                     self.send(HeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=-1))
                 self.send(DeleteRequest(group_ids=(GROUP,)))
-                self.now_ms -= 1_000 * (how % 9) ** 2  # a clock may go back
+                self.now_ms -= 1_000 * (how % 9) ** 2  # the clock may go back

@@ -1,9 +1,9 @@
-"""The model beside the product: every input goes to both, and what they make of it is compared.
+"""Differential test: every input is given to the product and to the model, and the results are compared.
 
-``Replay.step`` stands where ``connectgroup.group.connect.handle.step`` stands. The product decides. The
-model is given what the product chose where it may choose. Response, state, records and timers are then compared.
-``Replay.on_load`` stands where the runtime asks for the timers of a group it has read from the log: that group must be
-one that was decided once, and the model goes on from there.
+``Replay.step`` replaces ``connectgroup.group.connect.handle.step``. The product decides first. Its choices, where the
+specification leaves one, are inputs of the model. Response, state, records and timers are then compared.
+``Replay.on_load`` replaces the function that returns the timers of a group read from the log: that group must equal
+one that was decided before, and the model continues from there.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import Record
 
-from .compare import answers_differ, effects_differ, members_to_wake, records_differ, timers_differ, woken_differ
+from .compare import effects_differ, members_to_wake, records_differ, responses_differ, timers_differ, woken_differ
 from .model import Model
-from .pictures import (
+from .product import (
     Difference,
-    Picture,
+    State,
     limits_of,
     model_of,
-    picture,
-    picture_of,
-    pictures_differ,
+    product_state,
     proposal_of,
+    state_of,
+    states_differ,
 )
-from .words import Answer, Choice, NotAllowed, Timer as TimerName
+from .words import Choice, Expected, NotAllowed, Timer as TimerName
 
-LONGEST_LINE = 1_000
-"""Of a finding: a group of a hundred tasks fills pages."""
+MAX_LINE = 1_000
+"""Maximum length of a line of a finding: a group of a hundred tasks fills pages."""
 
 
 @dataclass(slots=True)
@@ -49,51 +49,51 @@ class Followed:
     """A product's group and its model.
 
     Attributes:
-        shown: how the model looked after the last input.
-        armed: the timers that were set for it, by name; each with the key it will expire with.
-        hear: whom an empty heartbeat would have brought something then.
+        shown: the model's state after the last input.
+        armed: the armed timers by name, each with the key that it expires with.
+        hear: the members for which an empty heartbeat would have had a changed response then.
     """
 
     group: Group
     model: Model
-    shown: Picture
+    shown: State
     armed: dict[TimerName, TimerKey]
-    hear: set[str]
+    pending_responses: set[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One input on which the two do not agree."""
+    """One input with different results."""
 
     what: object
     now_ms: int
     differences: tuple[Difference, ...]
-    before: Picture
+    before: State
 
     def __str__(self) -> str:
         lines = [f"input at {self.now_ms} ms: {self.what}"]
         for name, product, model in self.differences:
             lines += [f"  {name}", f"    product: {product}", f"    model:   {model}"]
         lines += ["  the group before it:", *(f"    {name}: {value}" for name, value in self.before.items())]
-        return "\n".join(line[:LONGEST_LINE] for line in lines)
+        return "\n".join(line[:MAX_LINE] for line in lines)
 
 
 class Replay:
     """Follows every group of every coordinator of one run.
 
     Attributes:
-        findings: on what the two did not agree.
-        inputs: how many there were.
+        findings: inputs with different results.
+        inputs: number of inputs.
     """
 
     def __init__(self, rules: Callable[..., Outcome[Response | None]] = handle.step) -> None:
-        """``rules``: the product's, which are looked at."""
+        """``rules``: the product's ``step``."""
         self.findings: list[Finding] = []
         self.inputs = 0
         self._rules = rules
         self._followed: dict[int, Followed] = {}
-        self._decided: list[Picture] = []
-        self._durable: list[Picture] = []
+        self._decided: list[State] = []
+        self._durable: list[State] = []
 
     def step(
         self,
@@ -105,7 +105,7 @@ class Replay:
         client_host: str = "",
         client_id: str = "",
     ) -> Outcome[Response | None]:
-        """One input, to both."""
+        """Give one input to both."""
         self.inputs += 1
         followed = self._followed.get(id(group)) or self.follow(group, settings)
         before, model = followed.shown, followed.model
@@ -126,21 +126,21 @@ class Replay:
         except NotAllowed as error:
             found.append(("choice", "as in the input", error))
         else:
-            followed.shown = picture(model)
+            followed.shown = state_of(model)
             # Records are the only way in which a product's group changes.
-            product = picture_of(group) if outcome.records else before
-            found += answers_differ(model, what, response, expected)
-            found += pictures_differ(product, followed.shown)
+            product = product_state(group) if outcome.records else before
+            found += responses_differ(model, what, response, expected)
+            found += states_differ(product, followed.shown)
             found += timers_differ(model, followed.armed, what, outcome.timers, before, expected)
             found += records_differ(what, before, followed.shown, outcome.records)
             found += effects_differ(model, outcome.effects)
-            if outcome.parks and (told := members_to_wake(what, response)):
-                found.append(("parked", told, "nothing to say"))
+            if outcome.parks and (response_units := members_to_wake(what, response)):
+                found.append(("parked", response_units, "no change"))
             if outcome.records:
-                hear = model.hear() | (before["members"].keys() - model.members.keys())
-                found += woken_differ(what, followed.hear, hear, group.members_to_wake)
-                followed.hear = hear
-                found += [("promise", "kept", broken) for broken in model.broken()]
+                pending_responses = model.pending_responses() | (before["members"].keys() - model.members.keys())
+                found += woken_differ(what, followed.pending_responses, pending_responses, group.members_to_wake)
+                followed.pending_responses = pending_responses
+                found += [("invariant", "holds", violations) for violations in model.violations()]
                 self._decided.append(followed.shown)
         if found:
             self._find(what, now_ms, found, before)
@@ -151,62 +151,62 @@ class Replay:
         """A group was read from the log."""
         outcome = handle.on_load(group, now_ms, settings)
         timers = outcome.timers
-        shown = picture_of(group)
+        shown = product_state(group)
         known = not group.created_ms or _is_among(shown, self._durable or self._decided)
         followed = self.follow(group, settings)
         followed.model.now_ms = now_ms
         followed.armed.clear()
         found = list(timers_differ(followed.model, followed.armed, None, timers, {}, None))
         if not known:
-            found.append(("loaded", shown, "no group that was ever decided, and is on the disk"))
+            found.append(("loaded", shown, "a group that was decided and is durable"))
         if found:
             self._find("read from the log", now_ms, found, {})
         return outcome
 
     def on_durable(self, group: Group) -> None:
-        """A batch is safe on the disk, and has made this of the group: what was decided once, whole (D2, D3)."""
-        shown = picture_of(group)
+        """A batch is durable: its group must equal one that was decided (D2, D3)."""
+        shown = product_state(group)
         self._durable.append(shown)
         if not _is_among(shown, self._decided):
-            self._find("a batch is safe", 0, [("durable", shown, "no group that was ever decided")], {})
+            self._find("a durable batch", 0, [("durable", shown, "a group that was decided")], {})
 
     def read(self, group_id: str, log: Iterable[Record], now_ms: int, settings: GroupSettings) -> Group:
-        """The group that a new coordinator makes of a log."""
+        """The group that a new coordinator replays from a log."""
         group = replay(group_id, log)
         self.on_load(group, now_ms, settings)
         return group
 
     def armed(self, group: Group) -> list[TimerKey]:
-        """The timers that are set for a group."""
+        """The armed timers of a group."""
         return sorted(self._followed[id(group)].armed.values()) if id(group) in self._followed else []
 
     def follow(self, group: Group, settings: GroupSettings) -> Followed:
-        """From now on, or anew, from where the product stands."""
+        """Follow a group from its present state."""
         model = model_of(group, limits_of(settings))
         followed = self._followed[id(group)] = Followed(
             group=group,
             model=model,
-            shown=picture(model),
+            shown=state_of(model),
             armed={(str(key.kind), key.member_id): key for key in _armed(group, model)},
-            hear=model.hear(),
+            pending_responses=model.pending_responses(),
         )
         self._decided.append(followed.shown)
         return followed
 
-    def _find(self, what: object, now_ms: int, found: list[Difference], before: Picture) -> None:
+    def _find(self, what: object, now_ms: int, found: list[Difference], before: State) -> None:
         self.findings.append(Finding(what=what, now_ms=now_ms, differences=tuple(found), before=before))
 
 
-def decide(model: Model, what: GroupInput) -> Answer | None:
-    """The input, as the model has it."""
-    inputs: dict[Any, Callable[[Any], Answer | None]] = {
+def decide(model: Model, what: GroupInput) -> Expected | None:
+    """The model's result for an input."""
+    inputs: dict[Any, Callable[[Any], Expected | None]] = {
         HeartbeatRequest: model.heartbeat,
         PrepareRequest: model.prepare,
         InstallRequest: model.install,
         UpdateConnectorsRequest: model.update_connectors,
         DeleteRequest: lambda _: model.delete(),
-        Computed: lambda said: model.computed(
-            said.epoch, said.assignor, None if said.error else proposal_of(said.result)
+        Computed: lambda result: model.computed(
+            result.epoch, result.assignor, None if result.error else proposal_of(result.result)
         ),
         TimerKind.SESSION: lambda key: model.expire_session(key.member_id),
         TimerKind.REBALANCE: lambda key: model.expire_rebalance(key.member_id),
@@ -218,19 +218,19 @@ def decide(model: Model, what: GroupInput) -> Answer | None:
 
 
 def _armed(group: Group, model: Model) -> Iterator[TimerKey]:
-    """The keys of all timers that must be running."""
+    """The keys of all timers that must be armed."""
     for kind, who in model.timers():
         key = TimerKey(TimerKind(kind), group.group_id, who)
         yield key._replace(belongs_to=timing.belongs_to(group, key))
 
 
 def _is_stale(what: object, armed: Mapping[TimerName, TimerKey]) -> bool:
-    """Whether an expired timer is not the one that was armed last: it belongs to a former epoch and does nothing."""
+    """Whether an expired timer is not the one that was armed last: it belongs to an older epoch and does nothing."""
     if not isinstance(what, TimerKey) or what.kind not in (TimerKind.COMPUTE, TimerKind.REBALANCE):
         return False
     return armed.get((str(what.kind), what.member_id)) != what
 
 
-def _is_among(shown: Picture, pictures: Sequence[Picture]) -> bool:
-    """Mostly one of the last; two that are not the same have different epochs as a rule, so this is quick."""
+def _is_among(shown: State, pictures: Sequence[State]) -> bool:
+    """Usually one of the last; different states usually have different epochs, so this is fast."""
     return any(shown == each for each in reversed(pictures))

@@ -1,6 +1,6 @@
-"""The model beside the product: under simulated faults, under inputs of any kind; and both broken on purpose.
+"""Product and model: under simulated faults, under inputs of any kind; and with planted faults.
 
-A difference is a mistake in one of the two. Which one, the sources say; the model was written from them alone.
+A difference is an error in one of the two; the sources decide in which. The model was written from them alone.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.simulation.run import run_seed
 from tests.simulation.suite import show
 
 from .__main__ import main
-from .beside import DecidedAsTheModelDecides, beside
 from .driver import Act, Driver
 from .replay import Finding, Replay
+from .simulated import DecidedAsTheModelDecides, with_model
 
 MORE = 4 if os.environ.get("CI") == "true" else 1
-"""So many times more of everything."""
+"""Factor for the number of runs."""
 
 SEEDS = range(501, 531 + 30 * (MORE - 1))
-"""Not those that tests.simulation plays."""
+"""Other seeds than those of tests.simulation."""
 
-MODEL = ("words", "paper", "connectors", "computing", "model")
+MODEL = ("words", "state", "connectors", "computing", "model")
 SHARED = ("connectgroup.errors", "connectgroup.protocol")
 
 NUMBERS = st.integers(0, 63)
@@ -39,9 +39,9 @@ ACTS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), min_size=5, max_s
 
 @pytest.mark.parametrize("first", SEEDS[::5])
 def test_every_decision_of_a_simulated_cluster_is_that_of_the_model(first: int) -> None:
-    """Coordinators that crash, are fenced, fail to write and read again are followed (D1 to D3, D6)."""
+    """Coordinators that crash, are fenced, fail to write and replay are followed (D1 to D3, D6)."""
     for seed in range(first, first + 5):
-        with beside():
+        with with_model():
             result = run_seed(seed)
         assert DecidedAsTheModelDecides.newest.replay.inputs > 100
         assert not result.violations, show(result.violations[0])
@@ -50,34 +50,34 @@ def test_every_decision_of_a_simulated_cluster_is_that_of_the_model(first: int) 
 @settings(max_examples=200 * MORE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 200), drawn=ACTS)
 def test_any_sequence_of_inputs_is_decided_as_by_the_model(seed: int, drawn: list[Act]) -> None:
-    """S1 to S16 hold of the product as far as they hold of the model; answers, state, records and timers are equal."""
+    """S1 to S16 hold for the product as far as they hold for the model; responses, state, records, timers are equal."""
     driver = Driver.drawn(seed)
     driver.play(drawn)
-    assert not driver.replay.findings, f"luck {seed}: {driver.replay.findings[0]}"
+    assert not driver.replay.findings, f"seed {seed}: {driver.replay.findings[0]}"
 
 
 @pytest.mark.parametrize("first", range(0, 200 * MORE, 100))
 def test_long_sequences_reach_states_that_short_ones_do_not(first: int) -> None:
-    """Delays, rounds and rejoins take many steps to meet."""
+    """Delays, rounds and rejoins take many steps to coincide."""
     for seed in range(first, first + 100):
         finding = found_with(seed)
-        assert finding is None, f"luck {seed}: {finding}"
+        assert finding is None, f"seed {seed}: {finding}"
 
 
 @pytest.mark.parametrize("seed", range(16 * MORE))
 def test_random_run_with_slow_workers_is_decided_as_by_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same storms that tests.group plays, honest workers only."""
+    """The random runs of tests.group, with correct workers only."""
     replay = Replay()
     monkeypatch.setattr(effects, "step", replay.step)
     run = workers.RandomRun(seed)
     run.scene.check_replay = False
     run.play(80)
     run.settle()
-    assert not replay.findings, f"storm {seed}: {replay.findings[0]}"
+    assert not replay.findings, f"seed {seed}: {replay.findings[0]}"
 
 
 def test_model_shares_no_code_with_the_rules() -> None:
-    """What both took from the same place would be wrong in both."""
+    """Shared code would have the same errors on both sides."""
     here = Path(__file__).parent
     for name in MODEL:
         for node in ast.walk(ast.parse((here / f"{name}.py").read_text())):
@@ -94,7 +94,7 @@ def test_model_shares_no_code_with_the_rules() -> None:
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.model], ids=lambda fault: str(fault.name))
 def test_each_planted_fault_is_found(fault: Fault) -> None:
-    """A comparison that cannot fail proves nothing."""
+    """The comparison must be able to fail."""
     with fault.planted():
         assert any(found_with(seed) for seed in range(200)), "no difference"
 
@@ -109,14 +109,14 @@ def test_each_planted_fault_is_found(fault: Fault) -> None:
     ],
 )
 def test_fault_planted_in_a_simulated_cluster_is_found_by_the_model(name: str) -> None:
-    """A difference from the model is one violation among the others."""
-    with named(name).planted(), beside():
+    """A difference from the model is a violation like any other."""
+    with named(name).planted(), with_model():
         results = (run_seed(seed) for seed in range(1, 16))
         assert any(one.invariant.startswith("M1 ") for each in results for one in each.violations)
 
 
 def test_command_of_the_simulator_compares_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """A difference is told like any violation, and ends the command with 1."""
+    """A difference is reported like any violation, and the exit code is 1."""
     with named("a unit is assigned while another member holds it").planted():
         assert main(["--seed", "1", "--seeds", "1", "--no-shrink"]) == 1
     assert "M1 DecidedAsTheModelDecides does not hold" in capsys.readouterr().out
@@ -130,13 +130,13 @@ def test_difference_shows_the_input_and_both_results() -> None:
 
 
 def acts(seed: int, count: int = 50) -> list[Act]:
-    """So many acts, drawn from a seed."""
+    """``count`` acts, drawn from a seed."""
     random = Random(seed)
     return [tuple(random.choices(range(64), k=4)) for _ in range(count)]  # type: ignore[misc]
 
 
 def found_with(seed: int) -> Finding | None:
-    """The first difference under this seed."""
+    """The first difference for this seed."""
     driver = Driver.drawn(seed)
     driver.play(acts(seed))
     return next(iter(driver.replay.findings), None)

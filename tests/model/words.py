@@ -1,4 +1,4 @@
-"""What the model of the group protocol is made of, and what goes in and out of it."""
+"""The data types of the model of the group protocol: its state, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ RUNNING, STOPPED = 1, 3
 AWAY = -2
 
 Grants = dict[Unit, int]
-"""Units with the epochs at which they were given, or with those of their configurations."""
+"""Units with their owner epochs, or with the epochs of their configurations."""
 
 Timer = tuple[str, str]
-"""What is waited for, and of whom."""
+"""Kind and member of a timer."""
 
 
 class NotAllowed(Exception):
-    """The product chose something that the specification does not leave open."""
+    """The product chose something that the specification does not allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What an operator may set, as far as the rules depend on it."""
+    """The operator's settings that the rules depend on."""
 
     server_assignor: str
     server_assignors: frozenset[str]
@@ -46,14 +46,14 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What an assignor is asked.
+class AssignorInput:
+    """The input of an assignor.
 
     Attributes:
-        members: epoch, instance, share of the present target, version, reason and metadata for the assignor, and what
-            it has told the member with that share.
-        connectors: those that run, with their number of tasks, and what is asked of their places.
-        delayed: what waits, by the member it waits for.
+        members: epoch, instance id, target assignment, version, reason and metadata for the assignor, and the
+            metadata that the assignor has sent with that target assignment.
+        connectors: the runnable ones, with their task counts and placement settings.
+        delayed: delayed units, by the member they are delayed for.
     """
 
     members: dict[str, tuple[int, str | None, frozenset[Unit], tuple[int, int, bytes], bytes]]
@@ -63,7 +63,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What an assignor answers: who shall have what, what nobody shall have for now, and for how long."""
+    """The result of an assignor: target assignments, delayed units, and the delay."""
 
     members: tuple[InstalledMember, ...] = ()
     left_out: frozenset[Unit] = frozenset()
@@ -72,12 +72,12 @@ class Proposal:
 
 @dataclass(kw_only=True)
 class Choice:
-    """What the product chose in this step where it may choose.
+    """The product's choices in this step, where the specification leaves one.
 
     Attributes:
-        computer: the member it asked to compute, if it asked one. ``None``: nobody's choice, the first that may.
-        assignor: the one it asks members to run, or whose target it took; ``None`` as above.
-        made_ms: the incarnation of a group that is new.
+        computer: the member it chose to compute, if any. ``None``: unknown, the first allowed one.
+        assignor: the one it asks members to run, or whose target it installed; ``None`` as above.
+        made_ms: the incarnation of a new group.
         server_assignor: the server-side assignor that it requested; ``None`` if it requested none.
     """
 
@@ -88,8 +88,8 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """One member's part of the target, and the assignor's word to it."""
+class MemberTarget:
+    """One member's target assignment, with the assignor's error, version and metadata for the member."""
 
     units: frozenset[Unit] = frozenset()
     error: int = 0
@@ -98,29 +98,29 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What must be answered.
+class Expected:
+    """The expected response.
 
     Attributes:
-        code: 0, or the error; ``None``: the model has not seen enough to tell.
-        epoch: member epoch of a heartbeat, group epoch of the others.
-        units: of a heartbeat: the assignment with its tokens; ``None`` "as before".
-        share: with it goes the assignor's word of this.
-        question: of a prepare.
+        code: 0, or the error; ``None``: the model has not seen enough to decide.
+        epoch: member epoch of a heartbeat, group epoch of other responses.
+        units: of a heartbeat: the assignment with its owner epochs; ``None`` if it is unchanged.
+        share: the assignor's metadata in the response.
+        question: of a Prepare response.
         versions: of changed connectors.
     """
 
     code: int | None = 0
     epoch: int | None = None
     units: Grants | None = None
-    share: Share = Share()
-    question: Question | None = None
+    share: MemberTarget = MemberTarget()
+    assignor_input: AssignorInput | None = None
     versions: tuple[int, ...] | None = None
 
 
 @dataclass(kw_only=True)
 class Member:
-    """One member: what it said, and where it stands."""
+    """One member: what it has reported, and its current assignment."""
 
     instance: str | None = None
     timeout_ms: int = 0
@@ -136,48 +136,48 @@ class Member:
 
     @property
     def temporarily_left(self) -> bool:
-        """Left for a while, having stopped everything."""
+        """A static member that left with epoch -2, after all its units had stopped."""
         return self.epoch == AWAY
 
     @property
     def held(self) -> Grants:
-        """What nobody else may be given: a revocation that is not acknowledged counts."""
+        """Units that no other member may be granted; pending revocations count."""
         return {**self.assigned, **self.pending}
 
     def differs(self, other: Member) -> bool:
-        """Whether its words are others, of those that ask for a new target (CN-10)."""
+        """Whether it reports other fields that require a new target (CN-10)."""
         mine, others = ((each.server_assignor, each.assignors, each.draining, each.traits) for each in (self, other))
         return mine != others
 
     @property
-    def said(self) -> int:
+    def checksum(self) -> int:
         """Checksum of its assignors and traits."""
         return crc32(repr((self.assignors, self.server_assignor, self.traits)).encode())
 
-    def told(self, owned: frozenset[Unit] | None) -> Grants:
-        """What an answer names: all that it holds; but one that takes something away gives nothing (CN-13)."""
+    def response_units(self, owned: frozenset[Unit] | None) -> Grants:
+        """The units of a response: all assigned units, but no new ones in a response that revokes (CN-13)."""
         revokes = owned is not None and bool(self.pending)
         return {unit: at for unit, at in self.assigned.items() if owned is None or not revokes or unit in owned}
 
 
-def traits_of(said: HeartbeatRequest | MemberRecord) -> tuple[object, ...]:
+def traits_of(request: HeartbeatRequest | MemberRecord) -> tuple[object, ...]:
     """Labels, rack, capacity and host of a member."""
-    return (said.labels, said.rack, said.capacity, said.host)
+    return (request.labels, request.rack, request.capacity, request.host)
 
 
 @dataclass(kw_only=True)
 class Connector:
-    """A connector; each task is its configuration and the group epoch that brought it."""
+    """A connector; each task is its configuration and the group epoch of that configuration."""
 
     version: int = 1
-    wanted: int = RUNNING
+    target_state: int = RUNNING
     config: dict[str, str] = field(default_factory=dict)
     since: int = 0
     tasks: list[tuple[dict[str, str], int]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
-class Asked:
+class Computation:
     """The computation of a target: chosen member, epoch, assignor, whether the member has prepared, failed members.
 
     Once the member has prepared, the epoch is the one in that response: the group epoch may advance while the member
@@ -198,15 +198,15 @@ class Asked:
 
 @dataclass(kw_only=True)
 class Delay:
-    """Work that waits for a lost worker, or for as long as an assignor asked.
+    """Units delayed for a lost worker, or by an assignor.
 
     Attributes:
-        said: checksum of the lost worker's assignors.
-        epoch: the group's when it began.
+        checksum: of the lost worker's assignors.
+        epoch: the group epoch at which the delay began.
     """
 
-    share: Share
-    said: int = 0
+    share: MemberTarget
+    checksum: int = 0
     instance: str | None = None
     delay_ms: int
     deadline_ms: int
@@ -214,7 +214,7 @@ class Delay:
 
 
 def usable(members: Iterable[Member]) -> set[str]:
-    """The assignors that all list, in ranges that have a version in common."""
+    """The assignors that all members list, with a common version."""
     every = [{info.name: info for info in member.assignors} for member in members]
     common = set.intersection(*map(set, every)) if every else set()
     return {
@@ -225,7 +225,7 @@ def usable(members: Iterable[Member]) -> set[str]:
 
 
 def preferred(members: Iterable[Member]) -> set[str]:
-    """Of the usable ones, those that most members put first."""
+    """Of the usable assignors, those that most members put first."""
     every = list(members)
     may = usable(every)
     first = [next(info.name for info in member.assignors if info.name in may) for member in every] if may else []

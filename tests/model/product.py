@@ -1,4 +1,4 @@
-"""The product's group in the model's words, and what is compared of the two."""
+"""The product's group as a model, and the comparison of the two."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from connectgroup.protocol.messages.common import config_of, units_of
 from connectgroup.protocol.units import Unit
 
 from .model import Model
-from .words import Asked, Connector, Delay, Limits, Member, Proposal, Question, Share, traits_of
+from .words import AssignorInput, Computation, Connector, Delay, Limits, Member, MemberTarget, Proposal, traits_of
 
-Picture = dict[str, Any]
+State = dict[str, Any]
 Difference = tuple[str, object, object]
-"""What of, the product's, the model's."""
+"""Name, the product's value, the model's value."""
 
 
-def picture(model: Model) -> Picture:
-    """All that is compared of a group."""
+def state_of(model: Model) -> State:
+    """Everything of a group that is compared."""
     asked = model.asked
     return {
         "made at": model.made_ms,
@@ -42,35 +42,35 @@ def picture(model: Model) -> Picture:
         ),
         "asked for assignor": asked.assignor if asked is not None else "",
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
-        "target": {who: share for who, share in model.target.items() if share != Share()},
+        "target": {who: share for who, share in model.target.items() if share != MemberTarget()},
         "delays": {who: dict(vars(delay)) for who, delay in model.delays.items()},
         "connectors": {name: dict(vars(connector)) for name, connector in model.connectors.items()},
         "statuses": dict(model.statuses),
     }
 
 
-def picture_of(group: Group) -> Picture:
+def product_state(group: Group) -> State:
     """The same of a product's group."""
-    return picture(model_of(group, NO_LIMITS))
+    return state_of(model_of(group, NO_LIMITS))
 
 
 def model_of(group: Group, limits: Limits) -> Model:
-    """The model of a product's group as it stands."""
+    """A model with the state of a product's group."""
     model = Model(limits)
     model.made_ms, model.epoch = group.created_ms, group.epoch
     model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
     model.assignor, model.deferred = group.target_assignor, group.deferred
     last = group.latest_rebalance
     model.rebalancing = last is not None and last.finished_ms < 0
-    for who, said in group.members.items():
+    for who, stored in group.members.items():
         current = group.current(who)
         model.members[who] = Member(
-            instance=said.instance_id,
-            timeout_ms=said.rebalance_timeout_ms,
-            server_assignor=said.server_assignor,
-            assignors=said.assignors,
-            draining=said.draining,
-            traits=traits_of(said),
+            instance=stored.instance_id,
+            timeout_ms=stored.rebalance_timeout_ms,
+            server_assignor=stored.server_assignor,
+            assignors=stored.assignors,
+            draining=stored.draining,
+            traits=traits_of(stored),
             epoch=current.epoch,
             previous=current.previous_epoch,
             state=current.state.name,
@@ -78,21 +78,23 @@ def model_of(group: Group, limits: Limits) -> Model:
             pending=dict(current.pending),
         )
     model.target = {
-        who: Share(units=each.units, error=each.error, version=each.version, metadata=each.metadata)
+        who: MemberTarget(units=each.units, error=each.error, version=each.version, metadata=each.metadata)
         for who, each in group.targets.items()
     }
     for name, record in group.connectors.items():
         model.connectors[name] = Connector(
             version=record.version,
-            wanted=int(record.target_state),
+            target_state=int(record.target_state),
             config=config_of(record.config),
             since=record.since_epoch,
             tasks=[(config_of(task.config), task.since_epoch) for task in record.tasks],
         )
     for who, delay in group.delays.items():
         model.delays[who] = Delay(
-            share=Share(units=units_of(delay.units), error=delay.error, version=delay.version, metadata=delay.metadata),
-            said=delay.said,
+            share=MemberTarget(
+                units=units_of(delay.units), error=delay.error, version=delay.version, metadata=delay.metadata
+            ),
+            checksum=delay.said,
             instance=delay.instance_id,
             delay_ms=delay.delay_ms,
             deadline_ms=delay.deadline_ms,
@@ -101,10 +103,10 @@ def model_of(group: Group, limits: Limits) -> Model:
     for unit, status in group.statuses.items():
         model.statuses[unit] = status.member_id, status.owner_epoch, int(status.state), status.message
     asked = group.computation
-    # A computation continues when the group epoch advances; a failed server-side attempt counts for its epoch.
+    # A computation continues when the group epoch advances; a failed server-side attempt belongs to its epoch.
     counts = asked is not None and (asked.member_id or asked.prepared or asked.epoch == group.epoch)
     if asked is not None and group.members and counts and group.target_epoch < asked.epoch <= group.epoch:
-        model.asked = Asked(
+        model.asked = Computation(
             who=asked.member_id,
             epoch=asked.epoch,
             assignor=asked.assignor,
@@ -117,7 +119,7 @@ def model_of(group: Group, limits: Limits) -> Model:
 
 
 def limits_of(settings: GroupSettings) -> Limits:
-    """The settings, as the model knows them."""
+    """The settings of the model."""
     return Limits(
         server_assignor=settings.server_assignor,
         server_assignors=frozenset(settings.server_assignors),
@@ -136,11 +138,11 @@ def limits_of(settings: GroupSettings) -> Limits:
 NO_LIMITS = limits_of(GroupSettings())
 
 
-def question_of(response: PrepareResponse) -> Question:
-    """What an assignor is asked, as the model knows it."""
-    # Counted here, not by the product: a mistake of numbering must not be the same on both sides.
+def input_of(response: PrepareResponse) -> AssignorInput:
+    """The assignor input in a Prepare response."""
+    # Counted here, not by the product: an error of numbering must not be the same on both sides.
     units = [Unit(each.connector, task) for each in response.connectors for task in (-1, *range(each.num_tasks))]
-    return Question(
+    return AssignorInput(
         members={
             member.member_id: (
                 member.member_epoch,
@@ -157,23 +159,23 @@ def question_of(response: PrepareResponse) -> Question:
 
 
 def proposal_of(answer: ServerAssignment) -> Proposal:
-    """The result of a server-side assignor, as the model knows it."""
+    """The result of a server-side assignor."""
     return Proposal(members=answer.members, left_out=units_of(answer.delayed), delay_ms=answer.delay_ms)
 
 
 def unequal(name: str, product: object, model: object) -> Iterator[Difference]:
-    """Nothing, or that they are not the same."""
+    """A difference, unless the two values are equal."""
     if product != model:
         yield name, product, model
 
 
-def pictures_differ(product: Picture, model: Picture, where: str = "") -> Iterator[Difference]:
-    """Where two pictures differ."""
+def states_differ(product: State, model: State, where: str = "") -> Iterator[Difference]:
+    """The differences of two states."""
     if product == model:
         return
     for key in sorted({*product, *model}, key=str):
         ours, theirs = product.get(key), model.get(key)
         if isinstance(ours, dict) and isinstance(theirs, dict):
-            yield from pictures_differ(ours, theirs, f"{where}{key}: ")
+            yield from states_differ(ours, theirs, f"{where}{key}: ")
         else:
             yield from unequal(f"{where}{key}", ours, theirs)

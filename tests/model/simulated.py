@@ -1,7 +1,7 @@
-"""The model beside every coordinator of a simulated cluster, as one more invariant.
+"""The model as one more invariant of a simulated cluster.
 
-What the rules decide is what the model decides, what is safe on the disk is what the model had decided, and what is
-read from it again is what is safe. A difference is a violation like any other: it has its story, and is made smaller.
+The decisions of every coordinator equal those of the model, every durable group is one that was decided, and every
+replayed group is one that is durable. A difference is a violation like any other: it has its history, and is shrunk.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class DecidedAsTheModelDecides(Invariant):
-    """Each decision of each coordinator is the model's, and so is what becomes of it.
+    """Each decision of each coordinator equals the model's, and so does the durable group.
 
     Attributes:
-        newest: that of the cluster which is at work: one is played at a time.
-        rules: what a coordinator would ask.
+        newest: that of the running cluster: one runs at a time.
+        rules: the product's ``step``.
     """
 
     ids = "M1"
@@ -54,13 +54,13 @@ class DecidedAsTheModelDecides(Invariant):
 
     def _tell(self) -> None:
         for finding in self.replay.findings:
-            self.broken(f"{finding}\n  (with the model beside it: python -m tests.model)")
+            self.broken(f"{finding}\n  (reproduce with: python -m tests.model)")
         self.replay.findings.clear()
 
 
 @contextmanager
-def instead(place: Any, name: str, other: Any) -> Iterator[None]:
-    """``place.name`` is ``other`` meanwhile."""
+def replaced(place: Any, name: str, other: Any) -> Iterator[None]:
+    """Replaces ``place.name`` by ``other`` temporarily."""
     kept = getattr(place, name)
     setattr(place, name, other)
     try:
@@ -70,8 +70,8 @@ def instead(place: Any, name: str, other: Any) -> Iterator[None]:
 
 
 @contextmanager
-def beside() -> Iterator[None]:
-    """Meanwhile every simulated cluster has the model beside its coordinators."""
+def with_model() -> Iterator[None]:
+    """Compares every coordinator of every simulated cluster with the model."""
     kind, playing, serving = DecidedAsTheModelDecides, cast(Any, cluster), cast(Any, group_type)
 
     def step(*given: Any, **named: Any) -> Any:
@@ -81,9 +81,9 @@ def beside() -> Iterator[None]:
         return kind.newest.replay.on_load(*given)
 
     with (
-        instead(kind, "rules", serving.step),
-        instead(playing, "ALL", (kind, *playing.ALL)),
-        instead(serving, "step", step),
-        instead(serving, "on_load", on_load),
+        replaced(kind, "rules", serving.step),
+        replaced(playing, "ALL", (kind, *playing.ALL)),
+        replaced(serving, "step", step),
+        replaced(serving, "on_load", on_load),
     ):
         yield
