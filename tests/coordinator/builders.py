@@ -1,4 +1,4 @@
-"""A coordinator on a log that fails when it is told to, and requests in a few words."""
+"""A coordinator on a log with fault injection, and short builders of requests."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ Fault = Literal["none", "before", "after", "refuse", "fenced", "bug"]
 
 
 class FaultyLog(Log):
-    """A memory log that can fail or be slow, before or after the batch is in.
+    """A memory log that can fail or be slow, before or after the batch is written.
 
     Attributes:
-        faults: what becomes of the next appends that hold records; "none", or none left: no fault.
-        slow: while set, appends wait for ``slow_gate`` before (or, ``slow_after``, behind) the write.
+        faults: the faults of the next appends; "none" is no fault, as is an empty queue.
+        gate: while set, appends wait for it before the write.
         unreadable: loads fail.
-        limit: batches with more records are refused.
+        refuses: batches that are rejected.
     """
 
     def __init__(self, storage: MemoryStorage | None = None) -> None:
@@ -81,7 +81,7 @@ class FaultyLog(Log):
             raise LogFenced("opened again at epoch 2")
         await self.inner.append(records)
         if fault == "after":
-            raise LogError("no word from the disk")
+            raise LogError("no response from the disk")
 
     async def compact(self) -> int:
         return await self.inner.compact()
@@ -92,7 +92,7 @@ class FaultyLog(Log):
 
 @asynccontextmanager
 async def serving(log: Log | None = None, group: GroupSettings | None = None) -> AsyncIterator[Coordinator]:
-    """A coordinator that serves, and is closed at the end."""
+    """A running coordinator, which is closed at the end."""
     loop = asyncio.get_running_loop()
     coordinator = Coordinator(
         MemoryLog() if log is None else log, group or settings(), wall_clock_ms=lambda: int(loop.time() * 1000)
@@ -114,45 +114,45 @@ def beat(member_id: str = "a", epoch: int = 0, owned: Units | None = None, **mor
 
 
 def add(name: str = "c", *, group_id: str = GROUP, **config: str) -> UpdateConnectorsRequest:
-    """An operator adds a connector."""
+    """An operator's request that adds a connector."""
     lines = entries({"connector.class": "x", **config})
     return UpdateConnectorsRequest(group_id=group_id, changes=(ConnectorChange(connector=name, config=lines),))
 
 
 def task_list(member_id: str, owner_epoch: int, count: int, name: str = "c") -> UpdateConnectorsRequest:
-    """The owner of a connector gives it tasks."""
+    """The task list of a connector, published by its owner."""
     tasks = tuple(TaskConfig(config=entries({"task": str(number)})) for number in range(count))
     change = ConnectorChange(connector=name, task_configs=tasks, owner_epoch=owner_epoch)
     return UpdateConnectorsRequest(group_id=GROUP, member_id=member_id, changes=(change,))
 
 
 def running(owner_epoch: int, task: int = -1) -> TaskStatus:
-    """A status."""
+    """The status RUNNING of a unit."""
     return TaskStatus(connector="c", task=task, owner_epoch=owner_epoch, state=1)
 
 
 def send(coordinator: Coordinator, request: Request) -> asyncio.Task[Response]:
-    """A request on its way."""
+    """Send a request without waiting for its response."""
     return asyncio.create_task(coordinator.handle(request, client_host="test"))
 
 
 async def ask(coordinator: Coordinator, request: HeartbeatRequest) -> HeartbeatResponse:
-    """A heartbeat's answer."""
-    answer = await asyncio.wait_for(send(coordinator, request), 60)
-    assert isinstance(answer, HeartbeatResponse)
-    if await computed(coordinator, request.group_id) and request.member_epoch == 0 and not answer.error_code:
+    """Send a heartbeat; returns its response."""
+    response = await asyncio.wait_for(send(coordinator, request), 60)
+    assert isinstance(response, HeartbeatResponse)
+    if await computed(coordinator, request.group_id) and request.member_epoch == 0 and not response.error_code:
         # As a worker does: the next request follows at once, and is parked until the computation is done.
-        answer = await asyncio.wait_for(send(coordinator, replace(request, sequence=-1)), 60)
-        assert isinstance(answer, HeartbeatResponse)
-    return answer
+        response = await asyncio.wait_for(send(coordinator, replace(request, sequence=-1)), 60)
+        assert isinstance(response, HeartbeatResponse)
+    return response
 
 
 async def change(coordinator: Coordinator, request: UpdateConnectorsRequest) -> UpdateConnectorsResponse:
-    """An update's answer."""
-    answer = await asyncio.wait_for(send(coordinator, request), 60)
-    assert isinstance(answer, UpdateConnectorsResponse)
+    """Send a change of connectors; returns its response."""
+    response = await asyncio.wait_for(send(coordinator, request), 60)
+    assert isinstance(response, UpdateConnectorsResponse)
     await computed(coordinator, request.group_id)
-    return answer
+    return response
 
 
 async def computed(coordinator: Coordinator, group_id: str = GROUP) -> bool:
@@ -172,26 +172,26 @@ async def computed(coordinator: Coordinator, group_id: str = GROUP) -> bool:
 
 
 async def look(coordinator: Coordinator, group_id: str = GROUP) -> DescribedGroup:
-    """What describe says."""
-    answer = await asyncio.wait_for(send(coordinator, DescribeRequest(group_ids=(group_id,))), 60)
-    assert isinstance(answer, DescribeResponse)
-    return answer.groups[0]
+    """Describe a group."""
+    response = await asyncio.wait_for(send(coordinator, DescribeRequest(group_ids=(group_id,))), 60)
+    assert isinstance(response, DescribeResponse)
+    return response.groups[0]
 
 
 async def tick(turns: int = 30) -> None:
-    """Let everything happen that needs no time."""
+    """Let the event loop run everything that needs no time."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 def served(coordinator: Coordinator, group_id: str = GROUP) -> Any:
-    """The group as the coordinator has it in memory; ``None`` if there is none."""
+    """The group in the coordinator's memory; ``None`` if there is none."""
     loaded = coordinator.shard.groups.loaded.get(group_id)
     return None if loaded is None else loaded.state
 
 
 async def memory_is_log(coordinator: Coordinator, log: Log, group_id: str = GROUP) -> None:
-    """D2, D8: what is served is what a restart would serve."""
+    """D2, D8: the group in memory equals the replay of the log."""
     loaded = (await log.load(group_id))[group_id]
     assert not isinstance(loaded, LogError)
     group, stored = served(coordinator, group_id), replay(group_id, loaded)

@@ -1,4 +1,4 @@
-"""Every test here runs in virtual time."""
+"""The tests of this package run in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 
 
 async def on_loop(name: str, function: Callable[[], Any]) -> Any:
-    """In place of ``compute.off_loop``: the call itself."""
+    """Replaces ``compute.off_loop``: calls the function on the event loop."""
     return function()
 
 

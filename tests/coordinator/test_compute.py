@@ -31,7 +31,7 @@ balanced = as_server_assignor(BalancedAssignor())
 
 @pytest.fixture
 def gates() -> Iterator[list[Gate]]:
-    """The gates of a test; all are opened at its end."""
+    """The gates of a test, which are opened at its end."""
     made: list[Gate] = []
     yield made
     for gate in made:
@@ -77,7 +77,7 @@ async def until(happened: Callable[[], bool]) -> None:
         if happened():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it has not happened")
+    raise AssertionError("the condition was not met")
 
 
 async def test_blocking_assignor_delays_neither_other_groups_nor_its_own_heartbeats(gates: list[Gate]) -> None:
@@ -93,14 +93,14 @@ async def test_blocking_assignor_delays_neither_other_groups_nor_its_own_heartbe
         assigned = await reach(coordinator, "b", 2)
         assert assigned.assignment is not None
         assert assigned.assignment.units
-        assert asyncio.get_running_loop().time() == began_s, "nothing waited"
+        assert asyncio.get_running_loop().time() == began_s, "no request was delayed"
         assert (first.error_code, first.member_epoch) == (0, 0)
         parked = send(coordinator, beat("a", group_id="other", max_wait_ms=3_000))
         assert (await look(coordinator, "other")).state == "Assigning"
         gate.open()
-        answer = await parked
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.member_epoch == 1
+        response = await parked
+        assert isinstance(response, HeartbeatResponse)
+        assert response.member_epoch == 1
         assert asyncio.get_running_loop().time() == began_s
 
 
@@ -116,9 +116,9 @@ async def test_result_for_an_earlier_epoch_is_installed_if_it_is_valid(gates: li
         assert (await look(coordinator)).assignment_epoch == 0
         parked = send(coordinator, beat("a", max_wait_ms=3_000))
         gate.open()
-        answer = await parked
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.member_epoch in (1, 2)
+        response = await parked
+        assert isinstance(response, HeartbeatResponse)
+        assert response.member_epoch in (1, 2)
         await until(lambda: assignor.epochs == [1, 2])
         assert (await reach(coordinator, "b", 2)).member_epoch == 2
 
@@ -171,7 +171,7 @@ async def test_computation_is_requested_again_after_a_failed_append() -> None:
 
 
 async def test_assignor_without_a_thread_is_called_for_the_next_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F36: the call has not begun, so it blocks no later one."""
+    """F36: the call has not started, so it blocks no later one."""
     assignor = Blocking()
     async with serving(group=using(assignor)) as coordinator:
         none = NoThreads(monkeypatch, "server-side assignor ")

@@ -1,4 +1,4 @@
-"""What the runtime adds to scheduled delays, deleting and limits: timers, restarts, and one group at a time."""
+"""Scheduled delays, deletion and limits in the runtime: timers, restarts, several groups."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .builders import GROUP, Fault, FaultyLog, add, ask, beat, change, look, mem
 
 
 async def delete(coordinator: Coordinator, *group_ids: str) -> dict[str, int]:
-    answer = await asyncio.wait_for(send(coordinator, DeleteRequest(group_ids=group_ids)), 10)
-    assert isinstance(answer, DeleteResponse)
-    return {result.group_id: result.error_code for result in answer.results}
+    response = await asyncio.wait_for(send(coordinator, DeleteRequest(group_ids=group_ids)), 10)
+    assert isinstance(response, DeleteResponse)
+    return {result.group_id: result.error_code for result in response.results}
 
 
 async def test_each_group_of_a_delete_request_has_its_own_result() -> None:
@@ -28,8 +28,8 @@ async def test_each_group_of_a_delete_request_has_its_own_result() -> None:
     async with serving(log) as coordinator:
         await change(coordinator, add(group_id="empty"))
         await ask(coordinator, beat("a"))
-        said = await delete(coordinator, "empty", "nowhere", GROUP)
-        assert said == {"empty": 0, "nowhere": GroupIdNotFound.code, GROUP: NonEmptyGroup.code}
+        results = await delete(coordinator, "empty", "nowhere", GROUP)
+        assert results == {"empty": 0, "nowhere": GroupIdNotFound.code, GROUP: NonEmptyGroup.code}
         await memory_is_log(coordinator, log)
         listed = await send(coordinator, DescribeRequest())
         assert isinstance(listed, DescribeResponse)
@@ -76,7 +76,7 @@ def storage() -> MemoryStorage:
 
 
 async def lose_b(coordinator: Coordinator) -> None:
-    """a and b share c and c's tasks; b falls silent, and its work waits for it."""
+    """a and b own the units of c; b's session expires, and its units are delayed."""
     await change(coordinator, add())
     await ask(coordinator, beat("a"))
     await ask(coordinator, beat("b"))
@@ -93,7 +93,7 @@ async def lose_b(coordinator: Coordinator) -> None:
 
 
 async def test_delay_ends_on_time_across_coordinator_restarts(storage: MemoryStorage) -> None:
-    """CN-11, S15: neither restarted nor forgotten."""
+    """CN-11, S15: the delay is neither restarted nor forgotten."""
     slow = settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)
     async with serving(MemoryLog(storage), slow) as coordinator:
         await lose_b(coordinator)
@@ -109,8 +109,8 @@ async def test_delay_ends_on_time_across_coordinator_restarts(storage: MemorySto
 
 
 async def test_rejected_join_does_not_extend_a_session() -> None:
-    """L1: two workers, killed and started again with their static names swapped. Each asks for a name that the other's
-    dead self still bears; if asking proved that self alive, neither would ever get in.
+    """L1: two workers crash and restart with their instance ids swapped. Each joins with the instance id of the other's
+    crashed process; if a rejected join extended that session, neither could ever join.
     """
     async with serving() as coordinator:
         await change(coordinator, add())
@@ -129,7 +129,7 @@ async def test_rejected_join_does_not_extend_a_session() -> None:
 
 
 async def fence_one(coordinator: Coordinator) -> str:
-    """a and b are at rest; the holder of c is fenced, and its work waits. Who is left."""
+    """a and b are stable; the owner of c is fenced, and its units are delayed. Returns the other member."""
     await change(coordinator, add())
     await ask(coordinator, beat("a"))
     await ask(coordinator, beat("b"))
@@ -145,7 +145,7 @@ async def fence_one(coordinator: Coordinator) -> str:
 
 @pytest.mark.parametrize("fault", ["before", "refuse"])
 async def test_end_of_a_delay_that_cannot_be_stored_is_retried_with_back_off(fault: Fault) -> None:
-    """F10, KAFKA-20253: loaded again, it is due at once; a full disk must not be written to at full speed."""
+    """F10, KAFKA-20253: after the reload it is due at once; a full disk must not be written to at full speed."""
     log = FaultyLog()
     async with serving(log, settings(scheduled_delay_ms=5_000)) as coordinator:
         other = await fence_one(coordinator)
@@ -159,11 +159,11 @@ async def test_end_of_a_delay_that_cannot_be_stored_is_retried_with_back_off(fau
         assert log.appends - before < 30
         log.faults.clear()
         await asyncio.sleep(3)
-        assert await waiting_ms(coordinator) == [], "when it can be written it is"
+        assert await waiting_ms(coordinator) == [], "the end of the delay is stored once the log accepts it"
 
 
 async def test_delay_that_ends_while_the_coordinator_is_suspended_waits_only_for_unread_messages() -> None:
-    """F14: its deadline is in the log; to begin it anew would hold the work back for as long again."""
+    """F14: its deadline is in the log; a restarted delay would delay the units twice as long."""
     async with serving(MemoryLog(), settings(scheduled_delay_ms=30_000, session_timeout_ms=10_000)) as coordinator:
         await lose_b(coordinator)
         [key] = [key for key in coordinator.shard.timers.armed if key.kind is TimerKind.DELAY]
@@ -179,7 +179,7 @@ async def test_delay_that_ends_while_the_coordinator_is_suspended_waits_only_for
 async def test_delay_that_ended_while_the_coordinator_was_suspended_does_not_start_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S15: messages that arrived meanwhile are read first, which takes a moment and not the whole delay again."""
+    """S15: unread messages are processed first, which takes about a second and not the whole delay again."""
     loop = asyncio.get_running_loop()
     async with serving(group=settings(scheduled_delay_ms=60_000)) as coordinator:
         await change(coordinator, add("c"))

@@ -1,4 +1,4 @@
-"""Nothing is said that the log does not have, and a log that fails costs an answer and no state."""
+"""No response precedes its records; a failed append costs a retry and no state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .builders import (
     tick,
 )
 
-ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
+RETRIABLE = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
 
 
 def code(response: Response) -> int:
@@ -57,7 +57,7 @@ def code(response: Response) -> int:
 
 
 async def test_no_response_is_sent_before_its_records_are_durable() -> None:
-    """D1, also for Describe: what it would show is not there yet."""
+    """D1, also for Describe: it would show records that are not durable yet."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.gate = asyncio.Event()
@@ -76,7 +76,7 @@ async def test_no_response_is_sent_before_its_records_are_durable() -> None:
 
 
 async def test_describe_waits_for_the_write_of_its_turn() -> None:
-    """KAFKA-16973: reads go behind the writes before them, also in one turn."""
+    """KAFKA-16973: a read waits for the writes before it, also within one turn."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.gate = asyncio.Event()
@@ -85,12 +85,12 @@ async def test_describe_waits_for_the_write_of_its_turn() -> None:
         assert not describing.done()
         log.faults.append("before")
         log.gate.set()
-        assert code(await writing) in ASK_AGAIN
-        assert (await describing).error_code in ASK_AGAIN
+        assert code(await writing) in RETRIABLE
+        assert (await describing).error_code in RETRIABLE
 
 
 async def test_parked_heartbeat_whose_max_wait_elapsed_waits_for_its_own_records() -> None:
-    """D1 on a slow disk: its status is in the batch that is being written; a failure must not be told as success."""
+    """D1 on a slow disk: its status is in the batch in flight; a failed write must not be acknowledged."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -102,9 +102,9 @@ async def test_parked_heartbeat_whose_max_wait_elapsed_waits_for_its_own_records
         assert not parked.done()
         log.faults.append("before")
         log.gate.set()
-        assert code(await parked) in ASK_AGAIN
+        assert code(await parked) in RETRIABLE
         log.gate = None
-        assert code(await ask(coordinator, beat("a", epoch, statuses=(running(epoch),)))) in {0, *ASK_AGAIN}
+        assert code(await ask(coordinator, beat("a", epoch, statuses=(running(epoch),)))) in {0, *RETRIABLE}
 
 
 async def test_parked_heartbeat_is_answered_in_time_after_a_slow_write() -> None:
@@ -127,7 +127,7 @@ async def test_parked_heartbeat_is_answered_in_time_after_a_slow_write() -> None
 
 @pytest.mark.parametrize("fault", ["before", "after", "bug"])
 async def test_state_is_reloaded_from_the_log_after_a_failed_append(fault: Fault) -> None:
-    """D6, F6, F7, F10: the outcome is unknown; what counts is what can be read."""
+    """D6, F6, F7, F10: the outcome is unknown; the content of the log decides."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -136,9 +136,9 @@ async def test_state_is_reloaded_from_the_log_after_a_failed_append(fault: Fault
         await tick()
         log.faults.append(fault)
         refused = await ask(coordinator, beat("b"))
-        assert refused.error_code in ASK_AGAIN
+        assert refused.error_code in RETRIABLE
         assert refused.coordinator_epoch == log.epoch
-        assert code(await asyncio.wait_for(parked, 1)) in ASK_AGAIN
+        assert code(await asyncio.wait_for(parked, 1)) in RETRIABLE
         await asyncio.sleep(0.5)
         await memory_is_log(coordinator, log)
         members = {member.member_id for member in (await look(coordinator)).members}
@@ -147,11 +147,11 @@ async def test_state_is_reloaded_from_the_log_after_a_failed_append(fault: Fault
         assert again.error_code == 0
         await memory_is_log(coordinator, log)
         kept = await ask(coordinator, beat("a", first.member_epoch, frozenset({Unit("c")})))
-        assert kept.error_code == 0, "who was there before is still a member"
+        assert kept.error_code == 0, "a durable member is still a member"
 
 
 async def test_timers_run_again_after_a_reload() -> None:
-    """A member that dies while its group is loaded again is still found out."""
+    """The session of a member that crashes while its group is reloaded expires nevertheless."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await ask(coordinator, beat("a"))
@@ -170,12 +170,12 @@ async def test_group_is_not_served_while_its_log_cannot_be_read() -> None:
         await ask(coordinator, beat("a"))
         log.faults.append("after")
         log.unreadable = True
-        assert (await ask(coordinator, beat("b"))).error_code in ASK_AGAIN
+        assert (await ask(coordinator, beat("b"))).error_code in RETRIABLE
         for _ in range(5):
             assert (await ask(coordinator, beat("b"))).error_code == CoordinatorLoadInProgress.code
             assert (await look(coordinator)).error_code == CoordinatorLoadInProgress.code
-            answer = await ask(coordinator, beat("x", other.member_epoch, group_id="other"))
-            assert answer.error_code == 0
+            response = await ask(coordinator, beat("x", other.member_epoch, group_id="other"))
+            assert response.error_code == 0
             await asyncio.sleep(1)
         log.unreadable = False
         await asyncio.sleep(0.5)
@@ -183,7 +183,7 @@ async def test_group_is_not_served_while_its_log_cannot_be_read() -> None:
 
 
 async def test_failed_append_does_not_end_sessions_of_other_groups() -> None:
-    """D8: the group whose heartbeat shared the turn, and wrote nothing, goes on; its heartbeat counts."""
+    """D8: the other group shared the turn without a record; its heartbeat extends the session."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         other = await ask(coordinator, beat("x", group_id="other"))
@@ -196,7 +196,7 @@ async def test_failed_append_does_not_end_sessions_of_other_groups() -> None:
 
 
 class Refuses:
-    """Refuses batches with this connector in them."""
+    """Rejects batches that contain a connector of this name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -206,7 +206,7 @@ class Refuses:
 
 
 async def test_batch_that_is_too_large_fails_only_its_command() -> None:
-    """KAFKA-19760, D9: everybody else of the turn is served, in whatever group."""
+    """KAFKA-19760, D9: all other commands of the turn succeed, in every group."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.refuses = Refuses("huge")
@@ -227,7 +227,7 @@ async def test_batch_that_is_too_large_fails_only_its_command() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_parked_heartbeats_are_retried_after_a_rejected_batch(alone: bool) -> None:
-    """KAFKA-19760: they were woken by it and are told to ask again; none is left without an answer (L7)."""
+    """KAFKA-19760: the batch woke them; they get a retriable error or a response, but none is left parked (L7)."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -240,13 +240,13 @@ async def test_parked_heartbeats_are_retried_after_a_rejected_batch(alone: bool)
             together.append(send(coordinator, beat("b")))
         codes = [code(await asyncio.wait_for(task, 5)) for task in together]
         assert codes == [InvalidRequest.code, 0][: len(codes)]
-        answer = await asyncio.wait_for(parked, 5)
-        assert code(answer) in {0, *ASK_AGAIN}
+        response = await asyncio.wait_for(parked, 5)
+        assert code(response) in {0, *RETRIABLE}
         await memory_is_log(coordinator, log)
 
 
 async def test_heartbeat_overtaken_in_a_rejected_turn_is_answered() -> None:
-    """L7: a later heartbeat of the same member pushes the parked one out, and then the batch is refused."""
+    """L7: a later heartbeat of the member completes the parked one, and then the batch is rejected."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -256,7 +256,7 @@ async def test_heartbeat_overtaken_in_a_rejected_turn_is_answered() -> None:
         log.refuses = Refuses("huge")
         together = [send(coordinator, beat("a", epoch)), send(coordinator, add("huge"))]
         assert [code(await asyncio.wait_for(task, 5)) for task in together] == [0, InvalidRequest.code]
-        assert code(await asyncio.wait_for(parked, 5)) in {0, *ASK_AGAIN}
+        assert code(await asyncio.wait_for(parked, 5)) in {0, *RETRIABLE}
 
 
 def fault_in_the_rules(monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bool]) -> None:
@@ -272,7 +272,7 @@ def fault_in_the_rules(monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bo
 
 
 async def test_exception_in_the_rules_fails_one_command_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D8, KAFKA-20570: state as before the command, all others of the turn answered."""
+    """D8, KAFKA-20570: the state is as before the command; all others of the turn get a response."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await ask(coordinator, beat("a"))
@@ -284,10 +284,10 @@ async def test_exception_in_the_rules_fails_one_command_only(monkeypatch: pytest
             send(coordinator, beat("c")),
         ]
         codes = [code(await asyncio.wait_for(task, 5)) for task in together]
-        assert codes[1] in ASK_AGAIN, "no worker ends for a fault that is not its own"
+        assert codes[1] in RETRIABLE, "a fault of the coordinator does not end a worker"
         assert codes[2] == 0
-        assert codes[0] in ASK_AGAIN, "it shared the state that is thrown away"
-        assert codes[3] in ASK_AGAIN
+        assert codes[0] in RETRIABLE, "it shared the state that is dropped"
+        assert codes[3] in RETRIABLE
         await asyncio.sleep(0.5)
         await memory_is_log(coordinator, log)
         assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
@@ -295,7 +295,7 @@ async def test_exception_in_the_rules_fails_one_command_only(monkeypatch: pytest
 
 
 async def test_exception_in_the_rules_leaves_timers_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leave that was taken back must not have cancelled the member's session: it would stay for ever."""
+    """A leave that was rolled back must not have cancelled the member's session: it would never expire."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await ask(coordinator, beat("a"))
@@ -315,7 +315,7 @@ async def test_exception_in_the_rules_leaves_timers_unchanged(monkeypatch: pytes
 
 
 async def test_exception_in_a_timer_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KAFKA-18484: nobody waits for a timer, and everybody for the loop."""
+    """KAFKA-18484: the loop serves all groups."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
         fault_in_the_rules(monkeypatch, lambda what: not isinstance(what, HeartbeatRequest))
@@ -331,7 +331,7 @@ async def test_exception_in_a_timer_does_not_end_the_loop(monkeypatch: pytest.Mo
 
 
 async def test_fenced_coordinator_serves_no_request() -> None:
-    """D5, F12: not a write, not a read, not a heartbeat that would need no record; no timer fires."""
+    """D5, F12: no write, no read, no heartbeat without a record; no timer fires."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as old:
         a = await ask(old, beat("a"))
@@ -350,7 +350,7 @@ async def test_fenced_coordinator_serves_no_request() -> None:
             await asyncio.sleep(9)
             assert len(storage.batches) == batches
             await asyncio.sleep(3)
-            assert len(storage.batches) > batches, "the new one has removed a; the old one nothing"
+            assert len(storage.batches) > batches, "the new coordinator has removed a; the old one wrote nothing"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ async def test_concurrent_joins_share_appends() -> None:
 
 
 async def test_task_list_and_the_request_of_its_target_are_one_batch() -> None:
-    """D3: after a crash between them the target would not be computed."""
+    """D3: after a crash between two batches the target would not be computed."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -378,13 +378,13 @@ async def test_task_list_and_the_request_of_its_target_are_one_batch() -> None:
         requested, installed = log.storage.batches[batches:]
         assert {Kind.CONNECTOR, Kind.GROUP, Kind.COMPUTATION} <= {record.key.kind for record in requested}
         assert Kind.TARGET in {record.key.kind for record in installed}
-        answer = await ask(coordinator, beat("a", joined.member_epoch))
-        assert answer.assignment is not None
-        assert sorted(each_unit(answer.assignment.units)) == [Unit("c", number) for number in (-1, 0, 1, 2)]
+        response = await ask(coordinator, beat("a", joined.member_epoch))
+        assert response.assignment is not None
+        assert sorted(each_unit(response.assignment.units)) == [Unit("c", number) for number in (-1, 0, 1, 2)]
 
 
 async def test_response_without_a_record_waits_for_the_records_of_its_turn() -> None:
-    """D1: it was decided on a state that the log may never have."""
+    """D1: it is based on a state that may never be durable."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.gate = asyncio.Event()
@@ -396,4 +396,4 @@ async def test_response_without_a_record_waits_for_the_records_of_its_turn() -> 
         assert not reading.done()
         log.gate.set()
         await asyncio.gather(writing, reading)
-        assert coordinator.shard.turns == turns + 1, "one turn, or this shows nothing"
+        assert coordinator.shard.turns == turns + 1, "the test requires a single turn"

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio
 
 @asynccontextmanager
 async def sharding(log: Log | None = None, types: Sequence[GroupType] = TYPES) -> AsyncIterator[Shard]:
-    """A shard that serves, and is closed at the end."""
+    """A running shard, which is closed at the end."""
     registry = Registry(types)
     shard = Shard(log or MemoryLog(), registry, clock_ms=lambda: 0, max_groups=10, in_flight_s=20)
     await shard.start()
@@ -131,7 +131,7 @@ async def test_failed_append_drops_its_groups_and_loads_them_again(fault: Any) -
         await asyncio.sleep(1)
         arrived = [submit(shard, Arrive(group_id="b", sender=sender)) for sender in "xy"]
         assert not any([(await each).error_code for each in arrived])
-        assert (await ask(shard, Add(group_id="c"))).value == 2, "the other group has lost nothing"
+        assert (await ask(shard, Add(group_id="c"))).value == 2, "the other group is unchanged"
 
 
 async def test_refused_batch_fails_only_the_command_at_fault() -> None:

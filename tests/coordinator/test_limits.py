@@ -1,4 +1,4 @@
-"""What a coordinator keeps of requests, whatever they hold."""
+"""Limits on the memory that requests occupy in the coordinator."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .builders import GROUP, add, ask, beat, change, look, send, serving
 
 
 async def test_rejected_member_ids_are_not_kept() -> None:
-    """150 heartbeats with a member id of 7 MiB left 1,137 MB behind."""
+    """150 heartbeats with a member id of 7 MiB occupied 1,137 MB."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", sequence=1))
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
             for number in range(20):
-                answer = await ask(coordinator, beat(f"{number}" + "x" * (1 << 20), sequence=1))
-                assert answer.error_code == InvalidRequest.code
+                response = await ask(coordinator, beat(f"{number}" + "x" * (1 << 20), sequence=1))
+                assert response.error_code == InvalidRequest.code
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -30,7 +30,7 @@ async def test_rejected_member_ids_are_not_kept() -> None:
 
 
 async def test_member_ids_that_no_group_has_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their last sequence is kept for twice the session timeout, in which any number of them may come."""
+    """Their last sequence is kept for twice the session timeout, in which any number of them may arrive."""
     monkeypatch.setattr(dedup, "MAX_FORMER_SENDERS", 100)
     async with serving() as coordinator:
         await change(coordinator, add())
@@ -39,8 +39,8 @@ async def test_member_ids_that_no_group_has_are_kept_up_to_a_limit(monkeypatch: 
         try:
             before, _ = tracemalloc.get_traced_memory()
             for number in range(6_000):
-                answer = await ask(coordinator, beat(f"other-{number}", 7, sequence=1))
-                assert answer.error_code == UnknownMemberId.code
+                response = await ask(coordinator, beat(f"other-{number}", 7, sequence=1))
+                assert response.error_code == UnknownMemberId.code
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -52,15 +52,15 @@ async def test_member_ids_that_no_group_has_are_kept_up_to_a_limit(monkeypatch: 
 async def test_group_named_several_times_is_described_once() -> None:
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
-        answer = await send(coordinator, DescribeRequest(group_ids=(GROUP, "other", GROUP, GROUP)))
-        assert isinstance(answer, DescribeResponse)
-        assert [group.group_id for group in answer.groups] == [GROUP, "other"]
+        response = await send(coordinator, DescribeRequest(group_ids=(GROUP, "other", GROUP, GROUP)))
+        assert isinstance(response, DescribeResponse)
+        assert [group.group_id for group in response.groups] == [GROUP, "other"]
 
 
 async def test_requests_for_unknown_groups_allocate_no_group() -> None:
-    """Any client may ask for any name, and for another one each time."""
+    """Any client may send any group id, and another one each time."""
     async with serving() as coordinator:
         for number in range(3):
-            await send(coordinator, DescribeRequest(group_ids=(f"nobody-{number}",)))
-            await ask(coordinator, beat("a", 7, group_id=f"nobody-{number}"))
+            await send(coordinator, DescribeRequest(group_ids=(f"unknown-{number}",)))
+            await ask(coordinator, beat("a", 7, group_id=f"unknown-{number}"))
         assert not coordinator.shard.groups.loaded

@@ -1,4 +1,4 @@
-"""Groups whose workers list no assignor are computed by the coordinator: ``group.remote.assignor``, PD-06."""
+"""The coordinator computes for groups whose workers list no assignor: ``group.remote.assignor``, PD-06."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parked heartbeats owe: nobody waits an interval for news, and one that is woken is decided in its turn."""
+"""Parked heartbeats are answered without delay, and woken ones are decided in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .builders import GROUP, add, ask, beat, look, send, serving, tick
 async def test_heartbeat_in_the_turn_of_a_change_is_not_fenced(
     sequences: tuple[int, int, int],
 ) -> None:
-    """The change wakes its parked heartbeat, of an epoch that its later one moves it away from: seen in the
-    rebalance benchmark as a healthy worker that lost a hundred tasks, some of which then ran twice for 20 ms."""
+    """The change wakes its parked heartbeat, whose epoch is outdated by its later one. Seen in the
+    rebalance benchmark: a healthy worker lost a hundred tasks, some of which then ran twice for 20 ms."""
     async with serving() as coordinator:
         joined = await ask(coordinator, beat("a", sequence=sequences[0]))
         parked = send(coordinator, beat("a", joined.member_epoch, sequence=sequences[1], max_wait_ms=3_000))
@@ -39,16 +39,16 @@ async def test_heartbeat_in_the_turn_of_a_change_is_not_fenced(
         )
         turns = coordinator.shard.turns
         answers = await asyncio.gather(changing, later, parked)
-        assert coordinator.shard.turns == turns + 1, "one turn, or this shows nothing"
-        for answer in answers[1:]:
-            assert isinstance(answer, HeartbeatResponse)
-            assert answer.error_code == 0, answer.error_message
+        assert coordinator.shard.turns == turns + 1, "the test requires a single turn"
+        for response in answers[1:]:
+            assert isinstance(response, HeartbeatResponse)
+            assert response.error_code == 0, response.error_message
         assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
 
 
 async def test_member_parked_at_epoch_0_is_answered_when_a_target_exists() -> None:
-    """At epoch 0 every heartbeat is a full one. It parks all the same, or the member waits an interval for its work:
-    three seconds, where the group needed a tenth of one."""
+    """At epoch 0 every heartbeat is full. It parks nevertheless, or the member would get its units only with its next
+    heartbeat, three seconds later."""
     offered = (AssignorInfo(name="balanced", minimum_version=0, maximum_version=0),)
     async with serving() as coordinator:
         asked = await ask(coordinator, beat("a", client_assignors=offered))
@@ -72,7 +72,7 @@ async def test_member_parked_at_epoch_0_is_answered_when_a_target_exists() -> No
         installed = await send(coordinator, install)
         assert isinstance(installed, InstallResponse)
         assert installed.error_code == 0, installed.error_message
-        heard = await waiting
-        assert isinstance(heard, HeartbeatResponse)
-        assert heard.member_epoch == prepared.group_epoch
+        response = await waiting
+        assert isinstance(response, HeartbeatResponse)
+        assert response.member_epoch == prepared.group_epoch
         assert asyncio.get_running_loop().time() == before

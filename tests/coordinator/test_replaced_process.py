@@ -1,4 +1,4 @@
-"""Two processes with one member id: the one that joined last is the member, the earlier one is told to end (PD-15)."""
+"""Two processes with one member id: the last one that joined is the member, the earlier one is fenced (PD-15)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ async def test_earlier_process_is_fenced_once_another_has_joined() -> None:
         assert joined.error_code == 0
         before = await look(coordinator)
 
-        answer = await ask(coordinator, beat("a", 1, sequence=11, process_id=1))
-        assert answer.error_code == FencedInstanceId.code
-        assert "another process has joined as 'a'" in (answer.error_message or "")
+        response = await ask(coordinator, beat("a", 1, sequence=11, process_id=1))
+        assert response.error_code == FencedInstanceId.code
+        assert "another process has joined as 'a'" in (response.error_message or "")
         leave = await ask(coordinator, beat("a", -1, sequence=12, process_id=1))
         assert leave.error_code == FencedInstanceId.code
         assert (await look(coordinator)).members == before.members, "requests of the earlier process change no state"
@@ -35,8 +35,8 @@ async def test_parked_heartbeat_of_the_earlier_process_returns_at_once() -> None
         await asyncio.sleep(0)
         await ask(coordinator, beat("a", sequence=1_000, process_id=2))
         await asyncio.wait_for(parked, 30)
-        answer = await ask(coordinator, beat("a", first.member_epoch, sequence=12, process_id=1))
-        assert answer.error_code == FencedInstanceId.code
+        response = await ask(coordinator, beat("a", first.member_epoch, sequence=12, process_id=1))
+        assert response.error_code == FencedInstanceId.code
 
 
 async def test_process_whose_join_is_rejected_does_not_replace_the_member() -> None:

@@ -1,4 +1,4 @@
-"""Parked heartbeats, sessions, late copies, restarts and the end."""
+"""Parked heartbeats, sessions, late duplicates, coordinator restart and close."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def test_heartbeat_is_parked_until_its_max_wait_elapses() -> None:
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         started = asyncio.get_running_loop().time()
-        answer = await ask(coordinator, beat("a", epoch, max_wait_ms=2000))
+        response = await ask(coordinator, beat("a", epoch, max_wait_ms=2000))
         assert asyncio.get_running_loop().time() - started == pytest.approx(2.0, abs=0.01)
-        assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, epoch, None)
-        assert answer.coordinator_epoch == 1
+        assert (response.error_code, response.member_epoch, response.assignment) == (0, epoch, None)
+        assert response.coordinator_epoch == 1
 
 
 async def test_heartbeat_is_parked_for_a_third_of_the_session_timeout_at_most() -> None:
-    """A worker asks for an hour: it must still be able to show that it lives."""
+    """A worker requests an hour: its heartbeats must still extend its session."""
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         started = asyncio.get_running_loop().time()
@@ -84,12 +84,12 @@ async def test_change_answers_all_parked_heartbeats_it_concerns() -> None:
         await change(coordinator, add())
         answers = {name: await task for name, task in parked.items()}
         assert asyncio.get_running_loop().time() == started
-        given = {}
-        for name, answer in answers.items():
-            assert isinstance(answer, HeartbeatResponse)
-            assert answer.member_epoch > epochs[name]
-            given[name] = units_of(answer.assignment.units) if answer.assignment else frozenset()
-        assert given == {"a": C, "b": frozenset()}
+        assigned = {}
+        for name, response in answers.items():
+            assert isinstance(response, HeartbeatResponse)
+            assert response.member_epoch > epochs[name]
+            assigned[name] = units_of(response.assignment.units) if response.assignment else frozenset()
+        assert assigned == {"a": C, "b": frozenset()}
 
 
 async def test_later_heartbeat_of_the_same_member_answers_the_parked_one() -> None:
@@ -104,7 +104,7 @@ async def test_later_heartbeat_of_the_same_member_answers_the_parked_one() -> No
 
 
 async def test_parked_heartbeat_extends_the_session_from_its_arrival_only() -> None:
-    """PD-09: being looked at again because of others' news does not lengthen a session."""
+    """PD-09: a decision on the parked heartbeat after a change of the group does not extend the session."""
     async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
         await change(coordinator, add())
         a = await ask(coordinator, beat("a"))
@@ -112,7 +112,7 @@ async def test_parked_heartbeat_extends_the_session_from_its_arrival_only() -> N
         arrived = loop.time()
         parked = send(coordinator, beat("a", a.member_epoch, max_wait_ms=3000))
         await asyncio.sleep(2.5)
-        # Others come and go: each change wakes a and finds nothing for it but a new epoch, in the end.
+        # Other members join: the changes wake a's heartbeat, whose response has only a new epoch in the end.
         await ask(coordinator, beat("b"))
         assert (await parked) is not None
         await asyncio.sleep(arrived + 8.9 - loop.time())
@@ -122,7 +122,7 @@ async def test_parked_heartbeat_extends_the_session_from_its_arrival_only() -> N
 
 
 async def test_heartbeat_parked_again_keeps_its_deadline() -> None:
-    """News that is none: the answer comes when it was promised, and the session runs from its arrival."""
+    """It is woken without a change for it: the response is sent at its deadline, and the session is not extended."""
     async with serving(group=settings(session_timeout_ms=9_000)) as coordinator:
         await change(coordinator, add())
         a = await ask(coordinator, beat("a"))
@@ -132,7 +132,7 @@ async def test_heartbeat_parked_again_keeps_its_deadline() -> None:
         for _ in range(2):
             await asyncio.sleep(1)
             served(coordinator, "workers").members_to_wake.add("a")
-            await ask(coordinator, beat("nobody", 7))
+            await ask(coordinator, beat("unknown", 7))
         assert not parked.done()
         await parked
         assert loop.time() - arrived == pytest.approx(3.0, abs=0.01)
@@ -146,13 +146,13 @@ async def test_parked_heartbeat_of_a_removed_member_is_rejected() -> None:
         parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
         await tick()
         await ask(coordinator, beat("a", -1))
-        answer = await asyncio.wait_for(parked, 0.1)
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.error_code in {0, UnknownMemberId.code}
+        response = await asyncio.wait_for(parked, 0.1)
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_code in {0, UnknownMemberId.code}
 
 
 async def test_response_to_a_closed_connection_is_dropped() -> None:
-    """KAFKA-18484: one waiting answer that cannot be delivered does not hold up the others."""
+    """KAFKA-18484: a parked response that cannot be delivered does not delay the others."""
     async with serving() as coordinator:
         epochs = {name: (await ask(coordinator, beat(name))).member_epoch for name in "ab"}
         epochs["a"] = (await ask(coordinator, beat("a", epochs["a"]))).member_epoch
@@ -170,7 +170,7 @@ async def test_response_to_a_closed_connection_is_dropped() -> None:
 
 
 async def test_late_copy_of_an_older_heartbeat_has_no_effect() -> None:
-    """F2, S16: a copy of the join must not make the member lose what it was given since."""
+    """F2, S16: after a late duplicate of its join the member keeps its assignment."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -182,7 +182,7 @@ async def test_late_copy_of_an_older_heartbeat_has_no_effect() -> None:
             assert late.error_code == StaleMemberEpoch.code
         assert len(log.storage.batches) == batches
         assert (await ask(coordinator, beat("a", joined.member_epoch, C, sequence=3))).error_code == 0
-        assert (await ask(coordinator, beat("a", joined.member_epoch, C))).error_code == 0, "unnumbered ones count"
+        assert (await ask(coordinator, beat("a", joined.member_epoch, C))).error_code == 0, "no sequence: accepted"
 
 
 async def test_late_copy_does_not_extend_a_session() -> None:
@@ -196,22 +196,22 @@ async def test_late_copy_does_not_extend_a_session() -> None:
 
 
 async def test_join_overtaken_by_the_leave_of_its_sender_creates_no_member() -> None:
-    """KAFKA-16639, F3: they travel on connections of their own; a ghost would hold units for a session timeout."""
+    """KAFKA-16639, F3: the two use different connections; a ghost member would own units for a session timeout."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", sequence=1))
         await ask(coordinator, beat("a", -1, sequence=3))
         assert (await ask(coordinator, beat("a", sequence=2))).error_code == StaleMemberEpoch.code
         assert (await look(coordinator)).members == ()
-        assert (await ask(coordinator, beat("a", sequence=4))).error_code == 0, "who really comes again is welcome"
+        assert (await ask(coordinator, beat("a", sequence=4))).error_code == 0, "a later join is accepted"
 
 
 async def test_member_id_with_a_lower_sequence_is_accepted_after_a_while() -> None:
-    """A worker started again on a machine whose clock went back; and nothing is remembered of strangers for ever."""
+    """A worker restarts on a machine whose clock went back; and sequences of unknown members are not kept for ever."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", sequence=1_000_000))
         await ask(coordinator, beat("a", -1, sequence=1_000_001))
         for number in range(1_500):
-            await ask(coordinator, beat(f"stranger{number}", 7, sequence=1))
+            await ask(coordinator, beat(f"unknown{number}", 7, sequence=1))
         await asyncio.sleep(21)
         assert (await ask(coordinator, beat("a", sequence=1))).error_code == 0
         for number in range(1_500):
@@ -223,16 +223,16 @@ async def test_member_id_with_a_lower_sequence_is_accepted_after_a_while() -> No
 # Restart and close
 
 
-async def story(coordinator: Coordinator) -> dict[str, int]:
-    """Two members share a connector with three tasks; their epochs."""
+async def two_members(coordinator: Coordinator) -> dict[str, int]:
+    """Two members own the units of a connector with three tasks; returns their epochs."""
     await change(coordinator, add())
     a = await ask(coordinator, beat("a"))
     await change(coordinator, task_list("a", a.member_epoch, 3))
     a = await ask(coordinator, beat("a", a.member_epoch, C))
     b = await ask(coordinator, beat("b"))
-    told = await ask(coordinator, beat("a", a.member_epoch, frozenset({Unit("c", n) for n in (-1, 0, 1, 2)})))
-    assert told.assignment is not None
-    a = await ask(coordinator, beat("a", told.member_epoch, units_of(told.assignment.units)))
+    revocation = await ask(coordinator, beat("a", a.member_epoch, frozenset({Unit("c", n) for n in (-1, 0, 1, 2)})))
+    assert revocation.assignment is not None
+    a = await ask(coordinator, beat("a", revocation.member_epoch, units_of(revocation.assignment.units)))
     b = await ask(coordinator, beat("b", b.member_epoch, frozenset()))
     assert b.assignment is not None
     await ask(coordinator, beat("a", a.member_epoch, statuses=(running(a.member_epoch - 3),)))
@@ -240,25 +240,25 @@ async def story(coordinator: Coordinator) -> dict[str, int]:
 
 
 async def test_coordinator_restart_on_the_same_file_keeps_every_assignment(tmp_path: Path) -> None:
-    """F7 on a real disk: same units, same epochs, and the next change goes on from there."""
+    """F7 on a real disk: same units, same epochs, and the next change continues from there."""
     path = tmp_path / "groups.sqlite"
     async with serving(SqliteLog(path)) as first:
-        epochs = await story(first)
+        epochs = await two_members(first)
         before = await look(first)
     async with serving(SqliteLog(path)) as second:
         after = await look(second)
         assert after == before
         assert after.state == "Stable"
         for name, epoch in epochs.items():
-            answer = await ask(second, beat(name, epoch))
-            assert (answer.error_code, answer.member_epoch, answer.coordinator_epoch) == (0, epoch, 2)
+            response = await ask(second, beat(name, epoch))
+            assert (response.error_code, response.member_epoch, response.coordinator_epoch) == (0, epoch, 2)
         joined = await ask(second, beat("d"))
         assert joined.member_epoch == before.group_epoch + 1
         await memory_is_log(second, second._log)
 
 
 async def test_sessions_restart_with_the_coordinator() -> None:
-    """D5, TO-05: nobody is punished for time in which the coordinator was down, and nobody is forgotten."""
+    """D5, TO-05: session timers restart, so the downtime of the coordinator counts against no member."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as first:
         await ask(first, beat("a"))
@@ -272,7 +272,7 @@ async def test_sessions_restart_with_the_coordinator() -> None:
 
 
 async def test_pending_revocation_is_timed_by_the_next_coordinator() -> None:
-    """TO-05, S14: a slow member is removed by a durable record, whoever coordinates."""
+    """TO-05, S14: a slow member is removed by a durable record, also by the next coordinator."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as first:
         await change(first, add())
@@ -280,11 +280,11 @@ async def test_pending_revocation_is_timed_by_the_next_coordinator() -> None:
         await change(first, task_list("a", a.member_epoch, 3))
         a = await ask(first, beat("a", a.member_epoch, C))
         await ask(first, beat("b"))
-        told = await ask(first, beat("a", a.member_epoch))
-        assert told.assignment is not None
+        revocation = await ask(first, beat("a", a.member_epoch))
+        assert revocation.assignment is not None
     async with serving(MemoryLog(storage)) as second:
         for _ in range(3):
-            assert (await ask(second, beat("a", told.member_epoch))).error_code == 0
+            assert (await ask(second, beat("a", revocation.member_epoch))).error_code == 0
             await asyncio.sleep(6)
         assert "a" in {member.member_id for member in (await look(second)).members}
         await asyncio.sleep(3)
@@ -292,7 +292,7 @@ async def test_pending_revocation_is_timed_by_the_next_coordinator() -> None:
 
 
 async def test_close_answers_every_request_and_cancels_every_timer() -> None:
-    """L7, KAFKA-19857: parked, waiting in line, or in the middle of a slow append."""
+    """L7, KAFKA-19857: parked, queued, or during a slow append."""
     log = FaultyLog()
     coordinator = Coordinator(log, settings())
     await coordinator.start()
@@ -307,9 +307,9 @@ async def test_close_answers_every_request_and_cancels_every_timer() -> None:
     await tick()
     await asyncio.wait_for(coordinator.close(), 1)
     for task in (parked, writing, waiting):
-        answer = await asyncio.wait_for(task, 0.1)
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.error_code in {0, CoordinatorNotAvailable.code}
+        response = await asyncio.wait_for(task, 0.1)
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_code in {0, CoordinatorNotAvailable.code}
     described = await asyncio.wait_for(describing, 0.1)
     assert isinstance(described, DescribeResponse)
     assert described.groups[0].error_code == CoordinatorNotAvailable.code
@@ -317,7 +317,7 @@ async def test_close_answers_every_request_and_cancels_every_timer() -> None:
     assert not coordinator.shard.timers.armed
     batches = len(log.storage.batches)
     await asyncio.sleep(60)
-    assert len(log.storage.batches) == batches, "no timer fired"
+    assert len(log.storage.batches) == batches, "no timer has fired"
     await coordinator.close()
 
 
@@ -332,13 +332,13 @@ async def test_close_during_the_reload_of_a_group() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What cannot be served
+# Requests that are not served
 
 
 async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """D7, F27: never "skip and go on"."""
+    """D7, F27: the damaged record is not skipped."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage)) as first:
         await ask(first, beat("a", group_id="good"))
@@ -361,12 +361,12 @@ async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served
             ]
     assert [record for record in caplog.records if "group bad is not served" in record.getMessage()]
     after = len([batch for batch in storage.batches if batch[0].key.group_id == "bad"])
-    assert after == written, "nothing was written to it"
+    assert after == written, "no record was appended to the damaged group"
 
 
 async def test_describe_does_not_create_a_group() -> None:
     async with serving() as coordinator:
-        assert (await look(coordinator, "nobody")).error_code == 69
+        assert (await look(coordinator, "unknown")).error_code == 69
         everything = await send(coordinator, DescribeRequest())
         assert isinstance(everything, DescribeResponse)
         assert everything.groups == ()

@@ -1,4 +1,4 @@
-"""A slow log costs time and not members; a refused batch costs its author and not those beside it."""
+"""A slow append removes no member; a rejected batch fails only the request that caused it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .builders import FaultyLog, add, ask, beat, change, look, send, serving, ta
 
 
 async def test_member_whose_heartbeat_arrived_in_time_survives_a_slow_append() -> None:
-    """F11, S14: its heartbeat waits behind a slow fsync while its session would end; proof of life is its arrival."""
+    """F11, S14: its heartbeat is queued behind a slow fsync when its session expires; its arrival counts."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
@@ -23,16 +23,16 @@ async def test_member_whose_heartbeat_arrived_in_time_survives_a_slow_append() -
         log.gate = asyncio.Event()
         slow = send(coordinator, beat("b"))
         await asyncio.sleep(2)
-        heard = send(coordinator, beat("a", epoch))
+        heartbeat = send(coordinator, beat("a", epoch))
         await asyncio.sleep(4)
         log.gate.set()
         log.gate = None
-        await asyncio.wait_for(asyncio.gather(slow, heard), 5)
+        await asyncio.wait_for(asyncio.gather(slow, heartbeat), 5)
         assert [member.member_id for member in (await look(coordinator)).members] == ["a", "b"]
 
 
 async def test_timer_that_fired_before_the_heartbeat_of_its_member_is_stale() -> None:
-    """The expired timer stands in the queue already when the heartbeat arrives."""
+    """The expired timer is in the queue already when the heartbeat arrives."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
@@ -40,16 +40,16 @@ async def test_timer_that_fired_before_the_heartbeat_of_its_member_is_stale() ->
         log.gate = asyncio.Event()
         slow = send(coordinator, beat("b"))
         await asyncio.sleep(1.5)
-        heard = send(coordinator, beat("a", epoch))
+        heartbeat = send(coordinator, beat("a", epoch))
         await tick()
         log.gate.set()
         log.gate = None
-        await asyncio.wait_for(asyncio.gather(slow, heard), 5)
+        await asyncio.wait_for(asyncio.gather(slow, heartbeat), 5)
         assert "a" in [member.member_id for member in (await look(coordinator)).members]
 
 
 async def test_suspended_coordinator_removes_no_member() -> None:
-    """F14, F15, D5: all its timers are due at once when it wakes, and what the members said is still unread."""
+    """F14, F15, D5: when it resumes, all its timers are due, and the members' heartbeats are still unread."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a"))
         key = next(key for key in coordinator.shard.timers.armed if key.member_id == "a")
@@ -60,11 +60,11 @@ async def test_suspended_coordinator_removes_no_member() -> None:
         await asyncio.sleep(5)
         assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
         await asyncio.sleep(6)
-        assert (await look(coordinator)).members == (), "then it counts as ever"
+        assert (await look(coordinator)).members == (), "the session timeout applies again"
 
 
 async def test_late_copy_in_a_rejected_turn_is_still_stale() -> None:
-    """F2: the turn is decided again without its offender; the copy must not be taken for a join then."""
+    """F2: the turn is decided again without the rejected command; the duplicate must not be taken for a join."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         joined = await ask(coordinator, beat("a", sequence=10))
@@ -72,16 +72,16 @@ async def test_late_copy_in_a_rejected_turn_is_still_stale() -> None:
         log.faults.append("refuse")
         other, copy = send(coordinator, beat("b")), send(coordinator, beat("a", sequence=10))
         await asyncio.wait_for(other, 5)
-        answer = await asyncio.wait_for(copy, 5)
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.error_code == StaleMemberEpoch.code
+        response = await asyncio.wait_for(copy, 5)
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_code == StaleMemberEpoch.code
         member = next(member for member in (await look(coordinator)).members if member.member_id == "a")
         again = await ask(coordinator, beat("a", member.member_epoch, sequence=30))
         assert again.error_code == 0
 
 
 async def test_two_parked_heartbeats_in_a_rejected_turn_are_both_answered() -> None:
-    """L7: the second takes the place of the first, also where the turn is decided again."""
+    """L7: the second one completes the first, also when the turn is decided again."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         epoch = (await ask(coordinator, beat("a", sequence=10))).member_epoch
@@ -96,25 +96,25 @@ async def test_two_parked_heartbeats_in_a_rejected_turn_are_both_answered() -> N
 
 
 async def test_worker_gets_no_error_for_a_batch_it_did_not_write() -> None:
-    """A heartbeat can end a rebalance whose record the log will not have: its sender is told to ask again."""
+    """A heartbeat can end a rebalance whose record the log rejects: its sender gets a retriable error."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.faults.append("refuse")
-        answer = await ask(coordinator, beat("a"))
-        assert answer.error_code == 15
+        response = await ask(coordinator, beat("a"))
+        assert response.error_code == 15
         assert (await ask(coordinator, beat("a"))).error_code == 0
 
 
 async def test_explanation_of_a_rebalance_has_bounded_size() -> None:
-    """A hundred thousand moves must fit into a record, and a hundred such records into an answer."""
+    """A hundred thousand moves must fit into a record, and a hundred such records into a response."""
     async with serving() as coordinator:
         epoch = (await ask(coordinator, beat("a"))).member_epoch
         await change(coordinator, add())
-        answer = await ask(coordinator, beat("a", epoch))
-        assert answer.assignment is not None
-        assert units_of(answer.assignment.units) == {Unit("c")}
-        await change(coordinator, task_list("a", answer.assignment.grants[0].owner_epoch, 5_000))
-        await ask(coordinator, beat("a", answer.member_epoch))
+        response = await ask(coordinator, beat("a", epoch))
+        assert response.assignment is not None
+        assert units_of(response.assignment.units) == {Unit("c")}
+        await change(coordinator, task_list("a", response.assignment.grants[0].owner_epoch, 5_000))
+        await ask(coordinator, beat("a", response.member_epoch))
         described = await send(coordinator, DescribeRequest(group_ids=("workers",)))
         assert isinstance(described, DescribeResponse)
         last = described.groups[0].rebalances[-1]

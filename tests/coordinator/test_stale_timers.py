@@ -1,4 +1,4 @@
-"""A timer that expires behind a slow append, while the message that ends it waits in the queue, must not fire.
+"""A timer that expires during a slow append must not fire if the request that ends it is already in the queue.
 
 The log is shared by all groups, so a slow append for one group delays every other group. Each test closes the log's
 gate shortly before a deadline, sends the message that meets the deadline, lets the deadline pass, and opens the gate:
@@ -51,10 +51,10 @@ TIMEOUT_MS = 10_000
 
 @asynccontextmanager
 async def slow_append(coordinator: Coordinator, log: FaultyLog, fault: Fault | None = None) -> AsyncIterator[None]:
-    """Inside, an append of another group is in flight; at the end it completes, and with it the body's turn begins.
+    """Inside, an append of another group is in flight; at the end it completes, and the turn of the body starts.
 
     Args:
-        fault: what becomes of the append that the body's commands share.
+        fault: the fault of the append of that turn.
     """
     log.gate = gate = asyncio.Event()
     other = send(coordinator, add(group_id="other"))
@@ -72,22 +72,22 @@ async def members(coordinator: Coordinator) -> dict[str, Units]:
 
 
 async def causes(coordinator: Coordinator) -> list[str]:
-    """The cause of every group epoch so far."""
+    """The causes of all rebalances so far."""
     return [cause for rebalance in (await look(coordinator)).rebalances for cause in rebalance.causes]
 
 
 async def heartbeat(coordinator: Coordinator, member_id: str, epoch: int, owned: Units | None = None) -> Units:
     """A heartbeat; the assignment in its response."""
-    answer = await ask(coordinator, beat(member_id, epoch, owned))
-    assert answer.error_code == 0, answer.error_message
-    return units_of(answer.assignment.units) if answer.assignment else frozenset()
+    response = await ask(coordinator, beat(member_id, epoch, owned))
+    assert response.error_code == 0, response.error_message
+    return units_of(response.assignment.units) if response.assignment else frozenset()
 
 
 async def revoking(coordinator: Coordinator) -> tuple[int, Units, Units]:
-    """Member a holds 9 units and must stop 3 for the member that joins last; two members join, one after the other.
+    """Member a owns 9 units and must revoke 3 for the member that joins last; two members join, one after the other.
 
     Returns:
-        a's member epoch, what a keeps, and what a must stop first. a's rebalance timer has just been armed.
+        a's member epoch, the units that a keeps, and those that a must revoke first. Its rebalance timer is armed.
     """
     epoch = (await ask(coordinator, beat("a", rebalance_timeout_ms=TIMEOUT_MS))).member_epoch
     await change(coordinator, add())
@@ -119,7 +119,7 @@ async def test_acknowledgement_in_time_is_not_followed_by_a_rebalance_timeout() 
             await asyncio.sleep(1)
         assert await acknowledgement < kept
         now_pending = (await members(coordinator))["a"]
-        assert now_pending, "a second revocation follows the first, or this test shows nothing"
+        assert now_pending, "the test requires a second revocation"
         assert now_pending.isdisjoint(pending)
         assert not [cause for cause in await causes(coordinator) if "did not stop" in cause]
         await memory_is_log(coordinator, log)
@@ -144,7 +144,7 @@ async def test_second_revocation_still_has_a_deadline() -> None:
 
 
 async def test_join_before_the_session_timer_fires_keeps_the_member() -> None:
-    """S14, TO-01: a member that joins again is a member, whatever its former session's timer does in the same turn."""
+    """S14, TO-01: a rejoin keeps the member, although the timer of its former session expires in the same turn."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -154,18 +154,18 @@ async def test_join_before_the_session_timer_fires_keeps_the_member() -> None:
         async with slow_append(coordinator, log):
             again = send(coordinator, beat("a"))
             await asyncio.sleep(1)
-        answer = await again
-        assert isinstance(answer, HeartbeatResponse)
-        assert (answer.error_code, answer.assignment is not None) == (0, True)
+        response = await again
+        assert isinstance(response, HeartbeatResponse)
+        assert (response.error_code, response.assignment is not None) == (0, True)
         assert list(await members(coordinator)) == ["a"]
         assert not [cause for cause in await causes(coordinator) if "silent" in cause]
-        await heartbeat(coordinator, "a", answer.member_epoch, frozenset({Unit("c")}))
+        await heartbeat(coordinator, "a", response.member_epoch, frozenset({Unit("c")}))
         await asyncio.sleep(11)
-        assert await members(coordinator) == {}, "the session that the join began has a timer"
+        assert await members(coordinator) == {}, "the session of the rejoin has a timer"
 
 
 async def test_install_in_time_is_not_recorded_as_missed() -> None:
-    """CN-06, L5: the timer of one computation says nothing about the computation for the next group epoch."""
+    """CN-06, L5: the timer of one computation does not affect the computation for the next group epoch."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         assert (
@@ -202,7 +202,7 @@ async def test_install_in_time_is_not_recorded_as_missed() -> None:
 
 @pytest.mark.parametrize("fault", ["before", "after", "refuse", "bug"])
 async def test_failed_append_leaves_every_member_with_a_session_timer(fault: Fault) -> None:
-    """D6: the turn that took the timer out of the queue is undone; the group is loaded again with new timers."""
+    """D6: the turn that took the timer from the queue is rolled back; the group is reloaded with new timers."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         await change(coordinator, add())
@@ -219,7 +219,7 @@ async def test_failed_append_leaves_every_member_with_a_session_timer(fault: Fau
 
 
 async def test_refused_append_of_another_group_leaves_the_session_timer_armed() -> None:
-    """D6: the join writes nothing and its connection closes, so nothing decides it again after the refused append."""
+    """D6: the join writes no record and its connection closes, so it is not decided again after the rejected append."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         assert (await ask(coordinator, beat("a", client_assignors=OFFERED))).error_code == ComputeAssignment.code
@@ -247,9 +247,6 @@ async def test_refused_append_of_another_group_leaves_the_session_timer_armed() 
 C, D = Unit("c"), Unit("d")
 
 
-C, D = Unit("c"), Unit("d")
-
-
 async def test_cancelled_rebalance_timer_does_nothing_at_its_deadline() -> None:
     """KAFKA-8896: a revocation was acknowledged in time."""
     faults: list[dict[str, Any]] = []
@@ -259,16 +256,16 @@ async def test_cancelled_rebalance_timer_does_nothing_at_its_deadline() -> None:
         await change(coordinator, add("d"))
         epoch = (await ask(coordinator, beat("a", rebalance_timeout_ms=1_000))).member_epoch
         await ask(coordinator, beat("b"))
-        told = await ask(coordinator, beat("a", epoch, frozenset({C, D})))
-        assert told.assignment is not None
-        await ask(coordinator, beat("a", told.member_epoch, units_of(told.assignment.units)))
+        revocation = await ask(coordinator, beat("a", epoch, frozenset({C, D})))
+        assert revocation.assignment is not None
+        await ask(coordinator, beat("a", revocation.member_epoch, units_of(revocation.assignment.units)))
         await asyncio.sleep(3)
         assert {member.member_id for member in (await look(coordinator)).members} == {"a", "b"}
     assert not faults
 
 
 async def test_each_computing_member_has_its_own_rebalance_timeout() -> None:
-    """L5: one timer, set to a later time first and then to an earlier one."""
+    """L5: the compute timer is armed for a later time first and then for an earlier one."""
     async with serving() as coordinator:
         await ask(coordinator, beat("a", client_assignors=OFFERED, rebalance_timeout_ms=60_000))
         await ask(coordinator, beat("b", client_assignors=OFFERED, rebalance_timeout_ms=2_000))

@@ -25,47 +25,43 @@ from .builders import GROUP, add, ask, beat, change, send, serving, tick
 
 OFFERED = (AssignorInfo(name="spread", minimum_version=0, maximum_version=0),)
 
-
 C, D = Unit("c"), Unit("d")
 
 
-C, D = Unit("c"), Unit("d")
-
-
-async def heard(waiting: asyncio.Task[Response]) -> HeartbeatResponse:
-    """The answer to a parked heartbeat, which must come without any time passing."""
+async def woken(waiting: asyncio.Task[Response]) -> HeartbeatResponse:
+    """The response of a parked heartbeat, which must be sent without any time passing."""
     before = asyncio.get_running_loop().time()
-    answer = await asyncio.wait_for(waiting, 60)
-    assert asyncio.get_running_loop().time() == before, "it was answered because its time was up"
-    assert isinstance(answer, HeartbeatResponse)
-    return answer
+    response = await asyncio.wait_for(waiting, 60)
+    assert asyncio.get_running_loop().time() == before, "its max wait has elapsed"
+    assert isinstance(response, HeartbeatResponse)
+    return response
 
 
 async def test_parked_heartbeat_is_answered_when_its_unit_is_free() -> None:
-    """The epoch of the member does not change; the response has an assignment all the same."""
+    """The epoch of the member does not change; the response has an assignment nevertheless."""
     async with serving() as coordinator:
         await change(coordinator, add("c"))
         await change(coordinator, add("d"))
         first = await ask(coordinator, beat("a"))
         joined = await ask(coordinator, beat("b"))
-        told = await ask(coordinator, beat("a", first.member_epoch, frozenset({C, D})))
-        assert told.assignment is not None
-        [moving] = {C, D} - units_of(told.assignment.units)
+        revocation = await ask(coordinator, beat("a", first.member_epoch, frozenset({C, D})))
+        assert revocation.assignment is not None
+        [moving] = {C, D} - units_of(revocation.assignment.units)
         waiting = send(coordinator, beat("b", joined.member_epoch, NO_UNITS, max_wait_ms=3_000))
         await tick()
-        assert not waiting.done(), "its unit is still being stopped"
-        await ask(coordinator, beat("a", told.member_epoch, units_of(told.assignment.units)))
-        answer = await heard(waiting)
-        assert answer.member_epoch == joined.member_epoch
-        assert answer.assignment is not None
-        assert units_of(answer.assignment.units) == {moving}
+        assert not waiting.done(), "its unit has not been released yet"
+        await ask(coordinator, beat("a", revocation.member_epoch, units_of(revocation.assignment.units)))
+        response = await woken(waiting)
+        assert response.member_epoch == joined.member_epoch
+        assert response.assignment is not None
+        assert units_of(response.assignment.units) == {moving}
 
 
 async def install(coordinator: Coordinator, member_id: str, epoch: int, **shares: Units) -> None:
-    """The member that was asked computes this."""
+    """The chosen member prepares and installs this assignment."""
     prepared = await send(coordinator, PrepareRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch))
     assert isinstance(prepared, PrepareResponse)
-    answer = await send(
+    response = await send(
         coordinator,
         InstallRequest(
             group_id=GROUP,
@@ -75,8 +71,8 @@ async def install(coordinator: Coordinator, member_id: str, epoch: int, **shares
             members=tuple(InstalledMember(member_id=who, units=grouped(units)) for who, units in shares.items()),
         ),
     )
-    assert isinstance(answer, InstallResponse)
-    assert answer.error_code == 0, answer.error_message
+    assert isinstance(response, InstallResponse)
+    assert response.error_code == 0, response.error_message
 
 
 async def test_parked_heartbeat_of_the_computing_member_is_answered_when_a_member_joins() -> None:
@@ -88,28 +84,28 @@ async def test_parked_heartbeat_of_the_computing_member_is_answered_when_a_membe
         await tick()
         assert not waiting.done()
         await ask(coordinator, beat("b", client_assignors=OFFERED))
-        assert (await heard(waiting)).error_code == ComputeAssignment.code
+        assert (await woken(waiting)).error_code == ComputeAssignment.code
 
 
 async def test_units_of_a_stopped_connector_are_revoked_before_the_next_target_assignment() -> None:
-    """The assignor may take long, and runs on another member: the units stop at once."""
+    """The assignor may take long, and runs on another member: the units are revoked at once."""
     async with serving() as coordinator:
         await change(coordinator, add("c"))
         await ask(coordinator, beat("a", client_assignors=OFFERED))
         await ask(coordinator, beat("b", client_assignors=OFFERED))
         await install(coordinator, "a", 0, a=NO_UNITS, b=frozenset({C}))
         await ask(coordinator, beat("a", client_assignors=OFFERED))
-        given = await ask(coordinator, beat("b", client_assignors=OFFERED))
-        assert given.assignment is not None
-        assert units_of(given.assignment.units) == {C}
-        waiting = send(coordinator, beat("b", given.member_epoch, frozenset({C}), max_wait_ms=3_000))
+        granted = await ask(coordinator, beat("b", client_assignors=OFFERED))
+        assert granted.assignment is not None
+        assert units_of(granted.assignment.units) == {C}
+        waiting = send(coordinator, beat("b", granted.member_epoch, frozenset({C}), max_wait_ms=3_000))
         await tick()
         assert not waiting.done()
         stop = ConnectorChange(connector="c", target_state=TargetState.STOPPED)
         await change(coordinator, UpdateConnectorsRequest(group_id=GROUP, changes=(stop,)))
-        answer = await heard(waiting)
-        assert answer.assignment is not None
-        assert not answer.assignment.units
+        response = await woken(waiting)
+        assert response.assignment is not None
+        assert not response.assignment.units
 
 
 async def test_parked_heartbeat_of_a_member_removed_by_the_rebalance_timeout_is_answered_at_once() -> None:
@@ -123,10 +119,10 @@ async def test_parked_heartbeat_of_a_member_removed_by_the_rebalance_timeout_is_
         await ask(coordinator, beat("b", client_assignors=OFFERED))
         assert (await ask(coordinator, beat("a", epoch))).error_code == ComputeAssignment.code
         await install(coordinator, "a", epoch, a=NO_UNITS, b=frozenset({C}))
-        told = await ask(coordinator, beat("a", epoch, frozenset({C})))
-        assert told.assignment is not None
-        assert not told.assignment.units
+        revocation = await ask(coordinator, beat("a", epoch, frozenset({C})))
+        assert revocation.assignment is not None
+        assert not revocation.assignment.units
         started = asyncio.get_running_loop().time()
-        answer = await ask(coordinator, beat("a", told.member_epoch, max_wait_ms=3_000))
-        assert answer.error_code == UnknownMemberId.code
+        response = await ask(coordinator, beat("a", revocation.member_epoch, max_wait_ms=3_000))
+        assert response.error_code == UnknownMemberId.code
         assert asyncio.get_running_loop().time() - started == 1.0

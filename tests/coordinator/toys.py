@@ -1,4 +1,4 @@
-"""Two small group types: what a shard does with them it does with every type.
+"""Two small group types, to test the behaviour of a shard that does not depend on the group type.
 
 A ``counter`` counts; a request may be parked until the count changes. A ``barrier`` parks each arrival without a
 response until enough members have arrived, or its timer expires; then one step responds to all of them.
@@ -19,7 +19,7 @@ from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, MemberRecord, Record
 
 IDLE_MS = 10_000
-"""A counter without a request for this long counts one more."""
+"""After this time without a request a counter counts one more."""
 
 PATIENCE_MS = 5_000
 """A barrier opens after this time with the members that have arrived."""
