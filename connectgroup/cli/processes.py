@@ -54,6 +54,10 @@ async def run_up(options: argparse.Namespace) -> int:
         load_assignor(name)
     data, coordinator = Path(options.data), _coordinator_config(options)
     _check_connections(options.workers, coordinator)
+    last_port = 65_535 - options.workers
+    if options.metrics_port is not None and not 0 <= options.metrics_port <= last_port:
+        allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
+        raise ConfigError("--metrics-port", options.metrics_port, allowed)
     supervisor = Supervisor(
         options.group,
         workers=options.workers,

@@ -31,6 +31,9 @@ This page is generated: `python -m connectgroup.telemetry.reference > docs/metri
   also where Kafka's name says percentage.
 - **Totals** (counters) start at 0 with the process, those of a task with each assignment to a worker. The series of a
   task ends when the task leaves the worker.
+- **Not exported**: the metrics of SyncGroup (`sync-*`), `pause-ratio` (a paused task is assigned to no worker),
+  `partition-count`, `source-record-active-count`, the counts of destroyed and restarting tasks. A commit is the sink's:
+  records and offsets in one transaction.
 - **Cost.** A heartbeat spends 1 microsecond on metrics. A scrape of 1,000 tasks is 2 MB and takes 0.2 s of processor
   time, in a thread beside the event loop.
 """

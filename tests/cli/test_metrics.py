@@ -94,6 +94,14 @@ def test_coordinator_and_worker_serve_their_own_metrics(tmp_path: Path) -> None:
         assert coordinator.ended() == 0, coordinator.output()
 
 
+def test_port_without_room_for_the_workers_is_rejected(tmp_path: Path) -> None:
+    done = run_command("up", "--port", 0, "--data", tmp_path / "data", "--workers", 2, "--metrics-port", 65534)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "connectgroup: --metrics-port: got '65534'; allowed: 0 to 65533 for 2 workers, each at a port of its own\n"
+    )
+
+
 @pytest.mark.parametrize("command", ["coordinator", "up"])
 def test_port_in_use_is_named_before_anything_starts(command: str, tmp_path: Path) -> None:
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data", "--metrics-port", 0) as coordinator:

@@ -54,6 +54,8 @@ def counters() -> dict[tuple[str, str], float]:
     }
 
 
+SECRET = "canary-91ce07"
+FAILED = "kafka_connect_connect_worker_connector_failed_task_count"
 UNASSIGNED = "kafka_connect_connect_worker_connector_unassigned_task_count"
 
 
@@ -287,6 +289,31 @@ def test_opentelemetry_instruments(worker_group: StartGroup) -> None:
         group.stop("worker-1")
         # The SDK goes on with the last value of a counter.
         assert collected(reader)["kafka_connect_connect_coordinator_assigned_tasks"].keys() == {"worker-2"}
+    finally:
+        provider.shutdown()
+
+
+def test_secret_of_a_configuration_reaches_no_instrument(worker_group: StartGroup) -> None:
+    """Canary: in settings, tasks' configurations and errors; the REST API's test has the one for Prometheus."""
+
+    class Secretive(Connector):
+        def task_configs(self, limit: int) -> Sequence[Config]:
+            return [{"password": SECRET}]
+
+        def task(self, config: Config, context: TaskContext) -> Task:
+            raise RuntimeError(f"cannot log in with {SECRET}")
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    metrics.export_to(provider)
+    try:
+        group = worker_group(1, connectors={"vault": {"connector.class": Secretive, "password": SECRET}})
+        group.until(lambda: values(group="test", worker="worker-1", connector="vault").get(FAILED) == 1)
+        data = reader.get_metrics_data()
+        assert data is not None
+        text = data.to_json()
+        assert "vault" in text
+        assert SECRET not in text
     finally:
         provider.shutdown()
 
