@@ -1,4 +1,4 @@
-"""Scenarios that are ``async`` run in virtual time, with the same dice at every run."""
+"""Asynchronous scenarios run in virtual time, with the same random seed at every run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 
 
 @pytest.fixture(autouse=True)
-def same_dice(request: pytest.FixtureRequest) -> None:
-    """Retries wait with jitter: the same one at every run of a test."""
+def fixed_random_seed(request: pytest.FixtureRequest) -> None:
+    """Back-offs have jitter: the same at every run of a test."""
     random.seed(request.node.name)

@@ -1,6 +1,4 @@
-"""Bugs of Connect's herder: user code in its thread, locks held over callbacks, restarts, lists of tasks that are
-late.
-"""
+"""Bugs of Connect's herder: plug-in code in its thread, locks held over callbacks, restarts, late task lists."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ from tests.worker.builders import GROUP, Spread, World
 # KAFKA-10792, KAFKA-17871, KAFKA-15238
 
 
-class Watchful(World):
-    """Writes down which of somebody else's code ran in the thread of the event loop."""
+class ThreadRecorder(World):
+    """Records which plug-in code ran in the thread of the event loop."""
 
     seen: dict[str, set[bool]]
 
@@ -41,8 +39,8 @@ class Watchful(World):
         super().note(line)
 
 
-class Talks(Spread):
-    """An assignor all of whose methods write down that they were called."""
+class RecordingAssignor(Spread):
+    """An assignor whose methods all record their calls."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -59,16 +57,16 @@ class Talks(Spread):
 
 async def test_plug_in_code_never_runs_in_the_event_loop(tmp_path: Path) -> None:
     """KAFKA-10792: a source task that was slow to stop blocked the herder's thread. KAFKA-17871: so did a flush that
-    hung. KAFKA-15238: so did the set-up of a sink task. Here the loop calls nothing of anybody else's: each of those
-    calls is made in a thread of its own, so that none can hold up a heartbeat.
+    hung. KAFKA-15238: so did the set-up of a sink task. Here the event loop calls no plug-in code: each of these
+    calls runs in a thread of its own, so none can delay a heartbeat.
     """
-    world = Watchful(tmp_path)
+    world = ThreadRecorder(tmp_path)
     world.seen = {}
     async with world:
         await world.add("c", 4)
         for name in "ab":
-            world.start(name, assignors=[Talks(world)])
-            world.seen.pop("metadata", None)  # of the constructor, which whoever embeds a worker calls
+            world.start(name, assignors=[RecordingAssignor(world)])
+            world.seen.pop("metadata", None)  # of the constructor, which the embedding program calls
             await world.settled()
         await asyncio.sleep(5)
         world.actors["a"].cut()
@@ -90,8 +88,8 @@ async def test_plug_in_code_never_runs_in_the_event_loop(tmp_path: Path) -> None
 
 async def test_callbacks_may_call_the_coordinator_while_it_waits_for_them(tmp_path: Path) -> None:
     """KAFKA-10426, KAFKA-16051: the herder held a lock while it waited for a store that waited for the herder. Here no
-    lock is held over anybody's code: listeners and tasks ask the coordinator, and an operator's change is made out of
-    the very callback for which the group waits.
+    lock is held over plug-in code: listeners and tasks send requests to the coordinator, and an operator's change is
+    made from the very callback for which the group waits.
     """
     async with World(tmp_path) as world:
         loop = asyncio.get_running_loop()
@@ -125,15 +123,15 @@ async def test_callbacks_may_call_the_coordinator_while_it_waits_for_them(tmp_pa
 # KAFKA-13719
 
 
-class OneAtATime(World):
-    """A task may not begin anywhere, be it on the same worker, before its former run has come to its end."""
+class SingleRun(World):
+    """A task may not start, on any worker, before its former run has ended."""
 
     runs: Counter[Unit]
 
     def began(self, member_id: str, unit: Unit) -> None:
         self.runs[unit] += 1
         if self.runs[unit] > 1:
-            self._violations.append(f"{unit} begins on {member_id} and has not ended")
+            self._violations.append(f"{unit} starts on {member_id} before its former run has ended")
         super().began(member_id, unit)
 
     def ended(self, member_id: str, unit: Unit) -> None:
@@ -142,10 +140,10 @@ class OneAtATime(World):
 
 
 async def test_restarted_connector_does_not_restart_its_tasks(tmp_path: Path) -> None:
-    """KAFKA-13719: restarting a connector started its tasks where they were not assigned as well; here a connector that
-    fails and starts again hands in the list of tasks that is there already, and nothing is started or stopped for it.
+    """KAFKA-13719: restarting a connector also started its tasks where they were not assigned; here a connector that
+    fails and starts again publishes an unchanged task list, and no task is started or stopped.
     """
-    world = OneAtATime(tmp_path)
+    world = SingleRun(tmp_path)
     world.runs = Counter()
     async with world:
         await world.add("c", 5)
@@ -163,14 +161,14 @@ async def test_restarted_connector_does_not_restart_its_tasks(tmp_path: Path) ->
             await asyncio.sleep(2)
             del world.hook["task_configs c"]
             await asyncio.sleep(40)
-        assert world.count("construct c") >= made + 5, "it did start again"
+        assert world.count("construct c") >= made + 5, "the connector was restarted"
         assert world.count(" start ") == starts
         assert (await world.describe()).group_epoch == epoch
 
 
 async def test_each_task_runs_once_through_repeated_pause_and_resume(tmp_path: Path) -> None:
-    """KAFKA-13719: the same for what an operator can do here, with stops that take their time."""
-    world = OneAtATime(tmp_path)
+    """KAFKA-13719: the same for pause and resume, with slow stops."""
+    world = SingleRun(tmp_path)
     world.runs = Counter()
     async with world:
         await world.add("c", 5)
@@ -189,8 +187,8 @@ async def test_each_task_runs_once_through_repeated_pause_and_resume(tmp_path: P
 
 
 async def test_late_task_list_is_not_applied_to_a_new_configuration(tmp_path: Path) -> None:
-    """KAFKA-13719: a list belongs to the grant it was made under: one that is finished after its connector was given
-    another configuration is refused, and no task of it is started.
+    """KAFKA-13719: a task list belongs to the grant under which it was computed: a list that is published after its
+    connector was reconfigured is rejected, and none of its tasks is started.
     """
     async with World(tmp_path) as world:
         gate = world.gate()
@@ -214,8 +212,8 @@ async def test_late_task_list_is_not_applied_to_a_new_configuration(tmp_path: Pa
 
 
 async def test_task_can_fence_its_predecessor_during_a_rebalance(tmp_path: Path) -> None:
-    """KAFKA-15059: zombie fencing was refused while a rebalance was pending, and the tasks failed for good; here it is
-    the sink that fences, so a task starts again in the middle of a rebalance that will not end.
+    """KAFKA-15059: zombie fencing was rejected while a rebalance was pending, and the tasks failed for good; here the
+    sink fences, so a task can start again during a rebalance that does not end.
     """
     store = OffsetStore(tmp_path / "sink.sqlite")
     async with World(tmp_path) as world:
@@ -248,7 +246,7 @@ async def test_task_can_fence_its_predecessor_during_a_rebalance(tmp_path: Path)
 
 
 async def test_task_list_is_accepted_during_a_rebalance(tmp_path: Path) -> None:
-    """KAFKA-15059: what a connector's owner has to say does not wait for others to stop what they are to stop."""
+    """KAFKA-15059: the task list of a connector's owner does not wait for the revocations of other members."""
     async with World(tmp_path) as world:
         await world.add("c", 4)
         world.start("a")
@@ -274,8 +272,8 @@ async def test_worker_without_responses_stops_before_its_session_ends(
     tmp_path: Path,
 ) -> None:
     """KAFKA-9849, WC-04: a worker that could not read the config log kept its tasks past their reassignment; here
-    configurations come with the grants, and being answered is not enough: a worker that is told "not now" for the
-    length of its lease stops everything, and gets its work back when the group can be read again.
+    configurations are part of the grants, and a retriable error does not extend the lease: a worker that gets only
+    such errors stops everything when its lease expires, and gets its units back when the group can be read again.
     """
     logs: list[FaultyLog] = []
 
@@ -306,7 +304,7 @@ async def test_worker_without_responses_stops_before_its_session_ends(
         )
         await world.until(lambda: world.count("a on_lost"), within=9, step=0.01)
         assert 4 < world.now - began <= 8.05
-        assert answers[CoordinatorLoadInProgress.code] > 3, "it was answered all the time"
+        assert answers[CoordinatorLoadInProgress.code] > 3, "the worker got responses all the time"
         assert not a.units
         await asyncio.sleep(30)
         logs[-1].unreadable = False

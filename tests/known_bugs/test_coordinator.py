@@ -1,4 +1,4 @@
-"""Bugs of other coordinators' runtimes: answers too early, batches too large, company, delayed writes."""
+"""Bugs of other coordinators' runtimes: early responses, oversized batches, batching delays, delayed writes."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from tests.coordinator.builders import (
 )
 from tests.worker.builders import settings
 
-ASK_AGAIN = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
+RETRIABLE = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
 
 
-async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatResponse:
-    answer = await asyncio.wait_for(task, within)
-    assert isinstance(answer, HeartbeatResponse)
-    return answer
+async def response_of(task: asyncio.Task[Any], within: float = 5) -> HeartbeatResponse:
+    response = await asyncio.wait_for(task, within)
+    assert isinstance(response, HeartbeatResponse)
+    return response
 
 
 # --------------------------------------------------------------------------------------------------
@@ -55,8 +55,8 @@ async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatRespo
 
 
 async def test_configuration_is_rejected_for_its_uncompressed_size() -> None:
-    """KAFKA-19760: batches were filled by an estimate of what compression would save, and unknown errors went to all
-    who shared one that came out too large; here plain bytes count, and only the author of what is too large is told.
+    """KAFKA-19760: batches were filled by an estimate of their compressed size, and all requests of an oversized batch
+    got an unknown error; here the uncompressed size counts, and only the request that is too large is rejected.
     """
     log = MemoryLog(max_batch_bytes=20_000)
     async with serving(log) as coordinator:
@@ -67,7 +67,7 @@ async def test_configuration_is_rejected_for_its_uncompressed_size() -> None:
         refused = await asyncio.wait_for(huge, 5)
         assert getattr(refused, "error_code", 0) == InvalidRequest.code
         assert "20000" in str(getattr(refused, "error_message", ""))
-        assert [(await answered(task)).error_code for task in together] == [0] * 10
+        assert [(await response_of(task)).error_code for task in together] == [0] * 10
         assert len((await look(coordinator)).members) == 10
         assert [connector.connector for connector in (await look(coordinator)).connectors] == ["c"]
         await memory_is_log(coordinator, log)
@@ -77,19 +77,19 @@ async def test_configuration_is_rejected_for_its_uncompressed_size() -> None:
 # MINOR #20739
 
 
-class TakesATenth(MemoryLog):
+class SlowLog(MemoryLog):
     async def append(self, records: Sequence[Record]) -> None:
         await asyncio.sleep(0.1)
         await super().append(records)
 
 
 async def test_request_does_not_wait_for_further_requests_of_a_batch() -> None:
-    """MINOR #20739: a comparison the wrong way round let a batch linger when it was due; here a request waits for the
-    append that is under way and for its own, whoever else comes, and not a moment longer.
+    """MINOR #20739: a reversed comparison let a batch linger when it was due; here a request waits only for the
+    append in flight and for its own.
     """
     random, loop = Random(1), asyncio.get_running_loop()
     took: list[float] = []
-    async with serving(TakesATenth()) as coordinator:
+    async with serving(SlowLog()) as coordinator:
 
         async def timed(name: str) -> None:
             began = loop.time()
@@ -117,9 +117,8 @@ async def test_request_does_not_wait_for_further_requests_of_a_batch() -> None:
 @pytest.mark.parametrize("fault", ["before", "after"])
 @pytest.mark.parametrize("turn", ["the same turn", "the next turn"])
 async def test_no_decision_is_based_on_a_write_that_is_not_durable(turn: str, fault: Fault) -> None:
-    """KAFKA-17507: a transaction's end was answered before it was in, and the next one hit what it had left; here a
-    unit whose release is not durable yet is promised to nobody, and where the write fails it has never been let go
-    of.
+    """KAFKA-17507: the end of a transaction was acknowledged before it was complete, and the next one met its rest;
+    here a unit is granted only after its release is durable, and if the write fails, the unit was never released.
     """
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -128,9 +127,9 @@ async def test_no_decision_is_based_on_a_write_that_is_not_durable(turn: str, fa
         await change(coordinator, task_list("a", a, 4))
         a = (await ask(coordinator, beat("a", a))).member_epoch
         b = (await ask(coordinator, beat("b"))).member_epoch
-        told = await ask(coordinator, beat("a", a))
-        assert told.assignment is not None
-        left = units_of(told.assignment.units)
+        revocation = await ask(coordinator, beat("a", a))
+        assert revocation.assignment is not None
+        left = units_of(revocation.assignment.units)
         log.gate = asyncio.Event()
         log.faults.append(fault)
         acknowledging = send(coordinator, beat("a", a, left))
@@ -141,20 +140,20 @@ async def test_no_decision_is_based_on_a_write_that_is_not_durable(turn: str, fa
         assert not acknowledging.done()
         assert not waiting.done()
         log.gate.set()
-        assert (await answered(acknowledging)).error_code in ASK_AGAIN
-        answer = await answered(waiting)
-        assert answer.error_code in ASK_AGAIN
-        assert answer.assignment is None
+        assert (await response_of(acknowledging)).error_code in RETRIABLE
+        response = await response_of(waiting)
+        assert response.error_code in RETRIABLE
+        assert response.assignment is None
         await asyncio.sleep(1)
         await memory_is_log(coordinator, log)
-        heard = await ask(coordinator, beat("b", b, frozenset()))
-        got = units_of(heard.assignment.units) if heard.assignment else frozenset()
-        assert len(got) == (0 if fault == "before" else 2), "it is let go of exactly where the log says so"
+        response = await ask(coordinator, beat("b", b, frozenset()))
+        got = units_of(response.assignment.units) if response.assignment else frozenset()
+        assert len(got) == (0 if fault == "before" else 2), "the units are released if the log has the acknowledgement"
 
 
 async def test_late_write_of_a_former_coordinator_changes_nothing() -> None:
-    """Jepsen Bufstream K-txn: a commit that had been on its way for long hit a later transaction; here what a
-    coordinator sent before it was succeeded is refused when it arrives, and so are all it has still to say.
+    """Jepsen Bufstream K-txn: a delayed commit took effect in a later transaction; here a write that a coordinator
+    sent before it was replaced is rejected when it arrives, and so are all its later writes.
     """
     storage = MemoryStorage()
     log = FaultyLog(storage)
@@ -172,14 +171,14 @@ async def test_late_write_of_a_former_coordinator_changes_nothing() -> None:
             batches = list(storage.batches)
             log.gate.set()
             for task in (late, waiting, parked):
-                assert (await answered(task)).error_code == NotCoordinator.code
+                assert (await response_of(task)).error_code == NotCoordinator.code
             assert storage.batches == batches
             await memory_is_log(new, MemoryLogReader(storage))
             assert [member.member_id for member in (await look(new)).members] == ["e"]
 
 
 class MemoryLogReader(MemoryLog):
-    """Reads what is stored without taking it from anybody."""
+    """Reads the storage without fencing its owner."""
 
     def _check(self) -> None:
         pass
@@ -190,17 +189,17 @@ class MemoryLogReader(MemoryLog):
 
 
 async def delete(coordinator: Coordinator) -> int:
-    answer = await asyncio.wait_for(send(coordinator, DeleteRequest(group_ids=(GROUP,))), 10)
-    assert isinstance(answer, DeleteResponse)
-    return answer.results[0].error_code
+    response = await asyncio.wait_for(send(coordinator, DeleteRequest(group_ids=(GROUP,))), 10)
+    assert isinstance(response, DeleteResponse)
+    return response.results[0].error_code
 
 
 @pytest.mark.parametrize("fault", [None, "before", "after"])
 @pytest.mark.parametrize("first", ["the join", "the deletion"])
 async def test_group_is_not_deleted_while_a_member_joins(first: str, fault: Fault | None) -> None:
-    """KAFKA-19163: a group was deleted while something of it was still pending; here a deletion is decided behind what
-    came before it, safe or not yet: a group that somebody is joining stays, and one that is deleted first is made anew,
-    as a later one; where the write fails, memory is what the log has.
+    """KAFKA-19163: a group was deleted while part of it was pending; here a deletion is decided after the requests
+    before it, durable or not: a group that a member is joining stays, and one that is deleted first is created again,
+    with a later incarnation; if the write fails, memory equals the log.
     """
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -221,12 +220,12 @@ async def test_group_is_not_deleted_while_a_member_joins(first: str, fault: Faul
         assert not joining.done()
         assert not deleting.done()
         log.gate.set()
-        joined, deleted = await answered(joining), await asyncio.wait_for(deleting, 5)
+        joined, deleted = await response_of(joining), await asyncio.wait_for(deleting, 5)
         await asyncio.sleep(1)
         await memory_is_log(coordinator, log)
         group = await look(coordinator)
         if fault:
-            assert {joined.error_code, deleted} <= ASK_AGAIN
+            assert {joined.error_code, deleted} <= RETRIABLE
             assert bool(group.members) == (fault == "after")
         elif first == "the join":
             assert (joined.error_code, deleted) == (0, NonEmptyGroup.code)
@@ -239,7 +238,7 @@ async def test_group_is_not_deleted_while_a_member_joins(first: str, fault: Faul
 
 
 async def test_deleted_group_with_delayed_units_leaves_no_timer() -> None:
-    """KAFKA-19163: what waits in a group that is deleted is forgotten with it; no timer of it comes later."""
+    """KAFKA-19163: delayed units end with the deletion of their group; none of its timers fires later."""
     log = FaultyLog()
     async with serving(log, settings(scheduled_delay_ms=60_000)) as coordinator:
         await change(coordinator, add())

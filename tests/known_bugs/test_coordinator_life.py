@@ -1,4 +1,4 @@
-"""Bugs of starting and stopping a coordinator, and of its timers in between."""
+"""Bugs of starting and stopping a coordinator, and of its timers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from tests.coordinator.builders import (
 from tests.worker.builders import settings
 
 
-async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatResponse:
-    answer = await asyncio.wait_for(task, within)
-    assert isinstance(answer, HeartbeatResponse)
-    return answer
+async def response_of(task: asyncio.Task[Any], within: float = 5) -> HeartbeatResponse:
+    response = await asyncio.wait_for(task, within)
+    assert isinstance(response, HeartbeatResponse)
+    return response
 
 
 # --------------------------------------------------------------------------------------------------
@@ -53,31 +53,31 @@ async def answered(task: asyncio.Task[Any], within: float = 5) -> HeartbeatRespo
 class FailsToClose(MemoryLog):
     async def close(self) -> None:
         await super().close()
-        raise LogError("the disk went away")
+        raise LogError("the disk has failed")
 
 
 async def test_coordinator_whose_log_fails_to_close_answers_every_request() -> None:
-    """KAFKA-19064: an exception while unloading left requests without an answer; here everybody is answered and no
-    timer is left, and then the error is told to whoever closes.
+    """KAFKA-19064: an exception while unloading left requests without a response; here every request gets a response
+    and no timer is left; then close() raises the error.
     """
     coordinator = Coordinator(FailsToClose(), settings())
     await coordinator.start()
     epoch = (await ask(coordinator, beat("a"))).member_epoch
     parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
     await tick()
-    with pytest.raises(LogError, match="went away"):
+    with pytest.raises(LogError, match="has failed"):
         await coordinator.close()
-    assert (await answered(parked, 0.1)).error_code == CoordinatorNotAvailable.code
+    assert (await response_of(parked, 0.1)).error_code == CoordinatorNotAvailable.code
     assert not coordinator.shard.timers.armed
     await coordinator.close()
 
 
 async def test_server_whose_log_fails_to_close_releases_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KAFKA-19064: whatever fails on the way, what comes behind it is unloaded too."""
+    """KAFKA-19064: after any failure on the way the rest is unloaded too."""
     monkeypatch.setattr("connectgroup.coordinator.server.log_from_url", lambda url: FailsToClose())
     server = CoordinatorServer(CoordinatorConfig(port=0))
     await server.start()
-    with pytest.raises(LogError, match="went away"):
+    with pytest.raises(LogError, match="has failed"):
         await server.close()
     assert server._server._listener is None
 
@@ -88,7 +88,7 @@ class UnreadableOnce(SqliteLog):
     async def load(self, group_id: str | None = None) -> dict[str, Loaded]:
         UnreadableOnce.reads += 1
         if UnreadableOnce.reads == 1:
-            raise LogError("the disk is slow today")
+            raise LogError("temporary read error")
         return await super().load(group_id)
 
 
@@ -97,12 +97,12 @@ class UnreadableOnce(SqliteLog):
 
 
 async def test_coordinator_that_fails_to_start_holds_no_resource(tmp_path: Path) -> None:
-    """KAFKA-19394: what failed in the middle of its start could not be closed; here a start that fails lets go of the
-    log it had taken, so that anybody may take it, this one included.
+    """KAFKA-19394: a component that failed during its start could not be closed; here a failed start releases the log,
+    so that any coordinator can open it, this one included.
     """
     UnreadableOnce.reads = 0
     coordinator = Coordinator(UnreadableOnce(tmp_path / "groups.sqlite"), settings())
-    with pytest.raises(LogError, match="slow today"):
+    with pytest.raises(LogError, match="temporary read error"):
         await coordinator.start()
     async with serving(SqliteLog(tmp_path / "groups.sqlite")) as other:
         await ask(other, beat("a"))
@@ -117,7 +117,7 @@ async def test_coordinator_that_fails_to_start_holds_no_resource(tmp_path: Path)
 
 
 async def test_server_whose_port_is_in_use_closes_its_log(tmp_path: Path) -> None:
-    """KAFKA-19394: the log was taken first; it is free again once the start has failed."""
+    """KAFKA-19394: the log was opened first; a failed start releases it."""
     first = CoordinatorServer(CoordinatorConfig(port=0))
     await first.start()
     path = tmp_path / "groups.sqlite"
@@ -134,8 +134,8 @@ async def test_server_whose_port_is_in_use_closes_its_log(tmp_path: Path) -> Non
 # MINOR #21376
 
 
-class OfOneThread(dict[Any, Any]):
-    """A dictionary that only the thread that made it may change."""
+class SingleThreadDict(dict[Any, Any]):
+    """A dictionary that only the thread that created it may change."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -157,13 +157,13 @@ class OfOneThread(dict[Any, Any]):
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_timers_are_those_that_a_new_coordinator_would_set(tmp_path: Path, seed: int) -> None:
-    """MINOR #21376: the map of timers was changed by several threads; here by one, with the log in a thread of its own,
-    and after any run of joins, leaves, revocations and silence there is a timer for each thing that waits.
+    """MINOR #21376: the map of timers was changed by several threads; here by one, although the log has its own
+    thread. After any run of joins, leaves, revocations and expiries the armed timers are those of the group's state.
     """
     random = Random(seed)
     group_settings = settings(scheduled_delay_ms=3_000)
     async with serving(SqliteLog(tmp_path / "groups.sqlite"), group_settings) as coordinator:
-        timers = coordinator.shard.timers.armed = OfOneThread(coordinator.shard.timers.armed)
+        timers = coordinator.shard.timers.armed = SingleThreadDict(coordinator.shard.timers.armed)
         await change(coordinator, add())
         for _ in range(40):
             names = [f"m{number}" for number in range(5)]
@@ -196,7 +196,5 @@ async def test_timers_are_those_that_a_new_coordinator_would_set(tmp_path: Path,
             running = {armed.timer.key for armed in timers.values()}
             assert wanted <= running
             for key in running - wanted:
-                assert expire(group_served, key, now_ms, group_settings).records == (), (
-                    f"{key} is left and would do harm"
-                )
+                assert expire(group_served, key, now_ms, group_settings).records == (), f"{key} is left over"
         assert timers.changes > 100

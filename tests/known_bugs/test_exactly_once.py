@@ -1,4 +1,4 @@
-"""Bugs that lost or doubled rows: offsets and data that came apart. On real SQLite files, without Spark."""
+"""Bugs that lost or duplicated rows: inconsistent offsets and data. On real SQLite files, without Spark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_store(path: Path) -> Iterator[Callable[[], OffsetStore]]:
-    """Another connection to the one file, as another worker would have it."""
+    """Another connection to the same file, as another worker would open it."""
     opened: list[OffsetStore] = []
 
     def make(cls: type[OffsetStore] = OffsetStore) -> OffsetStore:
@@ -57,7 +57,7 @@ def mine(who: Owner) -> Callable[[str], bool]:
 
 
 def put(store: OffsetStore, who: Owner, *ranges: Range) -> bool:
-    """Write a row for each position of the ranges."""
+    """Commit a batch with a row for each position of the ranges."""
 
     def write(connection: Transaction) -> None:
         rows = [(r.slice, at) for r in ranges for at in range(r.start, r.end)]
@@ -70,8 +70,8 @@ def span(start: int, end: int, name: str = "f") -> Range:
     return Range(slice=name, start=start, end=end)
 
 
-def in_order_and_once(store: OffsetStore) -> dict[str, int]:
-    """Where the slices stand; the rows are exactly those up to there."""
+def positions(store: OffsetStore) -> dict[str, int]:
+    """The positions of the slices; the rows are exactly those before them."""
     positions = store.positions("c")
     found = store.execute("SELECT slice, at FROM rows ORDER BY slice, at")
     assert found == [(name, at) for name, end in sorted(positions.items()) for at in range(end)]
@@ -82,8 +82,8 @@ def in_order_and_once(store: OffsetStore) -> dict[str, int]:
 # Jepsen's report on transactions, KAFKA-17507
 
 
-class LosesAnswers(OffsetStore):
-    """The answer to a commit is lost, behind it or before it."""
+class LosesResponses(OffsetStore):
+    """The response of a commit is lost, before or after it took effect."""
 
     lost: str = ""
 
@@ -91,46 +91,46 @@ class LosesAnswers(OffsetStore):
     def _transaction(self) -> Iterator[Transaction]:
         with super()._transaction() as connection:
             yield connection
-            if self.lost == "before it was in":
+            if self.lost == "before the commit":
                 raise SinkError("connection reset")
-        if self.lost == "after it was in":
+        if self.lost == "after the commit":
             raise SinkError("connection reset")
 
 
-@pytest.mark.parametrize("again", ["by the same owner", "by the next"])
-@pytest.mark.parametrize("lost", ["before it was in", "after it was in"])
+@pytest.mark.parametrize("again", ["same owner", "next owner"])
+@pytest.mark.parametrize("lost", ["before the commit", "after the commit"])
 def test_commit_of_unknown_outcome_is_looked_up_before_a_retry(
     open_store: Callable[..., OffsetStore], lost: str, again: str
 ) -> None:
-    """Jepsen Bufstream K-txn: a commit nobody knew the outcome of was sent again and lost writes; here whoever goes on
-    reads where the sink stands, and a batch that is in already is told apart from one that is not.
+    """Jepsen Bufstream K-txn: a commit with an unknown outcome was retried and lost writes; here the retrying owner
+    reads the position of the sink first, so a batch that is already committed is recognized.
     """
-    store = open_store(LosesAnswers)
-    assert isinstance(store, LosesAnswers)
+    store = open_store(LosesResponses)
+    assert isinstance(store, LosesResponses)
     store.claim(owner(1), every)
     put(store, owner(1), span(0, 5))
     store.lost = lost
     with pytest.raises(SinkError, match="connection reset"):
         put(store, owner(1), span(5, 9))
     store.lost = ""
-    if again == "by the same owner":
-        assert put(store, owner(1), span(5, 9)) is (lost == "before it was in")
+    if again == "same owner":
+        assert put(store, owner(1), span(5, 9)) is (lost == "before the commit")
     else:
         successor = open_store()
         stands = successor.claim(owner(2), every)["f"]
-        assert stands == (5 if lost == "before it was in" else 9)
+        assert stands == (5 if lost == "before the commit" else 9)
         assert put(successor, owner(2), span(stands, 12))
         for late in (span(5, 9), span(0, 1, "new")):
             with pytest.raises(Fenced):
                 put(store, owner(1), late)
-    in_order_and_once(store)
+    positions(store)
 
 
 def test_delayed_commit_does_not_affect_the_successor(
     open_store: Callable[..., OffsetStore],
 ) -> None:
-    """Jepsen Bufstream K-txn: a delayed commit took effect in the midst of a later transaction; here one transaction
-    checks the fence and writes: what comes after the successor's claim is refused whole, what came before it is seen.
+    """Jepsen Bufstream K-txn: a delayed commit took effect during a later transaction; here one transaction checks
+    the fence and writes: a commit after the successor's claim is rejected, one before it is visible.
     """
     late, successor = open_store(), open_store()
     late.claim(owner(1), every)
@@ -146,7 +146,7 @@ def test_delayed_commit_does_not_affect_the_successor(
     commit.start()
     assert inside.wait(30)
     with pytest.raises(SinkError, match="locked by another connection"):
-        successor.claim(owner(2), every)  # nobody can read a position that is about to change
+        successor.claim(owner(2), every)  # a position that is about to change cannot be read
     may_end.set()
     commit.join()
     assert outcome == [True]
@@ -156,7 +156,7 @@ def test_delayed_commit_does_not_affect_the_successor(
     with pytest.raises(Fenced):
         put(late, owner(1), span(0, 3, "new"))
     assert put(successor, owner(2), span(1, 4))
-    assert in_order_and_once(successor) == {"f": 4}
+    assert positions(successor) == {"f": 4}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def test_delayed_commit_does_not_affect_the_successor(
 
 
 def test_batch_is_not_committed_past_one_that_failed(open_store: Callable[..., OffsetStore]) -> None:
-    """KAFKA-13469: offsets were committed at the end of a task before all that was in flight had been acknowledged.
-    KAFKA-12226: one record that was not blocked the commits of all others. Here a slice stands exactly behind what is
-    in: a later batch is refused while an earlier one is missing, and other slices go on meanwhile.
+    """KAFKA-13469: offsets were committed at the end of a task before all records in flight had been acknowledged.
+    KAFKA-12226: one unacknowledged record blocked all commits. Here the position of a slice is the end of its last
+    committed batch: a later batch is rejected while an earlier one is missing, and other slices continue.
     """
     store = open_store()
     store.claim(owner(1), every)
@@ -174,7 +174,7 @@ def test_batch_is_not_committed_past_one_that_failed(open_store: Callable[..., O
 
     def fail(connection: Transaction) -> None:
         connection.execute("INSERT INTO rows VALUES ('f', 5)")
-        raise ConnectionError("the sink went away")
+        raise ConnectionError("the sink has failed")
 
     with pytest.raises(ConnectionError):
         store.commit(owner(1), [span(5, 8)], fail)
@@ -183,10 +183,10 @@ def test_batch_is_not_committed_past_one_that_failed(open_store: Callable[..., O
             put(store, owner(1), beyond)
     assert put(store, owner(1), span(2, 7, "g"))
     assert store.positions("c") == {"f": 5, "g": 7}
-    assert open_store().claim(owner(2), every) == {"f": 5, "g": 7}, "this is all a successor goes by"
+    assert open_store().claim(owner(2), every) == {"f": 5, "g": 7}, "a successor starts here"
     store = open_store()
     assert put(store, owner(2), span(5, 8))
-    assert in_order_and_once(store) == {"f": 8, "g": 7}
+    assert positions(store) == {"f": 8, "g": 7}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -194,9 +194,9 @@ def test_batch_is_not_committed_past_one_that_failed(open_store: Callable[..., O
 
 
 def test_each_slice_keeps_its_position_while_others_move(open_store: Callable[..., OffsetStore]) -> None:
-    """KAFKA-13472: after a part of the partitions was revoked, the map of offsets of the rest was overwritten.
-    KAFKA-13927: after a retry the wrong ones were rewound. Here each slice has a row of its own: whatever moves, fails
-    or comes again, the others stand where they stood.
+    """KAFKA-13472: after a part of the partitions was revoked, the offsets of the rest were overwritten.
+    KAFKA-13927: after a retry the wrong offsets were rewound. Here each slice has its own row: whatever moves, fails
+    or is retried, the others keep their positions.
     """
     names = [f"part-{number}.csv" for number in range(12)]
     chance, stores = random.Random(7), [open_store() for _ in range(3)]
@@ -207,7 +207,7 @@ def test_each_slice_keeps_its_position_while_others_move(open_store: Callable[..
     handed = 0
     for turn in range(120):
         who = chance.choice(owners)
-        if turn % 10 == 9:  # one task, or all of them, in other hands; nobody else is asked
+        if turn % 10 == 9:  # one task, or all of them, get a new owner
             epoch += 1
             if turn % 40 == 39:
                 tasks = 5 - tasks
@@ -228,11 +228,11 @@ def test_each_slice_keeps_its_position_while_others_move(open_store: Callable[..
                 stores[who.task].commit(who, batch, lambda connection: 1 // 0)  # type: ignore[arg-type]
         put(stores[who.task], who, *batch)
         if chance.random() < 0.3:
-            assert put(stores[who.task], who, *batch) is False, "it comes again"
+            assert put(stores[who.task], who, *batch) is False, "a retry has no effect"
         stands.update({r.slice: r.end for r in batch})
         assert stores[0].positions("c") == {name: at for name, at in stands.items() if at}
     assert handed > 12
-    in_order_and_once(stores[0])
+    positions(stores[0])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -254,22 +254,22 @@ def test_each_slice_keeps_its_position_while_others_move(open_store: Callable[..
 def test_offsets_that_cannot_be_stored_fail_their_own_task_only(
     open_store: Callable[..., OffsetStore], bad: Sequence[Range], own_connection: bool
 ) -> None:
-    """KAFKA-15800: offsets that could not be serialised left the flush half done, and every task after that failed;
-    here nothing of such a batch is in, and the same connection serves the next batch of the same task and of others.
+    """KAFKA-15800: offsets that could not be serialized left the flush half done, and every task after that failed;
+    here nothing of such a batch is committed, and the same connection commits the next batch of any task.
     """
     store = open_store()
     other = open_store() if own_connection else store
     good, sound = owner(1, task=0, tasks=2), owner(2, task=1, tasks=2)
     store.claim(good, mine(good))
     other.claim(sound, mine(sound))
-    with pytest.raises(Exception) as told:
+    with pytest.raises(Exception) as raised:
         store.commit(good, bad, lambda connection: None)
-    assert not isinstance(told.value, sqlite3.Error)
+    assert not isinstance(raised.value, sqlite3.Error)
     assert not store._connection.in_transaction
     assert store.positions("c") == {}
     assert put(other, sound, span(0, 3, "h"))
     assert put(store, good, span(0, 4))
-    assert in_order_and_once(store) == {"f": 4, "h": 3}
+    assert positions(store) == {"f": 4, "h": 3}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_offsets_that_cannot_be_stored_fail_their_own_task_only(
 
 
 class Interrupted(OffsetStore):
-    """Something happens between the look at the fences and the look at the positions."""
+    """An action runs between the read of the fences and the read of the positions."""
 
     between: Callable[[], None] | None = None
 
@@ -303,28 +303,28 @@ class Watched(Transaction):
 
 
 def test_fences_and_positions_are_read_in_one_transaction(open_store: Callable[..., OffsetStore]) -> None:
-    """KAFKA-19242: what a commit is checked against was read twice, and changed in between, so a sound commit failed;
-    here both reads are one transaction, into which no other owner's claim or commit can come.
+    """KAFKA-19242: the state that a commit is checked against was read twice and changed in between, so a valid commit
+    failed; here one transaction reads both, and no other owner's claim or commit can come between.
     """
     store, successor = open_store(Interrupted), open_store()
     assert isinstance(store, Interrupted)
     store.claim(owner(1), every)
     refused: list[str] = []
 
-    def come_between() -> None:
+    def run_between() -> None:
         for attempt in (lambda: successor.claim(owner(2), every), lambda: put(successor, owner(2), span(0, 1))):
-            with pytest.raises(SinkError, match="locked") as told:
+            with pytest.raises(SinkError, match="locked") as raised:
                 attempt()
-            refused.append(str(told.value))
+            refused.append(str(raised.value))
 
-    store.between = come_between
+    store.between = run_between
     assert put(store, owner(1), span(0, 5)) is True
     assert len(refused) == 2
     assert successor.claim(owner(2), every) == {"f": 5}
     store.between = None
     with pytest.raises(Fenced):
         put(store, owner(1), span(5, 6))
-    assert in_order_and_once(store) == {"f": 5}
+    assert positions(store) == {"f": 5}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ def test_fences_and_positions_are_read_in_one_transaction(open_store: Callable[.
 async def test_new_owner_fences_the_former_owner_whatever_their_names(
     tmp_path: Path, open_store: Callable[..., OffsetStore]
 ) -> None:
-    """iceberg-kafka-connect#200: transactional ids were made by chance, so nobody fenced the zombie of before; here the
-    fence belongs to connector and task, and the token to the grant: neither process nor member id has a part in it.
+    """iceberg-kafka-connect#200: transactional ids were random, so the former owner was not fenced; here the fence
+    belongs to connector and task, and the token to the grant, independent of process and member id.
     """
     contexts: list[TaskContext] = []
     async with World(tmp_path) as world:
@@ -363,4 +363,4 @@ async def test_new_owner_fences_the_former_owner_whatever_their_names(
                     put(store, zombie, late)
             with pytest.raises(Fenced):
                 store.claim(zombie, every)
-    assert in_order_and_once(store) == {"f": 9}
+    assert positions(store) == {"f": 9}

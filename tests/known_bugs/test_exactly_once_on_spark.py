@@ -1,4 +1,4 @@
-"""Bugs of micro-batches: replayed, run by two, begun from an old checkpoint, failed half-way. On real Spark."""
+"""Bugs of micro-batches: replayed, run twice, started from an old checkpoint, failed half-way. On real Spark."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["bench", "spark", "table"]
 
 
 class Checkpoints:
-    """Says where the next query keeps its checkpoint, and keeps it when the query ends; and what Spark handed in."""
+    """Sets the checkpoint of the next query, keeps it when the query ends, and records the batches of Spark."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.next: list[Path] = []
-        self.handed: list[tuple[Path, int]] = []
+        self.batches: list[tuple[Path, int]] = []
 
     def mkdtemp(self, *, prefix: str, dir: Path) -> str:
         chosen = self.next.pop(0) if self.next else self.root / f"checkpoint-{len(list(self.root.iterdir()))}"
@@ -40,18 +40,18 @@ class Checkpoints:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoints:
-    made = Checkpoints(tmp_path / "checkpoints")
-    made.root.mkdir()
-    monkeypatch.setattr(query, "tempfile", types.SimpleNamespace(mkdtemp=made.mkdtemp))
+    recorder = Checkpoints(tmp_path / "checkpoints")
+    recorder.root.mkdir()
+    monkeypatch.setattr(query, "tempfile", types.SimpleNamespace(mkdtemp=recorder.mkdtemp))
     monkeypatch.setattr(query, "shutil", types.SimpleNamespace(rmtree=lambda path, ignore_errors: None))
     call: Callable[..., None] = Batches.__call__
 
-    def listen(self: Batches, frame: object, batch_id: int) -> None:
-        made.handed.append((self._checkpoint, batch_id))
+    def record_batch(self: Batches, frame: object, batch_id: int) -> None:
+        recorder.batches.append((self._checkpoint, batch_id))
         call(self, frame, batch_id)
 
-    monkeypatch.setattr(Batches, "__call__", listen)
-    return made
+    monkeypatch.setattr(Batches, "__call__", record_batch)
+    return recorder
 
 
 def newest(checkpoint: Path, log: str) -> int:
@@ -62,12 +62,12 @@ def newest(checkpoint: Path, log: str) -> int:
 # paimon#9666, paimon#9667
 
 
-@pytest.mark.parametrize("epoch", [1, 2], ids=["the same grant", "the next grant"])
+@pytest.mark.parametrize("epoch", [1, 2], ids=["same grant", "next grant"])
 def test_batch_committed_without_spark_commit_is_not_written_again(
     bench: Bench, checkpoints: Checkpoints, epoch: int
 ) -> None:
-    """paimon#9666, paimon#9667: a crash between the sink's commit and Spark's own left a batch to be replayed, and it
-    was committed twice, since the sink did not look at what it was; here Spark does replay it, and it is a no-op.
+    """paimon#9666, paimon#9667: after a crash between the sink's commit and Spark's own, the replayed batch was
+    committed twice, since the sink did not check the batch; here Spark replays it, and it is a no-op.
     """
     bench.write("one.csv", range(10))
     first = bench.start(1)
@@ -77,18 +77,18 @@ def test_batch_committed_without_spark_commit_is_not_written_again(
     first.wait(lambda: bench.seen() == [*range(30)])
     first.task.stop()
 
-    [checkpoint] = {path for path, _ in checkpoints.handed}
+    [checkpoint] = {path for path, _ in checkpoints.batches}
     last = newest(checkpoint, "offsets")
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)  # the crash
-    checkpoints.handed.clear()
+    checkpoints.batches.clear()
     checkpoints.next = [checkpoint]
     again = bench.start(epoch)
-    again.wait(lambda: bool(checkpoints.handed))
+    again.wait(lambda: bool(checkpoints.batches))
     bench.write("two.csv", range(30, 40), mode="a")
     again.wait(lambda: len(bench.seen()) >= 40)
     again.task.stop()
-    assert checkpoints.handed[0] == (checkpoint, last), "Spark did replay it"
+    assert checkpoints.batches[0] == (checkpoint, last), "Spark has replayed the batch"
     assert bench.seen() == [*range(40)]
     assert sum(again.rows) == 10
 
@@ -101,13 +101,14 @@ def test_batch_committed_without_spark_commit_is_not_written_again(
 def test_at_most_one_of_two_queries_with_one_checkpoint_continues(
     table: Bench, checkpoints: Checkpoints, how: str
 ) -> None:
-    """SPARK-26425, F35: two queries with one checkpoint both went on, because the log of commits was not looked at as
-    that of offsets is; here a checkpoint decides nothing: the one whose grant is older ends, and each row is in once.
+    """SPARK-26425, F35: two queries with one checkpoint both continued, because the commit log was not checked as the
+    offset log is; here the checkpoint decides nothing: the query with the older grant ends, and each row is written
+    once.
     """
     table.write("one.csv", range(10))
     first = table.start(1)
     first.wait(lambda: table.seen() == [*range(10)])
-    [checkpoint] = {path for path, _ in checkpoints.handed}
+    [checkpoint] = {path for path, _ in checkpoints.batches}
     wait(lambda: (checkpoint / "commits" / "0").exists())
     if how == "one directory":
         checkpoints.next = [checkpoint]
@@ -130,8 +131,8 @@ def test_at_most_one_of_two_queries_with_one_checkpoint_continues(
 
 
 def test_second_query_of_the_same_grant_does_not_start(table: Bench) -> None:
-    """SPARK-26425: the same within one worker: a grant has one query, and who starts another is told so; the first is
-    not disturbed, and a task that starts anew does so when its former query has ended.
+    """SPARK-26425: the same within one worker: a grant has one query, and starting another raises an error; the first
+    is not disturbed, and a restarted task starts its query after the former one has ended.
     """
     table.write("one.csv", range(10))
     first = table.start(1)
@@ -152,16 +153,16 @@ def test_second_query_of_the_same_grant_does_not_start(table: Bench) -> None:
 
 
 def test_old_checkpoint_does_not_restore_an_old_position(table: Bench, checkpoints: Checkpoints) -> None:
-    """KAFKA-15018: of two stores for an offset one had forgotten it and the other had not, so an old one came back;
-    here there is one, in the sink. A checkpoint of long ago that says otherwise ends its query; nothing is written
+    """KAFKA-15018: an offset was kept in two stores, one of which had lost it, so an old one was restored; here there
+    is one store, in the sink. A query whose checkpoint is older ends; nothing is written
     twice.
     """
     table.write("one.csv", range(10))
     first = table.start(1)
     first.wait(lambda: table.seen() == [*range(10)])
-    [checkpoint] = {path for path, _ in checkpoints.handed}
+    [checkpoint] = {path for path, _ in checkpoints.batches}
     wait(lambda: (checkpoint / "commits" / "0").exists())
-    old = checkpoints.copy(checkpoint, "of long ago")
+    old = checkpoints.copy(checkpoint, "older")
     table.write("one.csv", range(10, 20), mode="a")
     first.wait(lambda: table.seen() == [*range(20)])
     first.task.stop()
@@ -181,8 +182,8 @@ def test_old_checkpoint_does_not_restore_an_old_position(table: Bench, checkpoin
 
 
 def test_rows_of_a_batch_that_failed_temporarily_are_not_skipped(bench: Bench) -> None:
-    """KAFKA-18073: a record whose conversion failed for a moment was dropped and its offset committed; here a batch
-    that fails ends the query: nothing behind it is written before it, and it is written when the task starts again.
+    """KAFKA-18073: a record whose conversion failed temporarily was dropped and its offset committed; here a batch
+    that fails ends the query: no later batch is written before it, and it is written when the task starts again.
     """
     bench.write("one.csv", range(10))
     run = bench.start(1, sink_busy_timeout_ms="200")

@@ -1,4 +1,4 @@
-"""Bugs of other group coordinators that a rule could have: who is given what, at which epoch, and when it is taken."""
+"""Bugs of other group coordinators in their rules: owners, owner epochs, revocations."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def fixed() -> FixedAssignor:
 
 
 class OwnersByEpoch:
-    """Who has held (or was still stopping) which unit at which epoch of its own."""
+    """The owner of each unit at each member epoch; pending revocations count."""
 
     def __init__(self) -> None:
         self.owner: dict[tuple[Unit, int], str] = {}
 
-    def note(self, group: Group) -> None:
+    def observe(self, group: Group) -> None:
         temporarily_left = {member_id for member_id, current in group.currents.items() if current.temporarily_left}
-        # The one exception: who has said that everything has stopped may be followed under the same epochs (CN-12).
+        # The one exception: the units of a temporarily left member may be granted under the same epochs (CN-12).
         self.owner = {key: member_id for key, member_id in self.owner.items() if member_id not in temporarily_left}
         for member_id, current in sorted(group.currents.items()):
             for unit in sorted(current.held if member_id not in temporarily_left else ()):
@@ -64,54 +64,54 @@ class OwnersByEpoch:
 
 
 def test_member_with_a_further_revocation_keeps_its_epoch(fixed: FixedAssignor) -> None:
-    """KAFKA-19974: from one revocation straight into the next the member's epoch went up, so a unit was owned by two
-    members at one epoch; here the epoch waits until nothing is left to stop, also where a connector is paused between.
+    """KAFKA-19974: the member epoch advanced between two revocations in a row, so a unit was owned by two members at
+    one epoch; here the epoch waits until nothing is left to revoke, also if a connector is paused in between.
     """
     scene = Scene.stable(
         settings(fixed), epoch=10, connectors={"foo": 4, "bar": 1}, members={"A": foo(-1, 0, 1, 2, 3) | tasks(bar=[0])}
     )
     owners = OwnersByEpoch()
-    owners.note(scene.group)
+    owners.observe(scene.group)
     others = {Unit("bar")}
     fixed.target = {"A": foo(-1, 0, 1, 2) | tasks(bar=[0]), "B": foo(3) | others}
     scene.join("B")
-    owners.note(scene.group)
+    owners.observe(scene.group)
     assert units_at(scene.heartbeat("A", 10)) == (10, ["bar-0", "foo", "foo-0", "foo-1", "foo-2"])
 
-    # A is still stopping foo-3 when bar-0 must stop as well (it is paused, CA-19) and the target takes foo-2 away.
+    # A still has to stop foo-3 when bar-0 must stop as well (paused, CA-19) and the target takes foo-2 from A.
     fixed.target = {"A": foo(-1, 0, 1), "B": foo(2, 3) | others}
     scene.update(wanted("bar", TargetState.PAUSED))
     assert units_at(scene.heartbeat("A", 10)) == (10, ["foo", "foo-0", "foo-1", "foo-2"])
     assert units_at(scene.heartbeat("A", 10, foo(-1, 0, 1, 2) | tasks(bar=[0]))) == (10, None)
     assert (scene.state("A"), scene.current("A").epoch) == (UNREVOKED, 10)
-    owners.note(scene.group)
+    owners.observe(scene.group)
     assert units_at(scene.heartbeat("B", 11)) == (12, ["bar"])
-    owners.note(scene.group)
+    owners.observe(scene.group)
 
     # bar runs again before A has acknowledged the revocation of bar-0.
     fixed.target = {"A": foo(-1, 0, 1) | tasks(bar=[0]), "B": foo(2, 3) | others}
     scene.update(wanted("bar", TargetState.RUNNING))
     assert units_at(scene.heartbeat("A", 10, foo(-1, 0, 1, 2))) == (10, ["foo", "foo-0", "foo-1"])
-    owners.note(scene.group)
+    owners.observe(scene.group)
     assert units_at(scene.heartbeat("A", 10, foo(-1, 0, 1))) == (13, ["bar-0", "foo", "foo-0", "foo-1"])
-    owners.note(scene.group)
+    owners.observe(scene.group)
     assert units_at(scene.heartbeat("B", 12)) == (13, ["bar", "foo-2", "foo-3"])
-    owners.note(scene.group)
+    owners.observe(scene.group)
     assert scene.current("B").assigned[Unit("foo", 2)] == 13
 
 
 def test_no_unit_has_two_owners_at_one_epoch_in_random_runs() -> None:
-    """KAFKA-19974: the same under lost messages, slow stops, pauses and restarts: a unit has one owner an epoch."""
-    handed_on = 0
+    """KAFKA-19974: with lost messages, slow stops, pauses and restarts, a unit has one owner per epoch."""
+    owner_changes = 0
     for seed in range(10, 50):
         run, owners = RandomRun(seed), OwnersByEpoch()
         run.scene.check_replay = False
         for _ in range(200):
             run.play(1)
-            owners.note(run.scene.group)
-        handed_on += len({(unit, owner) for (unit, _), owner in owners.owner.items()})
-        handed_on -= len({unit for unit, _ in owners.owner})
-    assert handed_on > 50, "units that nobody ever takes over show nothing"
+            owners.observe(run.scene.group)
+        owner_changes += len({(unit, owner) for (unit, _), owner in owners.owner.items()})
+        owner_changes -= len({unit for unit, _ in owners.owner})
+    assert owner_changes > 50, "the test requires units that change their owner"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ def test_no_unit_has_two_owners_at_one_epoch_in_random_runs() -> None:
 
 
 def test_unit_that_may_not_run_is_not_granted_by_a_stale_target(fixed: FixedAssignor) -> None:
-    """KAFKA-19431: a member that gave up a topic in the middle of a revocation went on to be assigned it; here what was
-    paused while a member is stopping something is in no grant, although the target of before names it.
+    """KAFKA-19431: a member that unsubscribed from a topic during a revocation was still assigned it; here a unit that
+    is paused during a revocation is granted to no member, although the former target contains it.
     """
     scene = Scene.stable(
         settings(fixed), epoch=10, connectors={"foo": 2, "bar": 2}, members={"A": tasks(foo=[-1, 0, 1], bar=[-1, 0, 1])}
@@ -129,11 +129,11 @@ def test_unit_that_may_not_run_is_not_granted_by_a_stale_target(fixed: FixedAssi
     scene.join("B")
     assert units_at(scene.heartbeat("A", 10)) == (10, ["bar", "bar-1", "foo", "foo-0"])
 
-    fixed.error = PluginError("not today")  # so the target stays the one that names bar-0 for B and bar-1 for A
+    fixed.error = PluginError("not available")  # so the target still has bar-0 for B and bar-1 for A
     scene.update(wanted("bar", TargetState.PAUSED))
     assert names(scene.group.target("B").units) == ["bar-0", "foo-1"]
     left = tasks(foo=[-1, 0], bar=[-1, 1])
-    assert units_at(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "and bar-1 is taken"
+    assert units_at(scene.heartbeat("A", 10, left, full=True)) == (10, ["bar", "foo", "foo-0"]), "bar-1 is revoked"
     assert units_at(scene.heartbeat("B", 11)) == (11, ["foo-1"])
     assert units_at(scene.heartbeat("A", 10, tasks(foo=[-1, 0], bar=[-1]))) == (11, ["bar", "foo", "foo-0"])
     assert units_at(scene.heartbeat("B", 11, foo(1), full=True)) == (11, ["foo-1"])
@@ -148,8 +148,8 @@ def test_unit_that_may_not_run_is_not_granted_by_a_stale_target(fixed: FixedAssi
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED, UNRELEASED])
 def test_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAssignor, state: MemberState) -> None:
-    """KAFKA-16367: a full request got a partial answer, and the client lost its assignment; here whoever says all is
-    told all, in each state, however often it asks; and a partial request is told nothing it knows.
+    """KAFKA-16367: a full request got a partial response, and the client lost its assignment; here a full request gets
+    the whole assignment, in each state and at each retry; an incremental request gets only changes.
     """
     scene = Scene.stable(
         settings(fixed), epoch=20, connectors={"foo": 4}, members={"m0": foo(-1, 3), "m1": foo(0, 1, 2)}
@@ -170,8 +170,8 @@ def test_full_request_gets_the_whole_assignment_in_every_state(fixed: FixedAssig
 
 
 def test_assignor_change_by_all_members_leads_to_a_new_target(fixed: FixedAssignor) -> None:
-    """KAFKA-20434: all members rejoined with another assignor and the old target stayed; here the one that is in effect
-    computes, from the moment on at which it is.
+    """KAFKA-20434: all members rejoined with another assignor and the old target stayed; here the assignor that all
+    members list computes a new target.
     """
     scene = Scene.stable(
         settings(fixed),
@@ -196,15 +196,15 @@ def test_assignor_change_by_all_members_leads_to_a_new_target(fixed: FixedAssign
 
 
 def test_lagging_target_is_not_kept_when_the_kind_of_assignor_changes(fixed: FixedAssignor) -> None:
-    """KAFKA-20273: a group was downgraded while its target lagged behind, and the stale one stayed; here the change
-    from client-side to server-side computes for the newest epoch, although somebody had been asked already.
+    """KAFKA-20273: a group was downgraded while its target was stale, and the stale one stayed; here the change
+    from client-side to server-side computes for the newest epoch, although a member had been chosen already.
     """
     scene = Scene(settings=settings(fixed))
     scene.join("m1", info("a"))
     scene.install("m1", 0, scene.prepare("m1", 0).group_epoch, {})
     scene.join("m2", info("a"))
     question = scene.prepare("m1", 0)
-    assert scene.group.epoch > scene.group.target_epoch, "m1 computes, and takes its time"
+    assert scene.group.epoch > scene.group.target_epoch, "m1 has not installed yet"
     scene.join("m2", server_assignor=FIXED)
     assert (scene.group.target_assignor, scene.group.target_epoch) == (FIXED, scene.group.epoch)
     assert scene.install("m1", 0, question.group_epoch, {}).error_code == StaleGroupEpoch.code
@@ -213,8 +213,8 @@ def test_lagging_target_is_not_kept_when_the_kind_of_assignor_changes(fixed: Fix
 
 @pytest.mark.parametrize("computes", ["a member", "the coordinator"])
 async def test_new_coordinator_detects_an_outdated_target(tmp_path: Path, computes: str) -> None:
-    """KAFKA-20273: the same where the role passes to another coordinator: a computation that was under way, or had
-    failed, is not forgotten, so the group does not stay on the stale target.
+    """KAFKA-20273: the same after a failover: a computation that was in progress, or had failed, is not forgotten, so
+    the group does not stay on the stale target.
     """
     async with World(tmp_path) as world:
         gate, hangs = world.gate(), Spread()

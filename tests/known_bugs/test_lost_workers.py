@@ -1,4 +1,4 @@
-"""Bugs of Connect's rebalances: workers that are lost, come back, come one after another; and the delay between."""
+"""Bugs of Connect's rebalances: workers that are lost, return or join in a row; and the scheduled delay."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DELAY_MS = 30_000
 WAITS = settings(
     scheduled_delay_ms=DELAY_MS, server_assignor="balanced", server_assignors=server_assignors(["balanced"])
 )
-"""Work of a lost worker waits half a minute for it, from the end of its session."""
+"""The scheduled delay of these tests: half a minute from the end of the session."""
 
 
 async def delayed(world: World) -> dict[str, int]:
-    """For whom work waits, and for how many milliseconds more."""
+    """The remaining delays in milliseconds, by member id."""
     return {work.member_id: work.left_ms for work in (await world.describe()).delayed}
 
 
@@ -33,8 +33,8 @@ async def epoch(world: World) -> int:
     return (await world.describe()).group_epoch
 
 
-async def quiet(world: World, seconds: float = 300) -> None:
-    """Nothing changes hands, no epoch is raised, nobody speaks more than it should."""
+async def stays_stable(world: World, seconds: float = 300) -> None:
+    """No unit moves, no epoch is bumped, and workers send only their regular heartbeats."""
     before = await epoch(world)
     lines = [line for line in world.journal if line[0] != "?"]
     sent = {name: actor.heartbeats.heartbeats for name, actor in world.actors.items()}
@@ -45,21 +45,21 @@ async def quiet(world: World, seconds: float = 300) -> None:
         assert actor.heartbeats.heartbeats - sent[name] <= 2 * seconds / 3 + 2
 
 
-def alive(world: World, number: int) -> int:
-    """How many starts of a task have not been followed by a stop."""
+def running_copies(world: World, number: int) -> int:
+    """The number of starts of a task that have not been followed by a stop."""
     lines = [line.split(" ") for line in world.journal]
     events = [event for _, event, *unit in lines if unit == [f"c-{number}"]]
     return events.count("start") - events.count("stop")
 
 
 async def removed(world: World, member_id: str) -> None:
-    """Until the group has removed a member: not longer than a session."""
+    """Wait until the group has removed a member: not longer than a session."""
     group = served(world.coordinator, "workers")
     await world.until(lambda: member_id not in group.members, within=11, step=0.01)
 
 
 def even(shares: dict[str, list[str]]) -> bool:
-    """Whether the tasks are shared evenly."""
+    """Whether the tasks are distributed evenly."""
     sizes = [len([unit for unit in units if unit != "c"]) for units in shares.values()]
     return max(sizes) - min(sizes) <= 1
 
@@ -68,12 +68,12 @@ def even(shares: dict[str, list[str]]) -> bool:
 # KAFKA-9184, KAFKA-9841
 
 
-@pytest.mark.parametrize("back_s", [15, 60], ids=["while its work waits", "when others have its work"])
+@pytest.mark.parametrize("back_s", [15, 60], ids=["during the delay", "after the delay"])
 async def test_worker_that_was_cut_off_rejoins_without_units(tmp_path: Path, back_s: float) -> None:
-    """KAFKA-9184, WC-07: a worker that was cut off went on with its tasks after they had been given on. KAFKA-9841: it
-    came back with its old assignment, and tasks ran twice. Here it stops by itself before the group gives up on it,
-    comes back owning nothing, and what it gets it gets under later grants; the next one to be lost is waited for as
-    long again.
+    """KAFKA-9184, WC-07: a worker that was cut off kept running its tasks after they were reassigned. KAFKA-9841: it
+    rejoined with its old assignment, and tasks ran twice. Here it stops before the group removes it, rejoins without
+    units, and its units get later owner epochs; the delay for the next lost worker is as long
+    again.
     """
     async with World(tmp_path, group=WAITS) as world:
         await world.add("c", 8)
@@ -98,8 +98,8 @@ async def test_worker_that_was_cut_off_rejoins_without_units(tmp_path: Path, bac
             assert after == before
         for unit in tokens.keys() & b.worker.member.owned.keys():
             assert b.worker.member.owned[unit] > tokens[unit]
-        assert await epoch(world) - at_epoch <= 3, "lost, given on, back"
-        await quiet(world)
+        assert await epoch(world) - at_epoch <= 3, "lost, reassigned, returned"
+        await stays_stable(world)
 
         world.actors["d"].cut()
         await removed(world, "d")
@@ -112,8 +112,8 @@ async def test_worker_that_was_cut_off_rejoins_without_units(tmp_path: Path, bac
 
 
 async def test_grant_whose_response_was_lost_is_not_delayed(tmp_path: Path) -> None:
-    """KAFKA-9848: the answer that gave a worker its tasks was lost, they were taken for lost, and waited for a delay
-    although everybody was there; here the worker asks once more and gets them, without a delay and without an epoch.
+    """KAFKA-9848: the response with a worker's tasks was lost, they were taken for lost, and were delayed although all
+    workers were present; here the worker retries and gets them, without a delay and without a new epoch.
     """
     async with World(tmp_path, group=WAITS) as world:
         await world.add("c", 5)
@@ -145,19 +145,19 @@ async def test_grant_whose_response_was_lost_is_not_delayed(tmp_path: Path) -> N
 # strimzi#11475
 
 
-async def kill(actor: Actor) -> None:
-    """Its process is gone and says nothing."""
+async def crash(actor: Actor) -> None:
+    """The process crashes."""
     actor.cut()
     assert actor.task is not None
     actor.task.cancel()
     await asyncio.gather(actor.task, return_exceptions=True)
 
 
-@pytest.mark.parametrize("how", ["killed", "told to stop"])
+@pytest.mark.parametrize("how", ["crashed", "stopped"])
 async def test_restarted_pod_with_an_instance_id_does_not_wait_for_the_delay(tmp_path: Path, how: str) -> None:
-    """strimzi#11475: a pod that was restarted idled for the whole rebalance delay, since it came back as somebody else;
-    here it bears the same instance id: it has its work back within two heartbeats of its session's end (at once,
-    where it said that it goes for a while), and nobody else's moves.
+    """strimzi#11475: a restarted pod idled for the whole rebalance delay, since it rejoined under another id; here it
+    has the same instance id: it gets its units back within two heartbeats of the end of its session (at once,
+    if it left temporarily), and no other unit moves.
     """
     async with World(tmp_path, group=settings(scheduled_delay_ms=300_000)) as world:
         await world.add("c", 8)
@@ -166,8 +166,8 @@ async def test_restarted_pod_with_an_instance_id_does_not_wait_for_the_delay(tmp
         before = await world.settled()
         old = world.actors.pop("pod-1-x")
         went = world.now
-        if how == "killed":
-            await kill(old)
+        if how == "crashed":
+            await crash(old)
         else:
             old.worker.stop()
             assert old.task is not None
@@ -178,21 +178,21 @@ async def test_restarted_pod_with_an_instance_id_does_not_wait_for_the_delay(tmp
         assert after.pop("pod-1-y") == before.pop("pod-1-x")
         assert after == before
         assert world.count("pod-0-x stop") + world.count("pod-2-x stop") == stops
-        assert world.now - went < (10 + 2 * 3 + 5.5 if how == "killed" else 1)
+        assert world.now - went < (10 + 2 * 3 + 5.5 if how == "crashed" else 1)
         assert await delayed(world) == {}
 
 
-class TakesHalfASecond(MemoryLog):
+class SlowLog(MemoryLog):
     async def append(self, records: Sequence[Record]) -> None:
         await asyncio.sleep(0.5)
         await super().append(records)
 
 
 async def test_slow_changes_during_rebalances_run_no_task_twice(tmp_path: Path) -> None:
-    """strimzi#11475: a slow call that changed a connector met a reassignment, and a task ran on two workers; here
-    what is slow is slow for all who would build on it, and the stage fails this test if a task begins twice.
+    """strimzi#11475: a slow call that changed a connector met a reassignment, and a task ran on two workers; here a
+    slow change delays everything that depends on it, and the harness fails this test if a task starts twice.
     """
-    async with World(tmp_path, group=settings(session_timeout_ms=20_000), log=TakesHalfASecond) as world:
+    async with World(tmp_path, group=settings(session_timeout_ms=20_000), log=SlowLog) as world:
         await world.add("c", 6)
         world.start("a")
         await world.settled()
@@ -213,5 +213,5 @@ async def test_slow_changes_during_rebalances_run_no_task_twice(tmp_path: Path) 
         await asyncio.gather(*changes)
         assert even(await world.settled(within=120))
         for number in range(6):
-            assert alive(world, number) == 1
+            assert running_copies(world, number) == 1
         assert world.count(" stop ") > 12

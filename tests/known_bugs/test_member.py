@@ -1,4 +1,4 @@
-"""Bugs of other members: what they did with answers, with what was under way when they were fenced, and at the end."""
+"""Bugs of other members: handling of responses, actions in progress when they were fenced, leaves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.builders import World, server_spread, settings
 
 
 async def grants(world: World, member_id: str) -> dict[Unit, int]:
-    """What the group has given a member, with owner epochs."""
+    """The units of a member, with owner epochs, as the group describes them."""
     group = await world.describe()
     return {
         Unit(c.connector, unit.task): unit.owner_epoch
@@ -27,8 +27,8 @@ async def grants(world: World, member_id: str) -> dict[Unit, int]:
     }
 
 
-class Told(WorkerRebalanceListener):
-    """Writes down what it is told; like the stage's own listener, but it may be left out while it hangs."""
+class RecordingListener(WorkerRebalanceListener):
+    """Records its calls, as the harness's own listener does; a hanging call can be left out."""
 
     def __init__(self, world: World, member_id: str) -> None:
         self.world, self.member_id = world, member_id
@@ -48,8 +48,8 @@ class Told(WorkerRebalanceListener):
 
 
 async def test_worker_that_cannot_read_a_new_assignment_keeps_its_units(tmp_path: Path) -> None:
-    """KAFKA-16198: a topic whose name was not known yet was left out of the target, so the rest was taken for all of
-    it; here a connector whose class is not there (yet) is one that fails, and nothing else is stopped or started for
+    """KAFKA-16198: a topic whose name was not known yet was left out of the assignment, so the rest was taken for the
+    whole; here a connector whose class is not installed (yet) fails, and no other unit is stopped or started for
     it.
     """
     async with World(tmp_path) as world:
@@ -62,7 +62,7 @@ async def test_worker_that_cannot_read_a_new_assignment_keeps_its_units(tmp_path
         await world.until(lambda: any(Unit("x") in actor.units for actor in world.actors.values()))
         await asyncio.sleep(30)
         new = Counter(line for line in world.journal if line[0] != "?") - before
-        assert set(new) in ({"a on_assigned x"}, {"b on_assigned x"}), "and nothing of c"
+        assert set(new) in ({"a on_assigned x"}, {"b on_assigned x"}), "no unit of c moves"
         await world.update_class("x", "scripted")
         await world.settled()
         for number in range(3):
@@ -71,15 +71,15 @@ async def test_worker_that_cannot_read_a_new_assignment_keeps_its_units(tmp_path
 
 
 async def test_members_keep_their_units_while_no_target_can_be_computed(tmp_path: Path) -> None:
-    """KAFKA-16198: "not known" is not "nothing": while each try to compute fails, no unit that runs is taken away."""
+    """KAFKA-16198: "not known" is not "nothing": while computations fail, no running unit is revoked."""
     failing = False
 
-    def moody(question: PrepareResponse) -> tuple[InstalledMember, ...]:
+    def flaky(prepared: PrepareResponse) -> tuple[InstalledMember, ...]:
         if failing:
-            raise PluginError("half of the topics are not there yet")
-        return server_spread(question)
+            raise PluginError("some topics are unknown")
+        return server_spread(prepared)
 
-    async with World(tmp_path, group=settings(server_assignors={"even": moody})) as world:
+    async with World(tmp_path, group=settings(server_assignors={"even": flaky})) as world:
         await world.add("c", 3)
         for name in "ab":
             world.start(name)
@@ -101,20 +101,20 @@ async def test_members_keep_their_units_while_no_target_can_be_computed(tmp_path
 
 @pytest.mark.parametrize("state", ["STABLE", "UNREVOKED", "UNRELEASED"])
 async def test_rejoin_at_epoch_0_is_accepted_at_any_member_epoch(tmp_path: Path, state: str) -> None:
-    """KAFKA-19233: a member that came back with epoch 0 was turned down for as long as the group had it at a higher
-    one; here it is served at once, in each state it may have left behind.
+    """KAFKA-19233: a member that rejoined with epoch 0 was rejected for as long as the group had it at a higher
+    epoch; here it is accepted at once, in each state it may have had.
     """
     async with World(tmp_path) as world:
         world.zombies.update("abd")
         await world.add("c", 5)
         for name in "ab":
-            world.start(name, times=WorkerSettings(lose_timeout_s=0.5), listeners=[Told(world, name)])
+            world.start(name, times=WorkerSettings(lose_timeout_s=0.5), listeners=[RecordingListener(world, name)])
         await world.settled()
         gate = world.gate()
         for number in range(5):
             world.hook[f"a stop c-{number}"] = gate.wait
-        # Of a and of b it gets one unit each; that of a is not free yet.
-        world.start("d", times=WorkerSettings(lose_timeout_s=0.5), listeners=[Told(world, "d")])
+        # The new member gets one unit each of a and of b; that of a is not free yet.
+        world.start("d", times=WorkerSettings(lose_timeout_s=0.5), listeners=[RecordingListener(world, "d")])
         await world.until(lambda: gate.entered and world.count("d start"))
         who = world.actors[{"STABLE": "b", "UNREVOKED": "a", "UNRELEASED": "d"}[state]]
         states = {member.member_id: member.state for member in (await world.describe()).members}
@@ -123,7 +123,7 @@ async def test_rejoin_at_epoch_0_is_accepted_at_any_member_epoch(tmp_path: Path,
         await world.until(lambda: who.worker.lost, within=9, step=0.01)
         world.hook.clear()
         members = {member.member_id for member in (await world.describe()).members}
-        assert who.worker.member_id in members, "the group has not noticed"
+        assert who.worker.member_id in members, "the group has not removed it"
         who.heal()
         await world.until(lambda: who.worker.member.epoch > 0 and who.worker.member.owned, within=2 * 3 + 1)
         gate.open()
@@ -133,8 +133,8 @@ async def test_rejoin_at_epoch_0_is_accepted_at_any_member_epoch(tmp_path: Path,
 
 @pytest.mark.parametrize("noticed", [False, True])
 async def test_unit_revoked_by_the_worker_itself_is_started_again_when_granted(tmp_path: Path, noticed: bool) -> None:
-    """KAFKA-9851: tasks given up while the coordinator could not be reached were still listed as running, so they were
-    never started again; here they start anew, under a later grant, whether or not the group had noticed.
+    """KAFKA-9851: tasks revoked while the coordinator could not be reached were still listed as running, so they were
+    never started again; here they start again under a later grant, whether or not the session had expired.
     """
     async with World(tmp_path) as world:
         await world.add("c", 3)
@@ -160,8 +160,8 @@ async def test_unit_revoked_by_the_worker_itself_is_started_again_when_granted(t
 
 
 async def test_revoked_unit_has_stopped_when_it_is_acknowledged(tmp_path: Path) -> None:
-    """KAFKA-20332: records were still handed out for partitions that were being revoked; here a task has ended, however
-    long its stop takes, before the listener hears that it is revoked and before the group does.
+    """KAFKA-20332: records were still returned for partitions that were being revoked; here a task has ended, however
+    long its stop takes, before on_revoked is called and before the revocation is acknowledged.
     """
     async with World(tmp_path) as world:
         await world.add("c", 6)
@@ -192,8 +192,8 @@ async def test_revoked_unit_has_stopped_when_it_is_acknowledged(tmp_path: Path) 
 
 
 async def test_queued_assignment_is_not_applied_after_a_leave(tmp_path: Path) -> None:
-    """KAFKA-20428: unsubscribing applied an assignment that was still queued; here a worker that is told to stop while
-    grants wait behind a slow listener ends with nothing, says so, and starts nothing after that.
+    """KAFKA-20428: unsubscribing applied an assignment that was still queued; here a worker that is stopped while
+    grants wait behind a slow listener ends without units, leaves, and starts nothing after that.
     """
     async with World(tmp_path) as world:
         await world.add("c", 1)
@@ -213,7 +213,11 @@ async def test_queued_assignment_is_not_applied_after_a_leave(tmp_path: Path) ->
         journal = list(world.journal)
         await asyncio.sleep(60)
         assert world.journal == journal
-        told = Counter(word for line in journal if "on_assigned" in line for word in line.split(" ", 2)[2].split(", "))
-        back = Counter(word for line in journal if "on_revoked" in line for word in line.split(" ", 2)[2].split(", "))
-        assert told == back, "each unit was announced and taken once"
-        assert "f" not in told
+
+        def units_in(call: str) -> Counter[str]:
+            lines = [line for line in journal if call in line]
+            return Counter(name for line in lines for name in line.split(" ", 2)[2].split(", "))
+
+        assigned, revoked = units_in("on_assigned"), units_in("on_revoked")
+        assert assigned == revoked, "each unit was assigned and revoked once"
+        assert "f" not in assigned

@@ -1,4 +1,4 @@
-"""Bugs of loading: what a log shows that was, or is being, compacted, and what was derived from it."""
+"""Bugs of loading: a log that was, or is being, compacted, and indexes derived from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.group.workers import RandomRun
 
 
 def thinned(log: Sequence[Record], random: Random, keeps: float) -> list[Record]:
-    """A log as somebody sees it who reads it while it is compacted: of what is replaced later, any part may be gone."""
+    """The log as read during a compaction: any of the records that are replaced later may be missing."""
     newest = {record.key: offset for offset, record in enumerate(log)}
     return [r for offset, r in enumerate(log) if newest[r.key] == offset or random.random() < keeps]
 
@@ -33,8 +33,8 @@ def thinned(log: Sequence[Record], random: Random, keeps: float) -> list[Record]
 
 
 def test_load_that_misses_a_release_ends_with_the_right_owner() -> None:
-    """KAFKA-19862: compaction went on during the load, the record that took a partition from its old owner was missed,
-    and the group could not be loaded; here the claim of two is borne, and once all is read the right one is the owner.
+    """KAFKA-19862: compaction went on during the load, the record that removed a partition from its old owner was
+    missed, and the load failed; here two claims are accepted, and after the whole log the owner is the right one.
     """
 
     def has(member_id: str, epoch: int, **units: int) -> CurrentRecord:
@@ -43,7 +43,7 @@ def test_load_that_misses_a_release_ends_with_the_right_owner() -> None:
             group_id=GROUP, member_id=member_id, epoch=epoch, previous_epoch=epoch - 1, assigned=held(owned)
         )
 
-    # A had foo-0 and let go of it at 11 (that record is gone), B was given it, and A has moved on to foo-1.
+    # A owned foo-0 and released it at 11 (that record is missing), B was granted it, and A was granted foo-1.
     seen = [has("A", 10, t0=10), has("B", 11, t0=11), has("A", 12, t1=12)]
     for order in (seen, [seen[1], seen[0], seen[2]]):
         group = Group(GROUP)
@@ -51,14 +51,14 @@ def test_load_that_misses_a_release_ends_with_the_right_owner() -> None:
             group.apply(record)
         assert group.holders == {Unit("foo", 0): ("B", 11), Unit("foo", 1): ("A", 12)}
 
-    # And where it goes back and forth: B's release is missed as well.
+    # The same with a unit that moves back: B's release is missed as well.
     group = replay(GROUP, [*seen[:2], has("A", 13, t0=13, t1=12), has("B", 14)])
     assert group.holders == {Unit("foo", 0): ("A", 13), Unit("foo", 1): ("A", 12)}
 
 
 @pytest.mark.parametrize("keeps", [0.0, 0.3, 0.9])
 def test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load(keeps: float) -> None:
-    """KAFKA-19862: of the records that were replaced by the end of the load any may be missing: the group is the
+    """KAFKA-19862: any of the records that are replaced by the end of the load may be missing: the group is the
     same.
     """
     double_claims = 0
@@ -71,11 +71,11 @@ def test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load(
             log = thinned(run.scene.log, random, keeps)
             assert group_state(replay(GROUP, log)) == live
             double_claims += claims_twice(log)
-    assert keeps == 0 or double_claims > 100, "no load saw one unit with two members"
+    assert keeps == 0 or double_claims > 100, "the test requires loads with two claims on a unit"
 
 
 def claims_twice(log: Sequence[Record]) -> int:
-    """How often a reader of the log sees a unit with two members at a time."""
+    """How often a reader of the log sees a unit with two owners at the same time."""
     group, seen = Group(GROUP), 0
     for record in log:
         group.apply(record)
@@ -89,8 +89,8 @@ def claims_twice(log: Sequence[Record]) -> int:
 
 
 def test_records_may_precede_those_they_refer_to() -> None:
-    """KAFKA-17306: offsets stood before their group in the compacted log; here what is of a member, a connector or a
-    target may stand before it, and the group is the same.
+    """KAFKA-17306: offsets preceded their group in the compacted log; here records of a member, a connector or a
+    target may precede it, and the group is the same.
     """
     swapped = 0
     for seed in range(10):
@@ -116,7 +116,7 @@ def group_records(log: Sequence[Record]) -> list[Record]:
 
 
 class CompactedOnOpen(MemoryLog):
-    """A log that has been compacted by the time a new coordinator reads it."""
+    """A log that is compacted before a new coordinator reads it."""
 
     async def open(self) -> None:
         await super().open()
@@ -126,8 +126,8 @@ class CompactedOnOpen(MemoryLog):
 @pytest.mark.parametrize("log", [MemoryLog, CompactedOnOpen])
 @pytest.mark.parametrize("how", ["delete", "stop"])
 async def test_deleted_connector_is_revoked_from_its_workers_after_a_load(log: type[MemoryLog], how: str) -> None:
-    """KAFKA-18916: an index that only live traffic kept up to date was empty, so a deletion moved nobody; here what is
-    derived from the log is derived by a load too: a deletion is heard at once by all who hold something of it.
+    """KAFKA-18916: an index that only live traffic updated was empty, so a deletion moved no unit; here a load derives
+    all indexes: a deletion is sent at once to all owners of its units.
     """
     storage = MemoryStorage()
     async with serving(log(storage)) as first:
@@ -137,21 +137,21 @@ async def test_deleted_connector_is_revoked_from_its_workers_after_a_load(log: t
         await change(first, task_list("a", a, 4))
         a = (await ask(first, beat("a", a))).member_epoch
         await ask(first, beat("b"))
-        told = await ask(first, beat("a", a))
-        assert told.assignment is not None
-        a = (await ask(first, beat("a", a, units_of(told.assignment.units)))).member_epoch
+        revocation = await ask(first, beat("a", a))
+        assert revocation.assignment is not None
+        a = (await ask(first, beat("a", a, units_of(revocation.assignment.units)))).member_epoch
         b = (await ask(first, beat("b", a))).member_epoch
     async with serving(log(storage)) as second:
         held_by = {m.member_id: units_of(m.assigned) for m in (await look(second)).members}
         assert {"c"} <= {unit.connector for unit in held_by["a"]} & {unit.connector for unit in held_by["b"]}
         parked = [send(second, beat(name, epoch, max_wait_ms=3000)) for name, epoch in (("a", a), ("b", b))]
         await tick()
-        assert not any(answer.done() for answer in parked)
+        assert not any(task.done() for task in parked)
         gone = ConnectorChange(connector="c", delete=how == "delete", target_state=0 if how == "delete" else 3)
         epoch = (await change(second, UpdateConnectorsRequest(group_id=GROUP, changes=(gone,)))).group_epoch
-        for answer in parked:
-            heard = await asyncio.wait_for(answer, 0.01)
-            assert isinstance(heard, HeartbeatResponse)
-            assert heard.assignment is not None
-            assert units_of(heard.assignment.units) <= tasks(d=[-1])
+        for task in parked:
+            response = await asyncio.wait_for(task, 0.01)
+            assert isinstance(response, HeartbeatResponse)
+            assert response.assignment is not None
+            assert units_of(response.assignment.units) <= tasks(d=[-1])
         assert (await look(second)).group_epoch == epoch

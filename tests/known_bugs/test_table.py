@@ -1,4 +1,4 @@
-"""The table in ``known_bugs`` is complete, and whatever it names is there and speaks of its bug."""
+"""The table in ``known_bugs`` is complete, and each test that it names exists and cites its bug."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def table(text: str) -> dict[str, list[str]]:
 
 @cache
 def docstrings(file: Path) -> dict[str, str]:
-    """Every test of a file with what it says of itself; under "" what the file says."""
+    """The docstring of every test of a file; under "" that of the file."""
     module = ast.parse(file.read_text())
-    said = {
+    found = {
         node.name: ast.get_docstring(node) or ""
         for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
-    return {"": ast.get_docstring(module) or "", **said}
+    return {"": ast.get_docstring(module) or "", **found}
 
 
 ROWS = table(tests.known_bugs.__doc__ or "")
@@ -73,27 +73,27 @@ def test_each_row_names_tests_that_cite_its_bug_or_gives_a_reason(bug: str) -> N
     for line in lines:
         if reference := REFERENCE.fullmatch(line):
             file = (HERE.parent if "/" in reference["file"] else HERE) / reference["file"]
-            name, said = reference["test"], docstrings(file)
-            assert name in said, f"{bug}: there is no {line}"
+            name, found = reference["test"], docstrings(file)
+            assert name in found, f"{bug}: there is no {line}"
             number = re.sub(r"\D", "", bug) or bug
-            assert number in said[name] or number in name or number in said[""], f"{line} does not speak of {bug}"
+            assert number in found[name] or number in name or number in found[""], f"{line} does not cite {bug}"
         else:
             assert REASON.match(line), f"{bug}: {line!r} is neither a test nor a reason"
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py") if path.name != "test_table.py"))
 def test_each_scenario_begins_with_its_bug_and_is_in_the_table(file: str) -> None:
-    for name, said in docstrings(HERE / file).items():
+    for name, docstring in docstrings(HERE / file).items():
         if not name:
             continue
-        bugs = [bug for bug in IDS if re.search(re.escape(bug) + r"\b", said)]
-        assert any(re.match(re.escape(bug) + r"\b", said) for bug in bugs), f"{file}::{name} begins with no id"
+        bugs = [bug for bug in IDS if re.search(re.escape(bug) + r"\b", docstring)]
+        assert any(re.match(re.escape(bug) + r"\b", docstring) for bug in bugs), f"{file}::{name} begins with no id"
         for bug in bugs:
             assert f"{file}::{name}" in ROWS[bug], f"{file}::{name} is not in the row of {bug}"
 
 
 def test_table_check_finds_each_kind_of_mistake() -> None:
-    """A check that cannot fail is a defect: each kind of mistake is seen."""
+    """The checks must be able to fail."""
     lines = (tests.known_bugs.__doc__ or "").splitlines()
     assert len(ROWS) > 60
     assert sum(map(len, ROWS.values())) > 90

@@ -1,12 +1,12 @@
-"""Members and the group rules joined, through lost requests, lost and late answers and slow stops, by seed.
+"""Members and the group rules together, with lost requests, lost and late responses and slow stops, by seed.
 
-Late copies of requests are the runtime's to drop: tests/coordinator.
+Late duplicates of requests are dropped by the runtime: tests/coordinator.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,30 +28,30 @@ GROUP = "workers"
 
 
 @dataclass(eq=False)
-class Player:
-    """One member with what it really runs: it starts some time after it is told, and stops some time after."""
+class Process:
+    """One member with the units that it runs: it performs its actions some time after it received them."""
 
     member: Member
     running: dict[Unit, int] = field(default_factory=dict)
-    todo: list[Action] = field(default_factory=list)
-    on_the_way: list[tuple[HeartbeatRequest, HeartbeatResponse]] = field(default_factory=list)
-    heard_epoch: int = 0
+    actions: list[Action] = field(default_factory=list)
+    in_flight: list[tuple[HeartbeatRequest, HeartbeatResponse]] = field(default_factory=list)
+    epoch: int = 0
 
 
-class Theatre:
-    """A group and its members, driven by dice; every turn is checked."""
+class Harness:
+    """A group and its members, driven by a seed; every step is checked."""
 
     def __init__(self, seed: int, loss: float) -> None:
-        self.dice = random.Random(seed)
+        self.random = Random(seed)
         self.loss = loss
         self.group = Group(GROUP)
         self.settings = settings(session_timeout_ms=1_000_000_000)
         self.now_ms = 0
-        self.players: dict[str, Player] = {}
+        self.processes: dict[str, Process] = {}
         self.granted: dict[Unit, tuple[int, str]] = {}
-        self.loud = 0
+        self.requests = 0
 
-    def act(self, what: GroupRequest | TimerKey) -> Any:
+    def send(self, what: GroupRequest | TimerKey) -> Any:
         response = step_and_compute(self.group, what, self.now_ms, self.settings).response
         invariants.one_owner(self.group)
         for unit, (member_id, epoch) in self.group.holders.items():
@@ -63,7 +63,7 @@ class Theatre:
 
     def connector(self, name: str, tasks: int) -> None:
         """Set a connector's task count, as its owner would."""
-        self.act(
+        self.send(
             UpdateConnectorsRequest(
                 group_id=GROUP, changes=(ConnectorChange(connector=name, config=entries({"v": str(tasks)})),)
             )
@@ -72,139 +72,139 @@ class Theatre:
         if holder is not None:
             configs = tuple(TaskConfig(config=entries({"n": str(n)})) for n in range(tasks))
             change = ConnectorChange(connector=name, task_configs=configs, owner_epoch=holder[1])
-            self.act(UpdateConnectorsRequest(group_id=GROUP, member_id=holder[0], changes=(change,)))
+            self.send(UpdateConnectorsRequest(group_id=GROUP, member_id=holder[0], changes=(change,)))
 
     def join(self, name: str) -> None:
-        self.players[name] = Player(Member(MemberSettings(group_id=GROUP, member_id=name)))
+        self.processes[name] = Process(Member(MemberSettings(group_id=GROUP, member_id=name)))
 
-    def turn(self, player: Player) -> None:
-        """One of the things that can happen to a member."""
-        roll = self.dice.random()
+    def step(self, process: Process) -> None:
+        """One random event of a member."""
+        roll = self.random.random()
         if roll < 0.45:
-            self.speak(player)
-        elif roll < 0.75 and player.todo:
-            self.perform(player)
-        elif roll < 0.85 and player.on_the_way:
-            request, response = player.on_the_way.pop(self.dice.randrange(len(player.on_the_way)))
-            self.hear(player, request, response)
+            self.heartbeat(process)
+        elif roll < 0.75 and process.actions:
+            self.perform(process)
+        elif roll < 0.85 and process.in_flight:
+            request, response = process.in_flight.pop(self.random.randrange(len(process.in_flight)))
+            self.receive(process, request, response)
         self.check()
 
-    def speak(self, player: Player) -> None:
-        request = player.member.next_request(self.now_ms)
+    def heartbeat(self, process: Process) -> None:
+        request = process.member.next_request(self.now_ms)
         if request is None:
             return
-        self.loud += 1
-        if self.dice.random() < self.loss:
-            if self.dice.random() < 0.5:
-                player.member.on_no_answer(request)
+        self.requests += 1
+        if self.random.random() < self.loss:
+            if self.random.random() < 0.5:
+                process.member.on_no_answer(request)
             return
-        response = self.act(request)
+        response = self.send(request)
         assert isinstance(response, HeartbeatResponse)
-        roll = self.dice.random()
+        roll = self.random.random()
         if roll < self.loss:
-            if self.dice.random() < 0.5:
-                player.member.on_no_answer(request)
+            if self.random.random() < 0.5:
+                process.member.on_no_answer(request)
         elif roll < 1.5 * self.loss:
-            player.on_the_way.append((request, response))
-            del player.on_the_way[:-3]
+            process.in_flight.append((request, response))
+            del process.in_flight[:-3]
         else:
-            self.hear(player, request, response)
+            self.receive(process, request, response)
 
-    def hear(self, player: Player, request: HeartbeatRequest, response: HeartbeatResponse) -> None:
-        for action in player.member.on_response(request, response):
+    def receive(self, process: Process, request: HeartbeatRequest, response: HeartbeatResponse) -> None:
+        for action in process.member.on_response(request, response):
             assert not isinstance(action, Fail), response
             if isinstance(action, Lose):
-                player.todo.clear()
-            player.todo.append(action)
-        epoch = player.member.epoch
-        assert epoch == 0 or epoch >= player.heard_epoch, "S5"
-        player.heard_epoch = epoch
+                process.actions.clear()
+            process.actions.append(action)
+        epoch = process.member.epoch
+        assert epoch == 0 or epoch >= process.epoch, "S5"
+        process.epoch = epoch
 
-    def perform(self, player: Player) -> None:
-        match player.todo.pop(0):
+    def perform(self, process: Process) -> None:
+        match process.actions.pop(0):
             case Revoke(units=units):
                 for unit in units:
-                    player.running.pop(unit, None)
-                player.member.mark_revoked(units)
+                    process.running.pop(unit, None)
+                process.member.mark_revoked(units)
             case Assign(grants=grants):
                 for grant in grants:
-                    player.running[grant.unit] = grant.owner_epoch
+                    process.running[grant.unit] = grant.owner_epoch
             case Lose():
-                player.running.clear()
-                player.member.mark_lost()
-                player.heard_epoch = 0
+                process.running.clear()
+                process.member.mark_lost()
+                process.epoch = 0
 
     def check(self) -> None:
-        """S2: members the group knows, and that have not been told they are out, never run the same unit."""
+        """S2: members of the group at a current epoch never run the same unit."""
         runs: dict[Unit, str] = {}
-        for name, player in self.players.items():
-            in_it = name in self.group.members and player.member.phase is Phase.MEMBER
-            if not in_it or player.member.epoch not in (
+        for name, process in self.processes.items():
+            in_it = name in self.group.members and process.member.phase is Phase.MEMBER
+            if not in_it or process.member.epoch not in (
                 self.group.current(name).epoch,
                 self.group.current(name).previous_epoch,
             ):
                 continue
-            for unit in player.running:
+            for unit in process.running:
                 assert unit not in runs, f"{unit} runs on {runs[unit]} and on {name}"
                 runs[unit] = name
-            assert player.running.keys() <= player.member.owned.keys() or player.todo
+            assert process.running.keys() <= process.member.owned.keys() or process.actions
 
     def settle(self) -> int:
-        """Faults are over: until everybody runs their share and nobody has anything to say; how many rounds."""
+        """Without faults: until each unit runs and no member has unsent changes; returns the number of rounds."""
         self.loss = 0.0
-        for player in self.players.values():
-            player.on_the_way.clear()
+        for process in self.processes.values():
+            process.in_flight.clear()
         for round_number in range(1, 40):
-            for player in self.players.values():
-                self.speak(player)
-                while player.todo:
-                    self.perform(player)
+            for process in self.processes.values():
+                self.heartbeat(process)
+                while process.actions:
+                    self.perform(process)
                 self.check()
-            everything = {unit for player in self.players.values() for unit in player.running}
-            quiet = not self.group.behind and everything == self.group.runnable.keys()
-            if quiet and not any(player.member.has_unsent_changes for player in self.players.values()):
+            everything = {unit for process in self.processes.values() for unit in process.running}
+            idle = not self.group.behind and everything == self.group.runnable.keys()
+            if idle and not any(process.member.has_unsent_changes for process in self.processes.values()):
                 return round_number
         missing = self.group.runnable.keys() - everything
-        raise AssertionError(f"not quiet: behind {self.group.behind}, missing {missing}, target {self.group.targets}")
+        raise AssertionError(f"not idle: behind {self.group.behind}, missing {missing}, target {self.group.targets}")
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("seed", range(40))
 def test_each_unit_runs_once_at_the_end_of_random_runs(seed: int, loss: float) -> None:
-    """S2, S5, S6, S16, F1-F3, L1. Run one again: the seed and the loss are the test's name."""
-    theatre = Theatre(seed, loss)
-    dice = random.Random(f"{seed} {loss}")
-    theatre.connector("c", 0)
-    theatre.join("a")
+    """S2, S5, S6, S16, F1-F3, L1. The test's parameters reproduce a run."""
+    harness = Harness(seed, loss)
+    random = Random(f"{seed} {loss}")
+    harness.connector("c", 0)
+    harness.join("a")
     for _ in range(400):
-        theatre.now_ms += 1_000
-        roll = dice.random()
-        if roll < 0.015 and len(theatre.players) < 5:
-            theatre.join(f"m{len(theatre.players)}")
+        harness.now_ms += 1_000
+        roll = random.random()
+        if roll < 0.015 and len(harness.processes) < 5:
+            harness.join(f"m{len(harness.processes)}")
         elif roll < 0.03:
-            theatre.connector(dice.choice("cd"), dice.randrange(6))
+            harness.connector(random.choice("cd"), random.randrange(6))
         elif roll < 0.035:
-            theatre.act(TimerKey(TimerKind.SESSION, GROUP, dice.choice(sorted(theatre.players))))
+            harness.send(TimerKey(TimerKind.SESSION, GROUP, random.choice(sorted(harness.processes))))
         elif roll < 0.04:
-            theatre.act(TimerKey(TimerKind.REBALANCE, GROUP, dice.choice(sorted(theatre.players))))
+            harness.send(TimerKey(TimerKind.REBALANCE, GROUP, random.choice(sorted(harness.processes))))
         else:
-            theatre.turn(theatre.players[dice.choice(sorted(theatre.players))])
-    assert theatre.settle() < 15
+            harness.step(harness.processes[random.choice(sorted(harness.processes))])
+    assert harness.settle() < 15
 
 
 def test_member_that_loses_every_other_response_is_never_fenced() -> None:
-    """S16: an honest member with a bad line comes through."""
+    """S16: a member that follows the protocol is not fenced because of the network."""
     for seed in range(50):
-        theatre = Theatre(seed, 0.5)
-        theatre.connector("c", 0)
+        harness = Harness(seed, 0.5)
+        harness.connector("c", 0)
         for name in "ab":
-            theatre.join(name)
+            harness.join(name)
         fenced = 0
         for _ in range(300):
-            player = theatre.players[theatre.dice.choice("ab")]
-            theatre.turn(player)
-            if theatre.dice.random() < 0.05:
-                theatre.connector("c", theatre.dice.randrange(1, 6))
-            fenced += sum(isinstance(action, Lose) for action in player.todo)
-        theatre.settle()
+            process = harness.processes[harness.random.choice("ab")]
+            harness.step(process)
+            if harness.random.random() < 0.05:
+                harness.connector("c", harness.random.randrange(1, 6))
+            fenced += sum(isinstance(action, Lose) for action in process.actions)
+        harness.settle()
         assert fenced == 0, f"seed {seed}"

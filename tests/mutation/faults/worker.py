@@ -7,7 +7,7 @@ from .at import C, at
 
 # fmt: off
 WORKER: tuple[Fault, ...] = (
-    *at("connectgroup.member.state_machine:Member.on_response", "member/test_machine.py",
+    *at("connectgroup.member.state_machine:Member.on_response", "member/test_errors_and_lease.py",
         C("the response of a replaced coordinator counts (D5)",
           "if A.C < B.C: ...", "", simulator="D5"),
         C("an error response extends the lease",
@@ -22,10 +22,10 @@ WORKER: tuple[Fault, ...] = (
     *at("connectgroup.member.assignment:convert", "member/test_machine.py",
         C("a grant has the member epoch instead of its owner epoch",
           "A.owner_epoch", "0", nth=0)),
-    *at("connectgroup.member.state_machine:Member.lease_ends_ms", "member/test_machine.py",
+    *at("connectgroup.member.state_machine:Member.lease_ends_ms", "member/test_errors_and_lease.py",
         C("the lease leaves no time to stop",
           "int(A * B)", "A")),
-    *at("connectgroup.member.state_machine:Member.mark_lost", "member/test_machine.py",
+    *at("connectgroup.member.state_machine:Member.mark_lost", "member/test_errors_and_lease.py",
         C("a member that lost its units never joins again",
           "if S.A is B: ...", "", simulator="L4")),
     *at("connectgroup.worker.heartbeat:Heartbeats._send_one", "worker/test_life.py",
