@@ -24,6 +24,7 @@ _CREDENTIAL: Final = re.compile(
     r"|(?:^|[._\-\[])(?:key|keys|pwd|pw|pin|auth|authorization)(?:$|[._\-\]])",
     re.IGNORECASE,
 )
+_REFERENCE: Final = re.compile(r"\$\{(?:env|file|dir):[^{}]*\}")
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s'\"]+(?=@)")
 _PAIR: Final = re.compile(
     r"(?P<key>[\w.\-]*(?:passw|passphrase|secret|token|credential|apikey|pwd)[\w.\-]*)(?P<is>\s*=\s*|['\"]\s*:\s*)"
@@ -43,13 +44,20 @@ def masked_text(text: str) -> str:
 
 
 def masked_value(key: str, value: object) -> str:
-    """The value of a setting, masked if it is a credential."""
+    """The value of a setting, masked if it is a credential. A reference to a secret is none (``config.secrets``)."""
+    if isinstance(value, str) and _REFERENCE.fullmatch(value):
+        return value
     return HIDDEN if is_credential(key) else masked_text(str(value))
 
 
 def without_secrets(text: str, *configs: Mapping[str, str]) -> str:
     """The text without the values of credentials in these configurations, and masked as by ``masked_text``."""
-    secrets = {value for config in configs for key, value in config.items() if is_credential(key)}
+    secrets = {
+        value
+        for config in configs
+        for key, value in config.items()
+        if is_credential(key) and not _REFERENCE.fullmatch(value)
+    }
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _LEAST:
             text = text.replace(secret, HIDDEN).replace(repr(secret)[1:-1], HIDDEN)

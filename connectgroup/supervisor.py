@@ -24,6 +24,7 @@ from .client.admin import Admin
 from .config.base import checked
 from .config.connector_file import ConnectorFile
 from .config.coordinator import CoordinatorConfig
+from .config.secrets import NO_SECRETS, Secrets
 from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import GroupIdNotFound, from_code
@@ -101,6 +102,7 @@ class Supervisor:
         restart: bool = True,
         worker_log: Callable[[str, str], None] | None = None,
         metrics_port: int | None = None,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         """Create a supervisor; nothing runs before the ``async with`` block.
 
@@ -115,6 +117,7 @@ class Supervisor:
                 ``connectgroup workers restart``) is started again in either case.
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
             metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; null: no worker.
+            secrets: the secrets that connectors may refer to.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
@@ -122,13 +125,14 @@ class Supervisor:
         # The rules of a worker, before any process is started.
         options: dict[str, object] = {"group": group, "scratch": scratch, "assignors": tuple(assignors)}
         optional = {"server_assignor": server_assignor, "rebalance_timeout_ms": rebalance_timeout_ms}
+        options |= {"secret_env": secrets.env, "secret_paths": secrets.paths}
         checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
         self.group = group
         self.server = CoordinatorServer(coordinator)
         self.admin = Admin.local(self.server.coordinator, client_host=HERE)
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
-        self._options = _worker_options(assignors, server_assignor, rebalance_timeout_ms)
+        self._options = [*_worker_options(assignors, server_assignor, rebalance_timeout_ms), *secrets.options()]
         self._restart = restart
         self._worker_log = worker_log or _to_stderr
         self._metrics_port = metrics_port

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..protocol.units import name_violation, printable
+
+if TYPE_CHECKING:
+    from ..config.secrets import Secrets
 
 
 def add_group(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +21,40 @@ def add_group(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_secrets(parser: argparse.ArgumentParser) -> None:
+    """Add the allow-lists of secrets."""
+    parser.add_argument(
+        "--secret-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an environment variable for ${env:NAME} in connectors; a prefix ends with *; may be repeated",
+    )
+    parser.add_argument(
+        "--secret-path",
+        type=path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or directory for ${file:PATH:KEY} and ${dir:PATH:FILE} in connectors; may be repeated",
+    )
+
+
+def secrets_of(options: argparse.Namespace) -> Secrets:
+    """Return the allow-lists of ``add_secrets``.
+
+    Raises:
+        ConfigError: a path is relative.
+    """
+    from ..config.secrets import Secrets
+    from ..errors import ConfigError
+
+    for each in options.secret_path:
+        if not each.is_absolute():
+            raise ConfigError("--secret-path", each, "an absolute path")
+    return Secrets(env=tuple(options.secret_env), paths=tuple(options.secret_path))
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:

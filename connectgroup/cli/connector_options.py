@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .arguments import add_coordinator, add_group, add_json, add_wait, number, path
+from .arguments import add_coordinator, add_group, add_json, add_secrets, add_wait, number, path
 from .connectors import (
     connector_offsets,
     connector_status,
@@ -72,6 +72,7 @@ def add_connectors(commands: Commands) -> None:
         "offsets", "show the committed offsets of a connector; change them if it is stopped", connector_offsets
     )
     offsets.add_argument("name")
+    add_secrets(offsets)
     change = offsets.add_mutually_exclusive_group()
     change.add_argument("--reset", action="store_true", help="forget all offsets of a stopped connector")
     change.add_argument(

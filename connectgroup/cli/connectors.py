@@ -9,6 +9,7 @@ from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, printable
+from .arguments import secrets_of
 from .render import print_json, print_table
 from .requests import connected
 from .waiting import wait_for
@@ -175,16 +176,17 @@ async def connector_offsets(options: argparse.Namespace) -> int:
     from ..config.connector_file import read_json
     from ..config.connector_offsets import changes_from, offsets_as_json
 
+    secrets = secrets_of(options)
     async with connected(options) as admin:
         if options.reset:
-            await offsets.alter(admin, options.group, options.name, None)
+            await offsets.alter(admin, options.group, options.name, None, secrets=secrets)
             _report(options, options.name, "offsets reset", reset=True)
         elif options.alter is not None:
             changes = changes_from(read_json(options.alter))
-            await offsets.alter(admin, options.group, options.name, changes)
+            await offsets.alter(admin, options.group, options.name, changes, secrets=secrets)
             _report(options, options.name, f"offsets of {len(changes)} partitions altered", altered=len(changes))
         else:
-            print_json(offsets_as_json(await offsets.offsets(admin, options.group, options.name)))
+            print_json(offsets_as_json(await offsets.offsets(admin, options.group, options.name, secrets=secrets)))
     return 0
 
 

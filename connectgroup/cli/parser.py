@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..protocol.records.connect import HISTORY
-from .arguments import add_coordinator, add_group, add_json, count, name, number, path
+from .arguments import add_coordinator, add_group, add_json, add_secrets, count, name, number, path
 from .connector_options import add_connectors, add_plugins
 from .groups import (
     delete_groups,
@@ -62,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("--rest-port", type=number, metavar="PORT", help="serve the REST API at this port, 0 for any (off)")
     _add_rest(up, "--rest-")
     _add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
+    add_secrets(up)
     up.set_defaults(run=run_up)
 
     rest = commands.add_parser("rest", help="serve the REST API of a group")
@@ -102,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     _add_metrics(worker)
+    add_secrets(worker)
     worker.set_defaults(run=serve_worker)
 
     groups = commands.add_parser("groups", help="list, describe, explain and delete groups").add_subparsers(

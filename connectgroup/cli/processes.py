@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PluginError
+from .arguments import secrets_of
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -68,6 +69,7 @@ async def run_up(options: argparse.Namespace) -> int:
         server_assignor=options.server_assignor,
         rebalance_timeout_ms=options.rebalance_timeout_ms,
         restart=not options.no_restart,
+        secrets=secrets_of(options),
         metrics_port=options.metrics_port,
     )
     _make_directory("--data", data)
@@ -240,6 +242,8 @@ async def serve_worker(options: argparse.Namespace) -> int:
         values["labels"] = tuple(options.label)
     optional = ("name", "instance", "capacity", "rack", "server_assignor", "rebalance_timeout_ms")
     values |= {name: value for name in optional if (value := getattr(options, name)) is not None}
+    secrets = secrets_of(options)
+    values |= {"secret_env": secrets.env, "secret_paths": secrets.paths}
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
     async with _metrics_server(options.metrics_port) as url:

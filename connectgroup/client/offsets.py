@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..config import connector_offsets
+from ..config.secrets import NO_SECRETS, Secrets
 from ..connector import PartitionOffset, fencing_token
 from ..errors import ConnectorNotFound, GroupIdNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
@@ -34,7 +35,9 @@ NOT_STOPPED = (
 )
 
 
-async def offsets(admin: Admin, group_id: str, name: str, run: OffLoop = in_thread) -> Any:
+async def offsets(
+    admin: Admin, group_id: str, name: str, run: OffLoop = in_thread, *, secrets: Secrets = NO_SECRETS
+) -> Any:
     """Return the committed offsets of a connector as ``list[PartitionOffset]``.
 
     Raises:
@@ -42,7 +45,7 @@ async def offsets(admin: Admin, group_id: str, name: str, run: OffLoop = in_thre
         ConnectGroupError: the offsets cannot be read.
     """
     config = config_of((await _described(admin, group_id, name))[1].config)
-    return await run(lambda: connector_offsets.read_offsets(name, config))
+    return await run(lambda: connector_offsets.read_offsets(name, config, secrets))
 
 
 async def alter(
@@ -51,6 +54,8 @@ async def alter(
     name: str,
     changes: Sequence[PartitionOffset] | None,
     run: OffLoop = in_thread,
+    *,
+    secrets: Secrets = NO_SECRETS,
 ) -> None:
     """Change the committed offsets of a stopped connector, all or none.
 
@@ -60,6 +65,7 @@ async def alter(
 
     Args:
         changes: the partitions to change; null resets all offsets.
+        secrets: the secrets that this process may read.
 
     Raises:
         ConnectorNotFound: the group has no such connector.
@@ -72,7 +78,7 @@ async def alter(
         raise InvalidRequest(NOT_STOPPED.format(name=printable(name)))
     token = fencing_token(group.incarnation, connector.version)
     config = config_of(connector.config)
-    await run(lambda: connector_offsets.alter_offsets(name, config, token, changes))
+    await run(lambda: connector_offsets.alter_offsets(name, config, token, changes, secrets))
 
 
 async def topics(admin: Admin, group_id: str, name: str, run: OffLoop = in_thread) -> Any:

@@ -11,6 +11,7 @@ from ..assign.placement import check_settings, own_settings
 from ..errors import ConnectGroupError, PluginError, one_line
 from ..masking import without_secrets
 from ..plugins import load_connector_class
+from .secrets import check_references
 
 
 def check_connector(name: str, config: Mapping[str, str]) -> None:
@@ -21,6 +22,7 @@ def check_connector(name: str, config: Mapping[str, str]) -> None:
         PluginError: the class cannot be loaded, or rejects the configuration with an error of its own.
     """
     check_settings(name, config)
+    check_references(config)
     cls = load_connector_class(config.get("connector.class", ""))
     try:
         cls(name, own_settings(config))

@@ -89,9 +89,22 @@ def read_properties(path: Path) -> dict[str, str]:
         ConfigError: the file cannot be read, or a line has an invalid escape, no key, or a key of an earlier line.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise ConfigError(str(path), printable(error), "a readable file in UTF-8") from error
+    return parse_properties(text, str(path))
+
+
+def parse_properties(content: str, where: str) -> dict[str, str]:
+    """Parse Java properties.
+
+    Args:
+        where: the file, for errors.
+
+    Raises:
+        ConfigError: as ``read_properties``.
+    """
+    lines = content.splitlines()
     found: dict[str, str] = {}
     logical, started = "", 0
     for number, line in enumerate([*lines, ""], 1):
@@ -103,9 +116,9 @@ def read_properties(path: Path) -> dict[str, str]:
             logical += text[:-1]
             continue
         logical, complete = "", logical + text
-        key, value = (_unescaped(f"{path}:{started}", part) for part in _split(complete))
+        key, value = (_unescaped(f"{where}:{started}", part) for part in _split(complete))
         if not key or key in found:
-            raise ConfigError(f"{path}:{started}", printable(key) or "no key", "key=value on each line, each key once")
+            raise ConfigError(f"{where}:{started}", printable(key) or "no key", "key=value on each line, each key once")
         found[key] = value
     return found
 

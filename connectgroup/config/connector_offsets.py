@@ -14,6 +14,7 @@ from ..errors import ConfigError, ConnectGroupError, InvalidRequest, PluginError
 from ..masking import without_secrets
 from ..plugins import load_connector_class
 from ..protocol.units import printable
+from .secrets import NO_SECRETS, Secrets
 
 T = TypeVar("T")
 
@@ -21,47 +22,53 @@ MAX_PARTITIONS: Final = 10_000
 """Partitions in one change."""
 
 
-def read_offsets(name: str, config: Mapping[str, str]) -> list[PartitionOffset]:
+def read_offsets(name: str, config: Mapping[str, str], secrets: Secrets = NO_SECRETS) -> list[PartitionOffset]:
     """Return the committed offsets of a connector.
 
     Args:
         name: the connector's name.
         config: its configuration, with credentials.
+        secrets: the secrets that this process may read.
 
     Raises:
         ConnectGroupError: the offsets cannot be read; the message contains no credential.
     """
-    return list(_called(name, config, lambda connector: connector.offsets()))
+    return list(_called(name, config, secrets, lambda connector: connector.offsets()))
 
 
 def alter_offsets(
-    name: str, config: Mapping[str, str], fencing_token: int, changes: Sequence[PartitionOffset] | None
+    name: str,
+    config: Mapping[str, str],
+    fencing_token: int,
+    changes: Sequence[PartitionOffset] | None,
+    secrets: Secrets = NO_SECRETS,
 ) -> None:
     """Change the committed offsets of a connector, all or none; null resets them. See ``Connector.alter_offsets``.
 
     Raises:
         ConnectGroupError: the offsets were not changed; the message contains no credential.
     """
-    _called(name, config, lambda connector: connector.alter_offsets(fencing_token, changes))
+    _called(name, config, secrets, lambda connector: connector.alter_offsets(fencing_token, changes))
 
 
-def read_topics(name: str, config: Mapping[str, str]) -> list[str]:
+def read_topics(name: str, config: Mapping[str, str], secrets: Secrets = NO_SECRETS) -> list[str]:
     """Return the Kafka topics of a connector, sorted.
 
     Raises:
         ConnectGroupError: they cannot be determined; the message contains no credential.
     """
-    return sorted(_called(name, config, lambda connector: connector.topics()))
+    return sorted(_called(name, config, secrets, lambda connector: connector.topics()))
 
 
-def _called(name: str, config: Mapping[str, str], method: Callable[[Connector], T]) -> T:
+def _called(name: str, config: Mapping[str, str], secrets: Secrets, method: Callable[[Connector], T]) -> T:
     cls = load_connector_class(config.get("connector.class", ""))
+    found: dict[str, str] = {}
     try:
-        return method(cls(name, own_settings(config)))
+        return method(cls(name, own_settings(secrets.resolve(config, found))))
     except Exception as error:
-        if isinstance(error, ConnectGroupError) and without_secrets(str(error), config) == str(error):
+        if isinstance(error, ConnectGroupError) and without_secrets(str(error), config, found) == str(error):
             raise
-        raise PluginError(f"connector class {cls.__name__}: {one_line(error, config)}") from error
+        raise PluginError(f"connector class {cls.__name__}: {one_line(error, config, found)}") from error
 
 
 def offsets_as_json(offsets: Sequence[PartitionOffset]) -> dict[str, Any]:

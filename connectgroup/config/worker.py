@@ -35,6 +35,8 @@ class WorkerConfig(Settings):
         rack: the rack or zone of the worker.
         host: the machine, which several workers may share; by default this machine's host name.
         scratch: directory on local disk in which the worker creates a private directory (mode 0700) for its tasks.
+        secret_env: environment variables that connectors may refer to (``Secrets.env``).
+        secret_paths: files and directories that connectors may refer to (``Secrets.paths``), as absolute paths.
         rebalance_timeout_ms: how long the worker may take to stop revoked tasks; after that the coordinator removes it.
             Also how long it may take to compute a target assignment; after that another member is chosen.
     """
@@ -51,6 +53,8 @@ class WorkerConfig(Settings):
     rack: ShortText | None = None
     host: ShortText = Field(default_factory=socket.gethostname)
     scratch: Path
+    secret_env: tuple[ShortText, ...] = ()
+    secret_paths: tuple[Path, ...] = ()
     rebalance_timeout_ms: Milliseconds = 60_000
     refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
 
@@ -63,6 +67,13 @@ class WorkerConfig(Settings):
         if values.get("assignors"):
             raise ConfigError("server_assignor", server_assignor, "server_assignor or assignors, not both")
         return {**values, "assignors": ()}
+
+    @model_validator(mode="after")
+    def _absolute(self) -> WorkerConfig:
+        for path in self.secret_paths:
+            if not path.is_absolute():
+                raise ConfigError("secret_paths", path, "an absolute path")
+        return self
 
     @property
     def address(self) -> tuple[str, int]:

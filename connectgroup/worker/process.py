@@ -21,6 +21,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ..assign.sandbox import configure_assignor
+from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConnectGroupError, PluginError, TransportError
@@ -72,7 +73,12 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(
         config.name,
-        RunnerSettings(scratch=scratch.path, refresh_s=config.refresh_s, group_id=config.group),
+        RunnerSettings(
+            scratch=scratch.path,
+            refresh_s=config.refresh_s,
+            group_id=config.group,
+            secrets=Secrets(env=config.secret_env, paths=config.secret_paths),
+        ),
         load_class=load_connector_class,
         publish=worker.publish_tasks,
         report=worker.report,

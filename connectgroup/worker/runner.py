@@ -21,6 +21,7 @@ from typing import Protocol
 
 from ..assign.placement import max_tasks, own_settings
 from ..assign.sandbox import location_of
+from ..config.secrets import NO_SECRETS, Secrets, restored
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch, one_line
 from ..fault_points import fault_point
@@ -93,6 +94,7 @@ class RunnerSettings:
     retry_initial_s: float = 1.0
     retry_max_s: float = 30.0
     group_id: str = ""
+    secrets: Secrets = NO_SECRETS
 
 
 class _Failed(Exception):
@@ -113,6 +115,7 @@ class _Run:
     """The last start call; withdrawn if it has not begun when the run must stop."""
     rows: int = 0
     stop_error: BaseException | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
 
     def stop(self) -> None:
         """Request that the run stops."""
@@ -236,7 +239,7 @@ class TaskRunner:
         else:
             self._ending.pop(unit, None)
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-            logger.error("%s: its supervisor failed: %s", unit, _line_of(run.grant, error), exc_info=error)
+            logger.error("%s: its supervisor failed: %s", unit, _line_of(run, error), exc_info=error)
             run.stop_error = error
 
     # ----------------------------------------------------------------------------------------------
@@ -301,20 +304,23 @@ class TaskRunner:
     async def _run_connector(self, run: _Run, cls: type[Connector]) -> None:
         """Run a connector: publish its task list to the group whenever its task configurations change."""
         grant = run.grant
-        connector = await off_loop(
-            f"make {grant.unit}", cls, grant.unit.connector, own_settings(grant.connector_config)
-        )
+        connector = await off_loop(f"make {grant.unit}", self._create, run, cls)
         limit = max_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
         while not run.stopping:
             wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
-            configs = [dict(config) for config in wanted]
+            configs = restored(wanted, grant.connector_config, run.secrets)
             if configs != known or fault_point("a task list is published again"):
                 _check_tasks(connector, configs, limit)
                 await self._publish(connector.name, run.grant.owner_epoch, configs)
                 known = configs
                 self._say(run, UnitState.RUNNING, None)
             await run.pause(self._settings.refresh_s)
+
+    def _create(self, run: _Run, cls: type[Connector]) -> Connector:
+        """Create the connector with its secrets. Blocks."""
+        config = self._settings.secrets.resolve(run.grant.connector_config, run.secrets)
+        return cls(run.grant.unit.connector, own_settings(config))
 
     async def _run_task(self, run: _Run, cls: type[Connector]) -> None:
         """Run a task: start it, wait until it fails or must stop, stop it."""
@@ -342,7 +348,7 @@ class TaskRunner:
         # tasks move together these calls add up to their downtime.
         def begin() -> Task:
             nonlocal scratch
-            connector = cls(unit.connector, own_settings(grant.connector_config))
+            connector = self._create(run, cls)
             scratch = new_directory(self._settings.scratch, f"{unit}-{epoch}")
             context = TaskContext(
                 unit=unit,
@@ -356,7 +362,7 @@ class TaskRunner:
             )
             task: Task | None = None
             try:
-                task = connector.task(grant.config, context)
+                task = connector.task(self._settings.secrets.resolve(grant.config, run.secrets), context)
                 task.start()
             except BaseException:
                 # The remains of a start that failed half-way must not continue to write. The error of the start
@@ -390,7 +396,7 @@ class TaskRunner:
             try:
                 await self._pool.off_loop_with_retry(f"stop {unit}", partial(end, task))
             except Exception as error:
-                logger.error("%s: stop raised: %s", unit, _line_of(grant, error))
+                logger.error("%s: stop raised: %s", unit, _line_of(run, error))
                 run.stop_error = error
                 keep(error)
         if failure is not None:
@@ -400,7 +406,7 @@ class TaskRunner:
 
     def _say(self, run: _Run, state: UnitState, error: BaseException | None) -> None:
         run.metrics.on_state(state)
-        message = _line_of(run.grant, error) if error is not None else ""
+        message = _line_of(run, error) if error is not None else ""
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
             location = error.location if isinstance(error, PluginError) else ""
@@ -431,5 +437,5 @@ def _check_tasks(connector: Connector, configs: list[dict[str, str]], limit: int
                 )
 
 
-def _line_of(grant: Grant, error: BaseException) -> str:
-    return one_line(error, grant.config, grant.connector_config)
+def _line_of(run: _Run, error: BaseException) -> str:
+    return one_line(error, run.grant.config, run.grant.connector_config, run.secrets)

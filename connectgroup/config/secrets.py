@@ -1,0 +1,171 @@
+"""References to secrets in connector configurations: ``${env:NAME}``, ``${file:path:key}``, ``${dir:path:file}``.
+
+A configuration is stored, sent and shown with its references. The worker that runs a connector or a task resolves
+them immediately before it creates it, within the allow-lists of that worker; both are empty by default. A value that
+was found is never searched for references again.
+
+Source: Kafka's ``ConfigProvider`` (KIP-297), ``DirectoryConfigProvider`` (KIP-421), ``EnvVarConfigProvider``, and its
+allow-lists (KIP-993).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..errors import ConfigError
+from ..protocol.units import printable
+from .connector_file import parse_properties
+
+MAX_FILE_BYTES: Final = 1 << 20
+FORMS: Final = "${env:NAME}, ${file:/path:key}, ${dir:/path:file}"
+
+_REFERENCE: Final = re.compile(r"\$\{(?P<provider>[A-Za-z][\w-]*):(?P<place>[^{}]*)\}")
+_BEGIN: Final = re.compile(r"\$\{[A-Za-z][\w-]*:")
+_PLACES: Final = {
+    "env": re.compile(r"(?P<key>[A-Za-z_]\w*)", re.ASCII),
+    "file": re.compile(r"(?P<path>/[^:]*):(?P<key>[^:]+)"),
+    "dir": re.compile(r"(?P<path>/[^:]*):(?P<key>[^:/]+)"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """The secrets that the connectors of one worker may read.
+
+    Attributes:
+        env: names of environment variables; ``PREFIX_*`` allows all that begin with the text before ``*``.
+        paths: files, and directories with all that is below them. A symbolic link counts as what it leads to.
+    """
+
+    env: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
+
+    def resolve(self, config: Mapping[str, str], found: MutableMapping[str, str]) -> dict[str, str]:
+        """Return the configuration with the secrets instead of the references. Reads files: call it off the loop.
+
+        Args:
+            found: receives the secrets, under names that ``masking`` recognizes as credentials.
+
+        Raises:
+            ConfigError: a reference has another form, is not allowed, or leads to nothing. It contains no secret.
+        """
+        check_references(config)
+        return {key: self._resolved(key, value, found) for key, value in config.items()}
+
+    def options(self) -> list[str]:
+        """Return the options of ``connectgroup worker`` for these allow-lists."""
+        env = [word for name in self.env for word in ("--secret-env", name)]
+        return [*env, *(word for path in self.paths for word in ("--secret-path", str(path)))]
+
+    def _resolved(self, key: str, value: str, found: MutableMapping[str, str]) -> str:
+        def replace(match: re.Match[str]) -> str:
+            secret = self._read(key, match)
+            if secret not in found.values():
+                found[f"secret {len(found)}"] = secret
+            return secret
+
+        return _REFERENCE.sub(replace, value)
+
+    def _read(self, setting: str, match: re.Match[str]) -> str:
+        place = _PLACES[match["provider"]].fullmatch(match["place"])
+        assert place is not None, "check_references"
+        if match["provider"] == "env":
+            name = place["key"]
+            if not self._allows(name):
+                raise ConfigError(setting, match[0], f"a variable of --secret-env: {', '.join(self.env) or 'none'}")
+            if name not in os.environ:
+                raise ConfigError(setting, match[0], "a variable that is set for the worker")
+            return os.environ[name]
+        if match["provider"] == "dir":
+            if place["key"] in (".", ".."):
+                raise ConfigError(setting, match[0], "the name of a file in the directory")
+            text = self._text(setting, match[0], Path(place["path"]) / place["key"])
+            return text.removesuffix("\n").removesuffix("\r")
+        values = parse_properties(self._text(setting, match[0], Path(place["path"])), place["path"])
+        if place["key"] not in values:
+            raise ConfigError(setting, match[0], "a key of the file")
+        return values[place["key"]]
+
+    def _allows(self, name: str) -> bool:
+        return any(name == allowed or (allowed.endswith("*") and name.startswith(allowed[:-1])) for allowed in self.env)
+
+    def _text(self, setting: str, reference: str, path: Path) -> str:
+        real = Path(os.path.realpath(path))
+        allowed = [Path(os.path.realpath(each)) for each in self.paths]
+        if not any(real == each or each in real.parents for each in allowed):
+            listed = ", ".join(map(str, self.paths)) or "none"
+            raise ConfigError(setting, reference, f"a file at or below a path of --secret-path: {listed}")
+        try:
+            # The path has no links; one that appears meanwhile is not followed, and a FIFO does not block.
+            descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+                    raise ConfigError(setting, reference, f"a regular file of at most {MAX_FILE_BYTES} bytes")
+                return file.read(MAX_FILE_BYTES).decode("utf-8-sig")
+        except OSError as error:
+            raise ConfigError(setting, reference, f"a readable file ({error.strerror})") from error
+        except UnicodeError:
+            # The original error contains the bytes of the file.
+            raise ConfigError(setting, reference, "a file in UTF-8") from None
+
+
+def has_references(config: Mapping[str, str]) -> bool:
+    """Whether a configuration refers to secrets."""
+    return any(_BEGIN.search(value) for value in config.values())
+
+
+def check_references(config: Mapping[str, str]) -> None:
+    """Check the form of all references; nothing is read.
+
+    Raises:
+        ConfigError: a reference is nested or not closed, or its provider or place is not one of ``FORMS``.
+    """
+    for key, value in config.items():
+        if "${" not in value:
+            continue
+        for match in _REFERENCE.finditer(value):
+            form = _PLACES.get(match["provider"])
+            if form is None or form.fullmatch(match["place"]) is None:
+                raise ConfigError(key, match[0], FORMS)
+        if rest := _BEGIN.search(_REFERENCE.sub("", value)):
+            raise ConfigError(key, f"{rest[0]} without an end, or with a reference inside", FORMS)
+
+
+def restored(
+    task_configs: Sequence[Mapping[str, str]], config: Mapping[str, str], found: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Put the references back into configurations of tasks, which are stored, sent and compared.
+
+    Args:
+        task_configs: what the connector returned; it knows the secrets.
+        config: the connector's configuration with its references.
+        found: the secrets (``Secrets.resolve``).
+
+    Raises:
+        ConfigError: a secret is in a setting in which the connector's configuration has no reference.
+    """
+    secrets = [secret for secret in found.values() if secret]
+    restored_configs = []
+    for number, task_config in enumerate(task_configs):
+        copy = dict(task_config)
+        for key, value in task_config.items():
+            if not isinstance(value, str) or not any(secret in value for secret in secrets):
+                continue
+            if has_references({key: config.get(key, "")}):
+                copy[key] = config[key]
+            # A secret of a few characters is in many values by chance.
+            elif value != config.get(key) and any(len(secret) >= 4 and secret in value for secret in secrets):
+                field = f"task_configs[{number}].{printable(key)}"
+                raise ConfigError(field, "a value with a secret", "secrets in the connector's own settings only")
+        restored_configs.append(copy)
+    return restored_configs
+
+
+NO_SECRETS: Final = Secrets()

@@ -1,0 +1,198 @@
+"""Canary: a secret that a connector refers to reaches its task, and nothing that the system writes or answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from connectgroup import Connections, LocalClient, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
+from connectgroup.config.secrets import Secrets
+from connectgroup.connector import Config, Connector, Task, TaskContext
+from tests.coordinator.builders import GROUP
+from tests.integration.processes import Program, run_command, wait
+
+from .conftest import Api
+
+CANARY = "canary-7f3a"
+
+
+class KeepingConnector(Connector):
+    """Its tasks have its whole configuration, as those of a pipeline, and note what they were started with."""
+
+    started: list[tuple[Config, Config]]
+
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        return [{**self.config, "task": "0"}]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return KeepingTask(self, config)
+
+
+class KeepingTask(Task):
+    def __init__(self, connector: Connector, config: Config) -> None:
+        self.connector, self.config = connector, config
+
+    def start(self) -> None:
+        KeepingConnector.started.append((self.connector.config, self.config))
+        if self.config.get("fails"):
+            raise ValueError(f"cannot connect to {self.config['url']}")
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+async def keeping_worker(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+    monkeypatch.setenv("CANARY_URL", f"db://{CANARY}/x")
+    KeepingConnector.started = []
+    member = MemberSettings(group_id=GROUP, member_id="w")
+    clients = Connections(heartbeats=LocalClient(api.coordinator), control=LocalClient(api.coordinator))
+    worker = Worker(member, clients, assignors=[load_assignor("balanced")])
+    worker.set_runner(
+        TaskRunner(
+            "w",
+            RunnerSettings(scratch=tmp_path / "scratch", group_id=GROUP, secrets=Secrets(env=("CANARY_*",))),
+            load_class=lambda _: KeepingConnector,
+            publish=worker.publish_tasks,
+            report=worker.report,
+        )
+    )
+    running = asyncio.create_task(worker.run())
+    yield worker
+    worker.stop()
+    await running
+
+
+async def test_the_task_gets_the_secret_and_its_stored_configuration_the_reference(
+    api: Api, keeping_worker: Worker
+) -> None:
+    config = {"connector.class": "idle", "url": "${env:CANARY_URL}", "api.key": "${env:CANARY_URL}"}
+    await api("POST", "/connectors", 201, {"name": "c", "config": config})
+    await api.until(lambda status: [t["state"] for t in status["tasks"]] == ["RUNNING"], "/connectors/c/status")
+    ((connector, task),) = KeepingConnector.started
+    assert connector["url"] == task["url"] == f"db://{CANARY}/x"
+    assert (await api("GET", "/connectors/c/config", 200)) == {**config, "name": "c"}, "a reference is no secret"
+    ((stored),) = await api("GET", "/connectors/c/tasks", 200)
+    assert stored["config"] == {**config, "name": "c", "task": "0"}
+
+
+async def test_an_error_with_a_secret_is_masked(
+    api: Api, keeping_worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"connector.class": "idle", "url": "${env:CANARY_URL}", "fails": "yes"}
+    await api("POST", "/connectors", 201, {"name": "c", "config": config})
+    status = await api.until(lambda status: [t["state"] for t in status["tasks"]] == ["FAILED"], "/connectors/c/status")
+    assert status["tasks"][0]["trace"] == "cannot connect to [hidden] (ValueError)"
+    assert CANARY not in caplog.text
+
+
+async def test_rest_does_not_resolve_references(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stopped connector has no owner, and the REST server no allow-list."""
+    monkeypatch.setenv("CANARY_PATH", str(tmp_path / f"{CANARY}.db"))
+    config = {
+        "connector.class": "pipeline",
+        "source": "files",
+        "source.path": str(tmp_path / "in"),
+        "source.format": "csv",
+        "sink": "postgres",
+        "sink.table": "t",
+        "sink.password": "${env:CANARY_PATH}",
+    }
+    await api("POST", "/connectors", 201, {"name": "c", "config": config, "initial_state": "STOPPED"})
+    message = await api("GET", "/connectors/c/offsets", 400)
+    assert message == "sink.password: got '${env:CANARY_PATH}'; allowed: a variable of --secret-env: none"
+    config["sink.password"] = "${env:A"
+    assert "sink.password: got" in await api("PUT", "/connectors/c/config", 400, config)
+
+
+def test_nothing_that_the_processes_write_contains_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log database, the logs of all processes, every REST body and the output of the command line."""
+    good = tmp_path / f"{CANARY}-good"
+    good.mkdir()
+    monkeypatch.setenv("CANARY_GOOD", str(good / "log"))
+    monkeypatch.setenv("CANARY_BAD", str(tmp_path / f"{CANARY}-nosuch" / "log"))
+    monkeypatch.setenv("FORBIDDEN", f"{CANARY}-forbidden")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "bad").write_text(str(tmp_path / f"{CANARY}-nosuch" / "other"))
+    logs = {
+        "good": "${env:CANARY_GOOD}",
+        "bad": "${env:CANARY_BAD}",
+        "worse": f"${{dir:{tmp_path}/secrets:bad}}",
+        "forbidden": "${env:FORBIDDEN}",
+    }
+    shown: list[str] = []
+    words: list[str | Path | int] = [
+        "--verbose",
+        "up",
+        "--data",
+        tmp_path / "data",
+        "--port",
+        0,
+        "--rest-port",
+        0,
+        "--workers",
+        1,
+    ]
+    words += ["--secret-env", "CANARY_*", "--secret-path", tmp_path / "secrets"]
+    with Program(*words) as up:
+        address = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+        url = up.line_with("REST at ").removeprefix("REST at ")
+
+        def call(path: str, method: str = "GET", body: object = None) -> str:
+            data = None if body is None else json.dumps(body).encode()
+            headers = {"Content-Type": "application/json"}
+            try:
+                with urllib.request.urlopen(urllib.request.Request(url + path, data, headers, method=method)) as answer:
+                    shown.append(answer.read().decode())
+            except urllib.error.HTTPError as error:
+                shown.append(error.read().decode())
+            return shown[-1]
+
+        for name, log in logs.items():
+            call(f"/connectors/{name}/config", "PUT", {"connector.class": "idle", "log": log})
+
+        def states() -> dict[str, list[str]]:
+            found = {name: json.loads(call(f"/connectors/{name}/status")) for name in logs}
+            return {name: [task["state"] for task in status["tasks"]] for name, status in found.items()}
+
+        failed = {name: ["FAILED"] for name in ("bad", "worse")}
+        wait(
+            "the states",
+            lambda: states() == {"good": ["RUNNING"], **failed, "forbidden": []},
+            lambda: "\n".join([*up.lines, str(states())]),
+        )
+        for path in ("/connectors?expand=info&expand=status", "/groups/workers", "/groups/workers/rebalances"):
+            call(path)
+        for name in logs:
+            for path in ("", "/config", "/tasks", "/offsets", "/topics"):
+                call(f"/connectors/{name}{path}")
+            call("/connector-plugins/idle/config/validate", "PUT", {"name": name, "log": logs[name]})
+        at = ("--coordinator", address)
+        for arguments in (
+            ("groups", "describe", "workers", "--json"),
+            ("groups", "describe", "workers"),
+            ("connectors", "list", "--json"),
+            ("connectors", "status", "bad"),
+        ):
+            done = run_command(*arguments, *at)
+            shown += [done.out, done.err]
+        up.signal(signal.SIGINT)
+        up.ended()
+        shown += up.lines
+    assert (good / "log").read_text().count(" START ") == 1, "the task had the secret"
+    text = "\n".join(shown)
+    assert "[hidden]" in text
+    assert "${env:CANARY_BAD}" in text
+    assert "allowed: a variable of --secret-env: CANARY_*" in text
+    assert CANARY not in text
+    written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert written
+    for file in written:
+        assert CANARY.encode() not in file.read_bytes(), file
