@@ -41,10 +41,11 @@ def after(before: dict[str, str], plan: dict[str, Any]) -> dict[str, str]:
     return {unit: owner for unit, owner in {**before, **moved}.items() if owner}
 
 
-async def test_plan_of_a_worker_that_stops_is_what_then_happens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("assignor", ["balanced", "weighted", "incremental-cooperative"])
+async def test_plan_of_a_worker_that_stops_is_what_then_happens(tmp_path: Path, assignor: str) -> None:
     workers = {"a": None, "b": None, "c": None}
     connectors = {"x": {"tasks.max": "7", "password": CANARY}, "y": {"tasks.max": "4"}}
-    async with live_group(tmp_path, workers=workers, connectors=connectors) as group:
+    async with live_group(tmp_path, workers=workers, connectors=connectors, assignor=assignor) as group:
         await group.settled(workers=3, units=13)
         before = owners(await group.admin.describe(GROUP))
         plan = await planned(group, "--remove", "b")
@@ -59,7 +60,7 @@ async def test_plan_of_a_worker_that_stops_is_what_then_happens(tmp_path: Path) 
     assert text.lines[0].endswith(": remove worker b; nothing is changed")
     assert (
         text.lines[1]
-        == f"{len(plan['moves'])} would move, 0 start, 0 restart, 0 end, in 1 round, computed with balanced"
+        == f"{len(plan['moves'])} would move, 0 start, 0 restart, 0 end, in 1 round, computed with {assignor}"
     )
     assert any(line.startswith("downtime") for line in text.lines)
 
