@@ -94,6 +94,8 @@ def move_text(move: Move) -> str:
     if not move.source:
         return f"started on {move.target}"
     downtime = f"downtime {move.downtime_ms} ms" if move.downtime_ms >= 0 else "downtime not known yet"
+    if move.running_ms >= 0:
+        downtime += f", running after {move.running_ms} ms"
     if move.source == move.target:
         return f"restarted on {move.target}, {downtime}"
     return f"{move.source} -> {move.target or 'no worker'}, {downtime}"

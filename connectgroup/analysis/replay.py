@@ -48,7 +48,7 @@ class Event:
 
     Attributes:
         at_ms: wall clock of the coordinator, milliseconds since 1970: the latest time that the log had at this point.
-            Statuses and changes of connectors alone have no time of their own.
+            Changes of connectors alone have no time of their own.
         epoch: the group epoch after the change.
         text: what changed, one line.
     """
@@ -158,6 +158,7 @@ def history_of(log: str, group_id: str, stored: StoredGroup, other: ConnectAssig
         comparison.start(stored.snapshot, group)
     earlier = tuple(group.rebalances.values())
     events: list[Event] = []
+    at_ms = 0
     for batch in stored.batches:
         texts: list[tuple[int, str]] = []
         for record in batch:
@@ -165,7 +166,8 @@ def history_of(log: str, group_id: str, stored: StoredGroup, other: ConnectAssig
             group.apply(record)
             texts += [(group.epoch, text) for text in found]
         # All records of a batch were written at the same moment.
-        at_ms = max(group.clock_ms, group.target_ms)
+        reported = [record.at_ms for record in batch if isinstance(record, StatusRecord)]
+        at_ms = max(at_ms, group.clock_ms, group.target_ms, *reported)
         events += [Event(at_ms=at_ms, epoch=epoch, text=text) for epoch, text in texts]
         if comparison is not None:
             comparison.follow(batch, group)

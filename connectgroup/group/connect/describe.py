@@ -14,8 +14,10 @@ from ...protocol.messages.describe import (
     DescribedMember,
     DescribedUnit,
     DescribeRequest,
+    Move,
+    Rebalance,
 )
-from ...protocol.records.connect import MemberRecord
+from ...protocol.records.connect import MemberRecord, UnitState
 from ...protocol.units import CONNECTOR, Unit, printable
 from ..kernel.current import Current
 from .computation import under_way
@@ -66,7 +68,7 @@ def describe(
         assignor_error=computation.error if computation is not None else "",
         members=() if request.connectors_only else tuple(_members(group, now_ms)),
         connectors=tuple(_connectors(group, request)),
-        rebalances=() if request.connectors_only else tuple(group.rebalances.values()),
+        rebalances=() if request.connectors_only else tuple(_rebalances(group)),
         delayed=() if request.connectors_only else shown(Overlay(group, now_ms)),
         incarnation=group.created_ms,
     )
@@ -116,6 +118,23 @@ def _members(group: Group, now_ms: int) -> Iterable[DescribedMember]:
             joined_epoch=member.joined_epoch,
             kept_ms=_kept_ms(group, member_id, now_ms),
         )
+
+
+def _rebalances(group: Group) -> Iterable[Rebalance]:
+    """The last rebalances; the latest move of a unit that has been reported as running since has its ``running_ms``."""
+    for rebalance in group.rebalances.values():
+        yield replace(rebalance, moves=tuple([_with_running(group, rebalance, move) for move in rebalance.moves]))
+
+
+def _with_running(group: Group, rebalance: Rebalance, move: Move) -> Move:
+    unit = Unit(move.connector, move.task)
+    status, grant = group.statuses.get(unit), group.holders.get(unit)
+    if status is None or status.state != UnitState.RUNNING or (status.member_id, status.owner_epoch) != grant:
+        return move
+    # A later assignment has an owner epoch above this rebalance; an earlier report is older than this assignment.
+    if status.owner_epoch > rebalance.epoch or not 0 < move.assigned_ms <= status.at_ms:
+        return move
+    return replace(move, running_ms=max(0, move.downtime_ms) + status.at_ms - move.assigned_ms)
 
 
 def _kept_ms(group: Group, member_id: str, now_ms: int) -> int:

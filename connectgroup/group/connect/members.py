@@ -74,10 +74,12 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
             owner_epoch=status.owner_epoch,
             state=UnitState(status.state),
             message=printable(status.message, limit=500),
+            at_ms=overlay.now_ms,
         )
+        known = overlay.group.statuses.get(unit)
         if (
             unit in overlay.group.runnable
             and overlay.current(member_id).assigned.get(unit) == status.owner_epoch
-            and overlay.group.statuses.get(unit) != record
+            and (known is None or replace(known, at_ms=record.at_ms) != record)
         ):
             overlay.write(record)

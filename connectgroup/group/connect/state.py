@@ -219,6 +219,7 @@ class Group:
                     source=source,
                     target=member_id,
                     downtime_ms=max(0, at_ms - since_ms),
+                    assigned_ms=at_ms,
                 )
 
     def _apply_rebalance(self, rebalance: Rebalance) -> None:

@@ -110,6 +110,9 @@ class Move:
         target: the member that owns the unit now, empty if none.
         downtime_ms: downtime, as measured by the coordinator: from the moment the unit's old owner was sent the
             revocation (or was removed) to the assignment to the new owner; -1 while the move is in progress.
+        assigned_ms: *(tagged)* wall clock of that assignment, milliseconds since 1970; 0 if unknown.
+        running_ms: *(tagged)* in descriptions, for the unit's latest assignment: the downtime, and the time until the
+            new owner reported the unit as running; -1 if it has not, has failed, or has been assigned again since.
     """
 
     connector: str
@@ -117,6 +120,8 @@ class Move:
     source: str = ""
     target: str = ""
     downtime_ms: int = -1
+    assigned_ms: int = 0
+    running_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,7 +293,11 @@ class ComputationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRecord:
-    """The status that the owner of a unit last reported."""
+    """The status that the owner of a unit last reported.
+
+    Attributes:
+        at_ms: *(tagged)* the coordinator's wall clock when it was reported; 0 if unknown.
+    """
 
     group_id: str
     connector: str
@@ -302,6 +306,7 @@ class StatusRecord:
     owner_epoch: int = -1
     state: UnitState = UnitState.RUNNING
     message: str = ""
+    at_ms: int = 0
 
     @property
     def key(self) -> Key:
