@@ -105,7 +105,7 @@ def test_each_planted_fault_is_found(fault: Fault) -> None:
         "a unit is assigned while another member holds it (S1)",
         "a group is served from memory after a failed append (D6)",
         "a changed assignment is not in the response",
-        "a member that joins again gets its units under their former tokens (S6)",
+        "a member that rejoins gets its units under their former tokens (S6)",
     ],
 )
 def test_fault_planted_in_a_simulated_cluster_is_found_by_the_model(name: str) -> None:

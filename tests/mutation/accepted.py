@@ -1,4 +1,4 @@
-"""Generated mutants that no test can kill, because the product does the same with them."""
+"""Generated mutants that no test can kill, because they are equivalent to the product."""
 
 from __future__ import annotations
 

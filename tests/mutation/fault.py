@@ -1,4 +1,4 @@
-"""One planted fault: a rule of the product broken on purpose, and who must notice."""
+"""A planted fault: a change that breaks a rule of the product, and the tests that must detect it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A change of one place, addressed by name and by form: see ``pattern``.
+    """A change of one piece of code, addressed by name and by form: see ``pattern``.
 
     Attributes:
-        name: what the product does wrong then.
+        name: the faulty behaviour.
         target: module and qualified name, with a colon between.
         old: the pattern to find there, exactly once or the ``nth`` time.
         new: what replaces it; empty: the statement is removed.
-        tests: paths or ids of pytest, separated by blanks; one of these tests must fail then.
-        simulator: the invariants of ``tests.simulation`` of which one must be violated then.
-        model: whether ``tests.model`` must find a difference then.
+        tests: paths or ids of pytest, separated by blanks; one of these tests must fail.
+        simulator: the invariants of ``tests.simulation`` of which one must be violated.
+        model: whether ``tests.model`` must find a difference.
     """
 
     name: str
@@ -48,14 +48,14 @@ class Fault:
         return module_path(self.target.partition(":")[0])
 
     def applied(self, source: str) -> ast.Module:
-        """The module's tree with the fault in it. Raises PatternError."""
+        """The module's tree with the fault. Raises PatternError."""
         return replaced(source, self.target.partition(":")[2], self.old, self.new, nth=self.nth)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The fault is in this process meanwhile, wherever the function has been imported to.
+        """Plant the fault in this process, wherever the function has been imported to, and remove it at the end.
 
-        The function stays the same object and gets other code. Faults of a class or a module as such cannot be planted.
+        The function stays the same object and gets other code. Faults of a class or a module cannot be planted.
         """
         function = _function(self.target)
         whole = compile(self.applied((ROOT / self.path).read_text(encoding="utf-8")), str(self.path), "exec")
@@ -67,7 +67,7 @@ class Fault:
 
 
 def module_path(module: str) -> Path:
-    """A module's file below the repository, wherever its package is imported from."""
+    """A module's file below the repository, from wherever its package is imported."""
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} cannot be imported"
     assert spec.origin is not None, f"{module} has no file"
@@ -75,7 +75,7 @@ def module_path(module: str) -> Path:
 
 
 def _function(target: str) -> FunctionType:
-    """The outermost function of a target: that of a method, a property or a decorated function itself."""
+    """The outermost function of a target: of a method, a property or a decorated function itself."""
     module, _, qualname = target.partition(":")
     found: Any = importlib.import_module(module)
     for name in qualname.split("."):
@@ -84,7 +84,7 @@ def _function(target: str) -> FunctionType:
         if not inspect.isclass(found):
             break
     found = inspect.unwrap(found)
-    assert isinstance(found, FunctionType), f"{target} is no function: it can be broken in a file only"
+    assert isinstance(found, FunctionType), f"{target} is no function: its fault can only be written into a file"
     return found
 
 

@@ -40,10 +40,10 @@ def replaced(source: str, qualname: str, old: str, new: str, *, nth: int | None 
         source: the text of the module.
         qualname: of the class, function or method to look in, as in ``__qualname__`` without ``<locals>``; empty: the
             whole module.
-        nth: which match to replace, from 0, where there are several.
+        nth: which match to replace, from 0, if there are several.
 
     Raises:
-        PatternError: see there.
+        PatternError: the target or the pattern is not found, or the pattern matches more than once.
     """
     module = ast.parse(source)
     matches = list(_matches(definition(module, qualname), old, new))
@@ -104,7 +104,7 @@ class _Match:
 
 
 def _parsed(text: str) -> list[ast.AST]:
-    """An expression alone, or statements; every ``...`` in a list is numbered."""
+    """An expression, or statements; every ``...`` in a list is numbered."""
     tree = ast.parse(text)
     nodes: list[ast.AST] = list(tree.body)
     if len(nodes) == 1 and isinstance(nodes[0], ast.Expr) and not _is_rest(nodes[0]):
@@ -156,7 +156,7 @@ def _matches(outer: ast.AST, old: str, new: str) -> Iterator[_Match]:
 
 
 def _expressions(outer: ast.AST, pattern: ast.expr) -> Iterator[_Match]:
-    """Matching expressions, in the order of the source; not those of a signature."""
+    """Matching expressions in source order, without those of a signature."""
     found: list[tuple[tuple[int, int], _Match]] = []
     for node in (each for statement in vars(outer)["body"] for each in ast.walk(statement)):
         for name, value in ast.iter_fields(node):
@@ -169,7 +169,7 @@ def _expressions(outer: ast.AST, pattern: ast.expr) -> Iterator[_Match]:
 
 
 def _statements_with(outer: ast.AST, pattern: ast.expr) -> Iterator[_Match]:
-    """The innermost statements that have a matching expression."""
+    """The innermost statements with a matching expression."""
     for body in _bodies(outer):
         for index, statement in enumerate(body):
             for node in _own_expressions(statement):
@@ -218,7 +218,7 @@ def _attribute(node: ast.AST, name: str) -> Put:
 
 
 def _equal(pattern: object, code: object, bindings: Bindings) -> bool:
-    """Whether the code has the pattern's form; ``bindings`` gets what letters and ``...`` stand for."""
+    """Whether the code has the pattern's form; ``bindings`` gets the values of letters and ``...``."""
     if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
         return isinstance(code, ast.expr) and _bind(pattern.id, code, bindings)
     if isinstance(pattern, list):
@@ -238,7 +238,7 @@ def _equal(pattern: object, code: object, bindings: Bindings) -> bool:
 
 
 def _equal_calls(pattern: ast.Call, code: Any, bindings: Bindings) -> bool:
-    """``F(A, ...)`` leaves open keywords as well; those it names may stand in any order."""
+    """``F(A, ...)`` matches any further keywords as well; those that it names may have any order."""
     fixed, named = pattern.args[:-1], {each.arg: each.value for each in pattern.keywords}
     given = {each.arg: each.value for each in code.keywords if each.arg in named}
     if len(code.args) < len(fixed) or given.keys() != named.keys():
@@ -273,7 +273,7 @@ def _bind(name: str, code: object, bindings: Bindings) -> bool:
 
 
 def _dump(code: object) -> str:
-    """Independent of whether a name is read or written."""
+    """A dump that does not depend on whether a name is read or written."""
     if isinstance(code, list):
         return " ".join(map(_dump, code))
     return ast.unparse(code) if isinstance(code, ast.AST) else str(code)
@@ -317,12 +317,12 @@ class _Filler(ast.NodeTransformer):
 
     def _rest(self, node: ast.AST) -> Any:
         if _hole(node) not in self.bindings and _hole(node) != "else":
-            raise PatternError("the replacement has a ... that the pattern has not")
+            raise PatternError("the replacement has a ... that the pattern does not have")
         return copy.deepcopy(self.bindings.get(_hole(node), []))
 
 
 def _in_context(node: ast.AST, context: ast.expr_context) -> ast.AST:
-    """What was read may be written in the replacement, and the other way round."""
+    """A name that is read in the pattern may be written in the replacement, and vice versa."""
     if isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Starred | ast.Tuple | ast.List):
         node.ctx = context
     for part in getattr(node, "elts", ()) if isinstance(node, ast.Tuple | ast.List) else ():

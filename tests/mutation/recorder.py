@@ -1,7 +1,7 @@
-"""A plug-in of pytest, ``-p tests.mutation.recorder``: which test runs which line, and how long each test takes.
+"""A plug-in of pytest, ``-p tests.mutation.recorder``: which test runs which line, and the duration of each test.
 
-``MUTATION_SOURCES`` names the folders to look at, ``MUTATION_RECORD`` the JSON file to write: ``seconds`` by test, and
-``lines``: by file, by line, the tests that run it. A line that is run by no test but while modules are imported has the
+``MUTATION_SOURCES`` names the measured folders, ``MUTATION_RECORD`` the JSON file to write: ``seconds`` by test, and
+``lines``: by file, by line, the tests that run it. A line that runs only while modules are imported has the
 test ``""``.
 """
 
@@ -27,7 +27,7 @@ class LineRecorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """What runs from now on runs for this test."""
+        """Attribute the following lines to this test."""
         self._coverage.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

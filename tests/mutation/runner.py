@@ -1,8 +1,8 @@
-"""Break the product on purpose, one place at a time, and see the tests notice.
+"""Change the product in one piece of code at a time, and check that the tests detect it.
 
-The working tree is never touched: each worker has a copy of the tree below the system's temporary directory, in which
-one file at a time is broken, and a server (``server``) that runs pytest there. Before anything is broken the same tests
-must pass on a copy in which the files to be broken are already written as ``ast.unparse`` writes them.
+The working tree is never changed: each worker has a copy of the tree below the system's temporary directory, in which
+one file at a time is changed, and a server (``server``) that runs pytest there. Before that the same tests must pass
+on a copy in which the files to be changed are already written as ``ast.unparse`` writes them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PARTS = (
     *("assignors", "benchmarks", "connectgroup", "examples", "listeners", "tests"),
     *("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile"),
 )
-"""What a copy consists of."""
+"""The content of a copy."""
 
 HANG_S = 10.0
-"""A broken run may take this and five times what the unbroken one took; then it hangs."""
+"""A run with a mutant may take this and five times the duration without it; then it hangs."""
 
 GREEN_S = 900.0
 CLOSE_S = 5.0
@@ -40,7 +40,7 @@ TIMED_OUT = "+ Timeout +"
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--hypothesis-seed=0")
 ENVIRONMENT = {"FUZZ_INPUTS": "2000", "PYTHONDONTWRITEBYTECODE": "1"}
-"""The first few inputs of the fuzz tests kill what all of them would."""
+"""The first few inputs of the fuzz tests kill the same mutants as all of them."""
 
 PATHS = """
 import importlib.util, pathlib, sys
@@ -51,14 +51,14 @@ for name in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One broken file and the tests that must fail.
+    """One changed file and the tests that must fail.
 
     Attributes:
-        name: for people.
+        name: the name in output.
         path: the file, below the repository.
-        source: its text, broken.
+        source: its changed text.
         tests: paths or ids of pytest, the fastest first; empty: no test runs the line.
-        generated: made by rule.
+        generated: whether a rule generated it.
         limit_s: a run that takes longer hangs.
     """
 
@@ -72,11 +72,11 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
         killed_by: a test's id, or ``timeout``; empty: it survived.
-        unusable: why the run proves nothing; empty: it does.
+        unusable: why the run proves nothing; empty: the run is valid.
     """
 
     mutant: Mutant
@@ -86,17 +86,17 @@ class Verdict:
 
 
 class Unusable(Exception):
-    """The tree is not fit for a run; the message has the reason."""
+    """The tree cannot be used for a run; the message has the reason."""
 
 
 class Copies:
-    """One unbroken copy of the tree, and one with a server for each worker; removed at the end of the context."""
+    """One unchanged copy of the tree, and one with a server for each worker; removed at the end of the context."""
 
     def __init__(self, jobs: int, plain: Mapping[Path, str], modules: Iterable[str]) -> None:
-        """Make nothing yet.
+        """Create nothing yet.
 
         Args:
-            plain: the files that will be broken, by path below the repository, as ``ast.unparse`` writes them.
+            plain: the files that will be changed, by path below the repository, as ``ast.unparse`` writes them.
             modules: their names.
         """
         self._jobs, self._plain, self._modules = jobs, plain, sorted(set(modules))
@@ -113,7 +113,7 @@ class Copies:
         return self
 
     async def start(self) -> None:
-        """Copy the unbroken tree, with the bytecode it has by now, for each worker."""
+        """Copy the unchanged tree, with its present bytecode, for each worker."""
         for number in range(self._jobs):
             place = self._folder / f"copy-{number}"
             copy_tree(self.whole, place)
@@ -122,7 +122,7 @@ class Copies:
             self._idle.put_nowait(self._workers[-1])
 
     async def judge(self, mutant: Mutant) -> Verdict:
-        """Break a copy, run the tests, restore the copy."""
+        """Change a copy, run the tests, restore the copy."""
         if not mutant.tests:
             return Verdict(mutant=mutant, unusable="no test runs this line")
         worker = await self._idle.get()
@@ -136,7 +136,7 @@ class Copies:
             return Verdict(mutant=mutant, killed_by="timeout", seconds=seconds)
         if code == 0:
             return Verdict(mutant=mutant, seconds=seconds)
-        # A fault at import time ends pytest before any test, which is noticed as well.
+        # A fault at import time ends pytest before any test, which is detected as well.
         culprit = first_failure(output) or ("import" if code in (2, 3, 4) and "Error" in output else "")
         return Verdict(mutant=mutant, killed_by=culprit, unusable="" if culprit else tail(output), seconds=seconds)
 
@@ -164,7 +164,7 @@ class _Worker:
         whole = broken.read_text(encoding="utf-8")
         broken.write_text(mutant.source, encoding="utf-8")
         try:
-            # Bytecode is out of date by time and size; a change made at once may change neither.
+            # Bytecode is compared by time and size; a quick change may have the same of both.
             for compiled in (broken.parent / "__pycache__").glob(f"{broken.stem}.*.pyc"):
                 compiled.unlink()
             arguments = [*OPTIONS, "--basetemp", str(self._place / "t"), *mutant.tests]
@@ -180,7 +180,7 @@ class _Worker:
             broken.write_text(whole, encoding="utf-8")
 
     async def close(self) -> None:
-        """End the server, and what it has forked."""
+        """End the server and its forks."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         with contextlib.suppress(TimeoutError):
@@ -189,13 +189,13 @@ class _Worker:
         await self._process.wait()
 
 
-async def judge_all(copies: Copies, mutants: Sequence[Mutant], tell: Callable[[Verdict], None]) -> list[Verdict]:
-    """Judge each, as many at a time as there are copies."""
+async def judge_all(copies: Copies, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> list[Verdict]:
+    """Judge each mutant, as many in parallel as there are copies."""
     verdicts: list[Verdict] = []
 
     async def judge(mutant: Mutant) -> None:
         verdicts.append(await copies.judge(mutant))
-        tell(verdicts[-1])
+        on_verdict(verdicts[-1])
 
     async with asyncio.TaskGroup() as group:
         for mutant in mutants:
@@ -204,23 +204,23 @@ async def judge_all(copies: Copies, mutants: Sequence[Mutant], tell: Callable[[V
 
 
 # --------------------------------------------------------------------------------------------------
-# Before anything is broken
+# Checks on the unchanged tree
 
 
 async def check_imports(tree: Path, modules: Sequence[str]) -> None:
-    """What is imported is the copy: the package is installed from the working tree, and that must not win."""
+    """The copy must be imported, and not the working tree, from which the package is installed."""
     process = await _python("-P", "-c", PATHS, *modules, place=tree, env={})
     output, _ = await process.communicate()
     found = output.decode().split()
     if process.returncode != 0 or not all(Path(path).is_relative_to(tree) for path in found):
-        raise Unusable(f"the copy {tree} is not what is imported: {tail(output.decode())}")
+        raise Unusable(f"the copy {tree} is not imported: {tail(output.decode())}")
 
 
 async def check_green(selections: Iterable[str], tree: Path, *, jobs: int) -> dict[str, float]:
-    """Run every selected test on the unbroken tree; the seconds by test, and by folder (its start).
+    """Run every selected test on the unchanged tree; the seconds by test, and by folder (its start).
 
     Raises:
-        Unusable: one fails.
+        Unusable: a test fails.
     """
     turns = asyncio.Semaphore(jobs)
     seconds: dict[str, float] = {}
@@ -235,7 +235,7 @@ async def check_green(selections: Iterable[str], tree: Path, *, jobs: int) -> di
         async with turns:
             code, output = await pytest(*options, *least, place=tree)
         if code != 0:
-            faults.append(f"{' '.join(least)}: fails with nothing broken: {first_failure(output) or tail(output)}")
+            faults.append(f"{' '.join(least)}: fails on the unchanged product: {first_failure(output) or tail(output)}")
         for took_s, test in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(tests/.+)$", output, re.MULTILINE):
             seconds[test] = seconds.get(test, 0.0) + float(took_s)
 
@@ -248,19 +248,19 @@ async def check_green(selections: Iterable[str], tree: Path, *, jobs: int) -> di
 
 
 async def record(package: str, tests: Sequence[str], tree: Path) -> dict[str, Any]:
-    """Run a package's tests on the unbroken tree; which of them runs which line: see ``recorder``."""
+    """Run a package's tests on the unchanged tree, and record which test runs which line: see ``recorder``."""
     place = tree.parent / "record.json"
     environment = {"MUTATION_SOURCES": str(tree / package), "MUTATION_RECORD": str(place)}
     options = ("-p", "tests.mutation.recorder", "--basetemp", str(tree.parent / "recorded"))
     code, output = await pytest(*options, *tests, place=tree, env=environment)
     if code != 0:
-        raise Unusable(f"{' '.join(tests)}: fails with nothing broken: {first_failure(output) or tail(output)}")
+        raise Unusable(f"{' '.join(tests)}: fails on the unchanged product: {first_failure(output) or tail(output)}")
     found: dict[str, Any] = json.loads(place.read_text())
     return found
 
 
 def ordered(mutant: Mutant, seconds: Mapping[str, float]) -> Mutant:
-    """The mutant with its tests one by one, the fastest first, and with the time that they may take."""
+    """The mutant with its tests one by one, the fastest first, and with its time limit."""
     whole = [part for part in mutant.tests if part not in seconds]
     tests = {part for part in mutant.tests if part in seconds}
     tests |= {test for test in seconds if any(is_part_of(test, part) for part in whole)}
@@ -269,7 +269,7 @@ def ordered(mutant: Mutant, seconds: Mapping[str, float]) -> Mutant:
 
 
 def is_part_of(test: str, selection: str) -> bool:
-    """Whether a folder, file, class or test is among what a path or id of pytest's selects."""
+    """Whether a folder, file, class or test is selected by a path or id of pytest."""
     return test == selection or test.startswith((f"{selection}/", f"{selection}::", f"{selection}["))
 
 
@@ -278,7 +278,7 @@ def is_part_of(test: str, selection: str) -> bool:
 
 
 def copy_tree(source: Path, place: Path) -> None:
-    """The product and its tests, with the times of their files, so that bytecode stays good. Links stay links."""
+    """The product and its tests, with the times of their files, so that bytecode stays valid. Links stay links."""
     leave = ["*.egg-info", "demo-data", ".*"]
     if source == ROOT:
         leave.append("__pycache__")
@@ -291,7 +291,7 @@ def copy_tree(source: Path, place: Path) -> None:
 
 
 async def pytest(*arguments: str, place: Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """The exit code and the output of a run on the unbroken tree, which leaves its bytecode there."""
+    """The exit code and the output of a run on the unchanged tree, which leaves its bytecode there."""
     environment = {**ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "", **(env or {})}
     process = await _python("-m", "pytest", *OPTIONS, *arguments, place=place, env=environment)
     try:
@@ -324,7 +324,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def first_failure(output: str) -> str:
-    """The id of the first test that failed, out of pytest's summary."""
+    """The id of the first failed test, from pytest's summary."""
     found = re.search(r"^(?:FAILED|ERROR) (tests/\S+::.+?)(?: - .*)?$", output, re.MULTILINE)
     return found.group(1) if found else ""
 

@@ -1,7 +1,8 @@
-"""Runs pytest again and again in one copy of the tree, each time in a fresh fork: ``python -m tests.mutation.server``.
+"""Runs pytest repeatedly in one copy of the tree, each time in a new fork: ``python -m tests.mutation.server``.
 
-What takes long to import and is never broken (pytest, hypothesis, numpy) is imported once. The product is imported by
-each fork anew, so that a fault at import time counts as well. One JSON line in is one run, one JSON line out its end.
+Packages that are slow to import and never changed (pytest, hypothesis, numpy) are imported once. Each fork imports the
+product itself, so that a fault at import time is detected as well. One JSON line in is one run, one line out is its
+result.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 def run(arguments: list[str], output: str, limit_s: float) -> int | None:
-    """The exit code of pytest, or ``None`` if it took too long. Nothing it started outlives this."""
+    """The exit code of pytest, or ``None`` after the time limit. All its child processes are ended."""
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The list of planted faults fits the tree, and the patterns say what they mean."""
+"""The list of planted faults matches the product, and the patterns work as documented."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_tests_that_must_fail_exist() -> None:
         file, _, name = selection.partition("::")
         path = ROOT / file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        # Of a method the class is enough: it may be inherited from a contract.
+        # For a method the class is enough: the method may be inherited from a contract.
         first = name.partition("::")[0].partition("[")[0]
         if not path.exists() or (first and not re.search(rf"(def|class) {first}\(", text)):
             missing.append(selection)

@@ -1,4 +1,4 @@
-"""Every planted fault, in one list: the tests, the simulator and the model each must notice those that name them."""
+"""All planted faults, in one list: the tests, the simulator and the model must detect those that name them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ FAULTS: tuple[Fault, ...] = (*GROUP, *ASSIGNING, *COORDINATOR, *WORKER, *STORAGE
 
 
 def named(name: str) -> Fault:
-    """The fault whose name begins so."""
+    """The fault whose name begins with these words."""
     (found,) = (fault for fault in FAULTS if fault.name.startswith(name))
     return found

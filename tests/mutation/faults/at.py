@@ -1,4 +1,4 @@
-"""The form in which the lists of faults are written: the address once, then what is changed there."""
+"""The form of the lists of faults: the address once, then its changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class C:
-    """A change at the address: see ``Fault``; ``tests`` where others than those of the address must notice."""
+    """A change at the address: see ``Fault``; ``tests`` if others than those of the address must detect it."""
 
     name: str
     old: str
