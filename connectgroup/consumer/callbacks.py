@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
@@ -15,6 +16,7 @@ from ..plugins import load_partition_assignor
 from ..protocol.units import Partitions, printable
 from ..threads import off_loop
 from .listener import ConsumerRebalanceListener
+from .metrics import ConsumerMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +24,14 @@ Event = Literal["on_assigned", "on_revoked", "on_lost"]
 
 
 async def notify_listener(
-    listener: ConsumerRebalanceListener, event: Event, partitions: Partitions, generation: int
+    listener: ConsumerRebalanceListener,
+    event: Event,
+    partitions: Partitions,
+    generation: int,
+    metrics: ConsumerMetrics,
 ) -> PluginError | None:
-    """Call the listener. An exception is returned as a ``PluginError`` with a one-line message."""
+    """Call the listener and measure it. An exception is returned as a ``PluginError`` with a one-line message."""
+    began_s = time.monotonic()
     call: Callable[[Partitions, int], Awaitable[None] | None] = getattr(listener, event)
     try:
         result = await off_loop(event, call, partitions, generation)
@@ -36,6 +43,8 @@ async def notify_listener(
         failed = PluginError(text, location=location_of(error, listener))
         logger.error("%s", failed.with_location())
         return failed
+    finally:
+        metrics.on_callback(event, began_s)
     return None
 
 

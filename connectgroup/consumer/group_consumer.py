@@ -295,11 +295,10 @@ class GroupConsumer:
 
     def _start(self) -> None:
         if not self._background:
-            membership = self._membership
             self._commits.schedule()
             self._background = [
-                asyncio.create_task(membership.beat(), name="heartbeats"),
-                asyncio.create_task(membership.watch_topics(), name="topics"),
+                asyncio.create_task(self._membership.beat(), name="heartbeats"),
+                asyncio.create_task(self._membership.watch_topics(), name="topics"),
             ]
 
     # ------------------------------------------------------------------------------------------ group work
@@ -441,7 +440,8 @@ class GroupConsumer:
     async def _notify(self, event: Event, partitions: Partitions) -> None:
         """Call the listener; an exception is stored and raised at the end of ``poll``."""
         if self._listener is not None and partitions:
-            failure = await notify_listener(self._listener, event, partitions, self._taken_over)
+            metrics = self._membership.metrics
+            failure = await notify_listener(self._listener, event, partitions, self._taken_over, metrics)
             self._reading.callback_error = self._reading.callback_error or failure
 
     def _raise_callback_error(self) -> None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..assign.api import PartitionAssignor
 from ..assign.members import TopicSpec
@@ -41,6 +42,7 @@ from .client import REQUEST_TIMEOUT_S, GroupClient
 from .embedded import Assignment, decode_assignment
 from .errors import MEMBERSHIP_LOST, BrokerError, Code, error_name
 from .leading import lead
+from .metrics import ConsumerMetrics
 from .settings import ConsumerSettings
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class Membership:
         changed: set when any of these has changed.
         round: the rebalance in progress, until the consumer has applied its result.
         polled_at: end of the consumer's last ``poll``; null while a ``poll`` is in progress.
+        metrics: measures heartbeats and rebalances; the consumer adds its callbacks.
     """
 
     def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
@@ -97,12 +100,23 @@ class Membership:
         self._heard_at = time.monotonic()
         self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
         self._joining = False
+        self.metrics = ConsumerMetrics(settings.group, lambda: self.member_id)
 
     # ------------------------------------------------------------------------------------------ join
 
     def begin_round(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> None:
         """Start a rebalance in the background."""
-        self.round = asyncio.create_task(self._join(offers), name="rebalance")
+        self.round = asyncio.create_task(self._measured(self._join(offers)), name="rebalance")
+
+    async def _measured(self, joining: Coroutine[Any, Any, Round | None]) -> Round | None:
+        began_s = time.monotonic()
+        try:
+            ended = await joining
+        except Exception:
+            self.metrics.on_rebalance(began_s, failed=True)
+            raise
+        self.metrics.on_rebalance(began_s, failed=ended is None)
+        return ended
 
     async def _join(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> Round | None:
         """Run one rebalance; retry until it is complete or the membership has ended.
@@ -150,6 +164,7 @@ class Membership:
             )
             # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
             longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+            began_s = time.monotonic()
             try:
                 response: JoinGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
             except TransportError as error:
@@ -157,6 +172,7 @@ class Membership:
                 continue
             match response.error_code:
                 case Code.NONE:
+                    self.metrics.on_joined(began_s)
                     self.member_id, self.generation = response.member_id, response.generation_id
                     self.in_group, self.lost_because = True, ""
                     self._heard_at = time.monotonic()
@@ -205,9 +221,11 @@ class Membership:
             assignments=led.shares if led is not None else (),
         )
         longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+        began_s = time.monotonic()
         response: SyncGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
         match response.error_code:
             case Code.NONE:
+                self.metrics.on_synced(began_s)
                 self._heard_at = time.monotonic()
                 return Round(
                     generation=joined.generation_id,
@@ -225,7 +243,14 @@ class Membership:
     # ------------------------------------------------------------------------------------------ heartbeats
 
     async def beat(self) -> None:
-        """Send heartbeats forever, one per interval."""
+        """Send heartbeats until cancelled, one per interval."""
+        self.metrics.begin()
+        try:
+            await self._beat_forever()
+        finally:
+            self.metrics.end()
+
+    async def _beat_forever(self) -> None:
         settings = self.settings
         while True:
             await asyncio.sleep(settings.heartbeat_interval_ms / 1000)
@@ -248,9 +273,11 @@ class Membership:
             group_instance_id=settings.instance,
         )
         session_s = settings.session_timeout_ms / 1000
+        self.metrics.on_heartbeat_sent()
         response: GroupHeartbeatResponse = await self._client.send_to_coordinator(
             request, timeout_s=session_s, each_s=session_s / 3
         )
+        self.metrics.on_heartbeat(sent_at)
         if (request.generation_id, request.member_id) != (self.generation, self.member_id):
             return  # a rebalance completed meanwhile: the response is stale
         match response.error_code:

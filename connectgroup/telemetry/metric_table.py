@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Scope = Literal["worker", "runner", "connector", "task", "coordinator", "group", "group connector"]
+Scope = Literal["worker", "runner", "connector", "task", "coordinator", "group", "group connector", "consumer"]
 """What a metric is measured for. A ``runner`` is the part of a worker that runs connectors and tasks."""
 
 LABELS: Final[dict[Scope, tuple[str, ...]]] = {
@@ -20,6 +20,7 @@ LABELS: Final[dict[Scope, tuple[str, ...]]] = {
     "coordinator": (),
     "group": ("group",),
     "group connector": ("group", "connector"),
+    "consumer": ("group", "consumer"),
 }
 
 OURS: Final = "connectgroup-"
@@ -28,6 +29,7 @@ PREFIXES: Final[dict[tuple[Scope, str], str]] = {
     ("worker", "connect-worker-rebalance"): "kafka-connect-worker-rebalance",
     ("runner", "connect-worker"): "kafka-connect-worker",
     ("connector", "connector"): "kafka-connect-connector-metrics",
+    ("consumer", "consumer-coordinator"): "kafka-consumer-consumer-coordinator",
 }
 """The prefixes of exported names that are not ``kafka-connect-`` and the group. The JMX exporter's rules have no name
 for the texts of ``connector-metrics``; theirs for the status of a task is ``kafka_connect_connector_status``.
@@ -349,6 +351,37 @@ _COORDINATOR: Final = _table(
     ("fenced-requests-total", "{request}", "Requests of members that have been fenced or replaced."),
 )
 
+_CONSUMER: Final = _table(
+    "consumer",
+    "consumer-coordinator-metrics",
+    ("heartbeat-total", "{heartbeat}", "Heartbeats that the coordinator has answered."),
+    ("heartbeat-rate", "{heartbeat}/s", "Answered heartbeats per second."),
+    ("heartbeat-response-time-max", "ms", "Maximum time to the response to a recent heartbeat."),
+    ("last-heartbeat-seconds-ago", "s", "Time since the last heartbeat was sent; -1 before the first."),
+    ("join-total", "{join}", "JoinGroup requests that succeeded."),
+    ("join-rate", "{join}/s", "JoinGroup requests that succeeded, per second."),
+    ("join-time-avg", "ms", "Average time of recent JoinGroup requests."),
+    ("join-time-max", "ms", "Maximum time of recent JoinGroup requests."),
+    ("sync-total", "{sync}", "SyncGroup requests that succeeded."),
+    ("sync-rate", "{sync}/s", "SyncGroup requests that succeeded, per second."),
+    ("sync-time-avg", "ms", "Average time of recent SyncGroup requests."),
+    ("sync-time-max", "ms", "Maximum time of recent SyncGroup requests."),
+    ("rebalance-total", "{rebalance}", "Rebalances that completed, from JoinGroup to SyncGroup."),
+    ("rebalance-rate-per-hour", "{rebalance}/h", "Completed rebalances per hour."),
+    ("rebalance-latency-avg", "ms", "Average time of recent rebalances."),
+    ("rebalance-latency-max", "ms", "Maximum time of recent rebalances."),
+    ("rebalance-latency-total", "ms", "Time of all completed rebalances."),
+    ("failed-rebalance-total", "{rebalance}", "Rebalances that failed: the membership was lost, or refused."),
+    ("failed-rebalance-rate-per-hour", "{rebalance}/h", "Failed rebalances per hour."),
+    ("last-rebalance-seconds-ago", "s", "Time since the last completed rebalance."),
+    ("partition-assigned-latency-avg", "ms", "Average time of recent calls of on_assigned."),
+    ("partition-assigned-latency-max", "ms", "Maximum time of recent calls of on_assigned."),
+    ("partition-revoked-latency-avg", "ms", "Average time of recent calls of on_revoked."),
+    ("partition-revoked-latency-max", "ms", "Maximum time of recent calls of on_revoked."),
+    ("partition-lost-latency-avg", "ms", "Average time of recent calls of on_lost."),
+    ("partition-lost-latency-max", "ms", "Maximum time of recent calls of on_lost."),
+)
+
 METRICS: Final[tuple[Metric, ...]] = (
     *_REBALANCE,
     *_MEMBERSHIP,
@@ -358,4 +391,5 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_OUR_WORKER,
     *_GROUP,
     *_COORDINATOR,
+    *_CONSUMER,
 )

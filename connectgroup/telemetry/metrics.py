@@ -20,7 +20,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from .metric_table import LABELS, METRICS, Metric, Scope
 from .spans import GROUP, MEMBER
 
-ATTRIBUTES: Final = {"group": GROUP, "worker": MEMBER}
+ATTRIBUTES: Final = {"group": GROUP, "worker": MEMBER, "consumer": MEMBER}
 """The names of labels as OpenTelemetry attributes, as in traces; ``connector`` and ``task`` are the same in both."""
 
 Value = float | str | None

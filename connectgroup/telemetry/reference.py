@@ -23,15 +23,15 @@ This page is generated: `python -m connectgroup.telemetry.reference > docs/metri
   `connect-worker-rebalance-metrics` is `kafka_connect_worker_rebalance_completed_rebalances_total`. OpenTelemetry's own
   naming would end it with the unit, which no dashboard for Kafka Connect does. Its instruments have the same names as
   Prometheus' metrics, so there is one name to search for. Our own metrics begin with `connectgroup_`.
-- **Labels** are `group`, `worker`, `connector` and `task`. As OpenTelemetry attributes, `group` is
-  `messaging.consumer.group.name` and `worker` is `messaging.client.id`, as in traces. Nothing comes from a connector's
-  configuration, except the name of its class.
+- **Labels** are `group`, `worker`, `connector` and `task`; of a `GroupConsumer`, `group` and `consumer` (a member id).
+  As OpenTelemetry attributes, `group` is `messaging.consumer.group.name`, and `worker` and `consumer` are
+  `messaging.client.id`, as in traces. Nothing comes from a connector's configuration, except the name of its class.
 - **Averages, maxima and rates** are of the last 30 to 60 seconds, as with Kafka's defaults (`metrics.sample.window.ms`
   30000, `metrics.num.samples` 2); an average or a maximum without a value in this time is absent. A fraction is 0 to 1,
   also where Kafka's name says percentage.
 - **Totals** (counters) start at 0 with the process, those of a task with each assignment to a worker. The series of a
   task ends when the task leaves the worker.
-- **Not exported**: the metrics of SyncGroup (`sync-*`), `pause-ratio` (a paused task is assigned to no worker),
+- **Not exported**: `sync-*` of a worker (it has no SyncGroup), `pause-ratio` (a paused task is assigned to no worker),
   `partition-count`, `source-record-active-count`, the counts of destroyed and restarting tasks. A commit is the sink's:
   records and offsets in one transaction.
 - **Cost.** A heartbeat spends 1 microsecond on metrics. A scrape of 1,000 tasks is 2 MB and takes 0.2 s of processor
@@ -43,7 +43,7 @@ def reference() -> str:
     """Return the reference in Markdown."""
     groups = dict.fromkeys((metric.group, metric.scope) for metric in METRICS)
     parts = [_HEAD]
-    for title, is_ours in ("## Kafka Connect's metrics\n", False), ("## Our own metrics\n", True):
+    for title, is_ours in ("## Kafka's metrics\n", False), ("## Our own metrics\n", True):
         parts.append(title)
         for group, scope in groups:
             if group.startswith(OURS) == is_ours:
