@@ -126,13 +126,14 @@ def find_unit(group: DescribedGroup, name: str) -> Unit:
     """
     known = {connector.connector: connector for connector in group.connectors}
     connector, dash, task = name.rpartition("-")
-    if dash and connector in known and task.isascii() and task.isdigit() and str(int(task[:9])) == task:
-        if int(task) < len(known[connector].units) - 1:
-            return Unit(connector, int(task))
-        allowed = f"{len(known[connector].units) - 1} tasks, the first is {Unit(connector, 0)}"
-        raise ConfigError("--task", printable(name), f"one of {connector}'s {allowed}")
+    is_number = task.isascii() and task.isdigit() and len(task) < 10 and str(int(task)) == task
+    count = len(known[connector].units) - 1 if dash and connector in known and is_number else 0
+    if is_number and int(task) < count:
+        return Unit(connector, int(task))
     if name in known:
         return Unit(name)
+    if count:
+        raise ConfigError("--task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
     some = show([Unit(each) for each in known], limit=5)
     raise ConfigError("--task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
 

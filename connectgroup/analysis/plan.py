@@ -152,6 +152,9 @@ def compute_plan(
     model.settle()
     if change.connector is not None:
         notes += _publish(model, change.connector)
+    waited_ms = max((each.after_ms for each in model.installed if each.changed), default=0)
+    if waited_ms:
+        notes.append(f"the last round begins {waited_ms / 1000:g} s after the change: the assignor delays it")
     for delay in described.delayed:
         if delay.member_id:
             notes.append(f"{show(units_of(delay.units))}: delayed for lost worker {delay.member_id}, not in this plan")
