@@ -50,7 +50,9 @@ class Window:
     def average(self, now_s: float) -> float | None:
         """The average of the recent values; ``None`` if there are none."""
         recent = self._recent(now_s)
-        return sum(sample.total for sample in recent) / sum(sample.count for sample in recent) if recent else None
+        # A reader in another thread may see a sample that has no value yet.
+        count = sum(sample.count for sample in recent)
+        return sum(sample.total for sample in recent) / count if count else None
 
     def maximum(self, now_s: float) -> float | None:
         """The highest of the recent values; ``None`` if there are none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -318,6 +320,32 @@ def test_secret_of_a_configuration_reaches_no_instrument(worker_group: StartGrou
         assert SECRET not in text
     finally:
         provider.shutdown()
+
+
+LATE_SDK = """
+import asyncio
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from connectgroup.embedding import worker_group
+
+async def main():
+    async with worker_group("g", connectors={"c": {"connector.class": "idle"}}) as group:
+        await group.wait_stable()
+        reader = InMemoryMetricReader()
+        metrics.set_meter_provider(MeterProvider([reader]))
+        [scope] = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        print(sorted(metric.name for metric in scope.metrics if metric.name.startswith("connectgroup_group_m")))
+
+asyncio.run(main())
+"""
+
+
+def test_sdk_that_is_configured_after_the_workers_have_started() -> None:
+    """In a process of its own: OpenTelemetry's global provider is set once."""
+    done = subprocess.run([sys.executable, "-c", LATE_SDK], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "['connectgroup_group_members', 'connectgroup_group_moves_total']\n")
+    assert "already" not in done.stderr
 
 
 def collected(reader: InMemoryMetricReader) -> dict[str, dict[str, float]]:
