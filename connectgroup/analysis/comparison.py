@@ -1,6 +1,6 @@
 """What another assignor would have done with the history of a group.
 
-Each time the group installed a target assignment, the other assignor gets the members, connectors and delays of that
+Each time the group computed a target assignment, the other assignor gets the members, connectors and delays of that
 moment, with its own former assignment instead of the one that was used. Both are counted alike, by their targets: a
 unit has moved if its new member is another one than its last member. Units of lost workers are delayed in both.
 
@@ -32,7 +32,7 @@ from ..protocol.records.connect import (
     TargetMemberRecord,
     TargetRecord,
 )
-from ..protocol.units import Unit
+from ..protocol.units import NO_UNITS, Unit, Units
 
 _SETTINGS = GroupSettings()
 
@@ -87,6 +87,8 @@ class Comparison:
         self.steps: list[Step] = []
         self._assignor, self._info = assignor, assignor_info(assignor)
         self._group_id = group_id
+        self._prepared: PrepareResponse | None = None
+        self._actual_targets: dict[str, Units] = {}
         # The state of the group with the other assignor's targets.
         self._other = Group(group_id)
         self._last_actual: dict[Unit, str] = {}
@@ -96,6 +98,7 @@ class Comparison:
         """Begin with the state that a compaction left: both assignments are the same."""
         for record in records:
             self._other.apply(self._adapted(record))
+        self._actual_targets = {member_id: target.units for member_id, target in actual.targets.items()}
         self._last_actual = dict(actual.wanted_by)
         self._last_other = dict(actual.wanted_by)
 
@@ -105,12 +108,16 @@ class Comparison:
         Args:
             actual: the group after the batch.
         """
-        targets = []
+        targets, asked = [], []
         for record in batch:
             match record:
                 case TargetRecord():
                     targets.append(record)
-                case TargetMemberRecord() | ComputationRecord() | CurrentRecord() | DelayRecord(member_id=""):
+                case ComputationRecord(prepared=True):
+                    asked.append(record.epoch)
+                case TargetMemberRecord():
+                    self._actual_targets[record.member_id] = units_of(record.units)
+                case ComputationRecord() | CurrentRecord() | DelayRecord(member_id=""):
                     pass  # of the assignor that was used
                 case DelayRecord():
                     self._delay(record)
@@ -123,6 +130,9 @@ class Comparison:
                     self._other.apply(self._adapted(record))
         if targets and self._other.members:
             self._install(targets[-1], actual)
+        if asked and asked[-1] > self._other.target_epoch:
+            # The group may change until the assignment is installed: the input is the group of this moment.
+            self._prepared = group_state(Overlay(self._other, actual.clock_ms), self.assignor, _SETTINGS)
 
     def _adapted(self, record: Record) -> Record:
         """A member lists the other assignor."""
@@ -131,8 +141,9 @@ class Comparison:
         return record
 
     def _delay(self, record: DelayRecord) -> None:
-        """Delay the units that the lost worker has in the other assignment."""
-        units = self._other.target(record.member_id).units & self._other.runnable.keys()
+        """Delay the units that the lost worker has in the other assignment, except those that had not started there."""
+        not_started = self._actual_targets.get(record.member_id, NO_UNITS) - units_of(record.units)
+        units = (self._other.target(record.member_id).units & self._other.runnable.keys()) - not_started
         self._other.apply(replace(record, units=grouped(units)))
 
     def _end_delay(self, record: Tombstone) -> None:
@@ -152,14 +163,16 @@ class Comparison:
 
     def _install(self, target: TargetRecord, actual: Group) -> None:
         overlay = Overlay(self._other, target.at_ms)
-        prepared = group_state(overlay, self.assignor, _SETTINGS)
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or prepared.group_epoch != target.epoch:
+            prepared = group_state(overlay, self.assignor, _SETTINGS)
         error = ""
         try:
             assignment = run_assignor(self._assignor, group_from_prepare(prepared))
             if assignment.error:
                 raise PluginError(assignment.message or f"error {assignment.error}")
-            lost = overlay.lost_units()
             installed = {member.member_id: member for member in members_for_install(assignment)}
+            lost = overlay.lost_units(None if prepared.group_epoch == self._other.epoch else set(installed))
             for member_id in sorted(self._other.members):
                 member = installed.get(member_id)
                 units = units_of(member.units) - lost if member else frozenset()
