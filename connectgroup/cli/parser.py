@@ -268,6 +268,28 @@ def _add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
         help="name=password lines: basic authentication",
     )
     parser.add_argument(
+        f"{prefix}readers",
+        dest="rest_readers",
+        type=path,
+        metavar="FILE",
+        help="name=password lines: users that may only read",
+    )
+    parser.add_argument(
+        f"{prefix}connector-class",
+        dest="rest_connector_classes",
+        action="append",
+        metavar="NAME",
+        help="a connector class that clients may use; may be repeated (all that are installed)",
+    )
+    parser.add_argument(
+        f"{prefix}requests-per-second",
+        dest="rest_requests_per_second",
+        type=number,
+        default=1_000,
+        metavar="N",
+        help="maximum for each client address (1000)",
+    )
+    parser.add_argument(
         f"{prefix}certificate", dest="rest_certificate", type=path, metavar="PEM", help="TLS certificate"
     )
     parser.add_argument(

@@ -165,6 +165,9 @@ async def _rest_server(admin: Admin, options: argparse.Namespace, port: int) -> 
         "certificate": options.rest_certificate,
         "key": options.rest_key,
         "allowed_hosts": tuple(options.rest_allowed_hosts or ()),
+        "readers": options.rest_readers,
+        "connector_classes": tuple(options.rest_connector_classes or ()),
+        "requests_per_second": options.rest_requests_per_second,
     }
     async with _http_server(admin, values) as url:
         yield url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -21,19 +22,25 @@ class RestConfig(Settings):
         group: the group whose connectors ``/connectors`` shows: what a cluster is in Kafka Connect.
         users: file with one ``name=password`` per line (basic authentication, as Kafka Connect's); null: no
             authentication. The file must be accessible to its owner only.
+        readers: a file of the same form with the users that may only read.
         certificate: PEM file with the certificate chain of the server; null: plain text.
         key: PEM file with its private key.
         allowed_hosts: names by which clients may address the server (``Host``, ``Origin``), besides ``host`` and the
             names of the loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding).
+        connector_classes: the values of ``connector.class`` that clients may use; empty: every installed class.
+        requests_per_second: maximum for each client address; further requests get 429.
     """
 
     host: Name = "127.0.0.1"
     port: Port = DEFAULT_REST_PORT
     group: Name = "workers"
     users: Path | None = None
+    readers: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     allowed_hosts: tuple[Name, ...] = Field(default=())
+    connector_classes: tuple[Name, ...] = ()
+    requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
 
     @model_validator(mode="after")
     def _fits_together(self) -> RestConfig:

@@ -50,6 +50,7 @@ class RestContext:
         version: the version in ``GET /``.
         commit: the commit there: the version of connectgroup.
         loggers: the loggers of this process.
+        connector_classes: the classes that may be used; empty: all that are installed.
     """
 
     admin: Admin
@@ -57,6 +58,7 @@ class RestContext:
     version: str = VERSION
     commit: str = ""
     loggers: Loggers = field(default_factory=Loggers)
+    connector_classes: tuple[str, ...] = ()
 
 
 def create_app(
@@ -64,12 +66,14 @@ def create_app(
     *,
     allowed_hosts: Collection[str] | None = None,
     users: Mapping[str, str] | None = None,
+    readers: Collection[str] = (),
+    requests_per_second: int | None = None,
 ) -> ASGIApp:
     """Create the application.
 
     Args:
         context: see ``RestContext``; null: serve only ``/metrics``.
-        allowed_hosts, users: see ``Guard``.
+        allowed_hosts, users, readers, requests_per_second: see ``Guard``.
     """
     operations = metrics.OPERATIONS if context is None else OPERATIONS
     app = Starlette(
@@ -82,7 +86,13 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.context = context
     app.state.document = document(operations, VERSION if context is None else context.version)
-    return Guard(app, allowed_hosts=allowed_hosts, users=users)
+    return Guard(
+        app,
+        allowed_hosts=allowed_hosts,
+        users=users,
+        readers=readers,
+        requests_per_second=requests_per_second,
+    )
 
 
 def _on_error(_: Request, error: ConnectGroupError) -> Response:

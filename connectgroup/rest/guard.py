@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..protocol.units import printable
+from .rate import RateLimit
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,9 @@ LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error body as Kafka Connect's; 503 says when to retry."""
+    """An error body as Kafka Connect's; 429 and 503 say when to retry."""
     headers = dict(headers or {})
-    if status == 503:
+    if status in (429, 503):
         headers["Retry-After"] = "1"
     return JSONResponse({"error_code": status, "message": message}, status, headers)
 
@@ -41,15 +42,26 @@ class Guard:
         app: the application.
         allowed_hosts: names in ``Host`` and ``Origin``, in lower case; null: every name.
         users: password by name; null: no authentication.
+        readers: the users that may only read (GET, HEAD).
+        requests_per_second: the limit for each client address; null: none.
     """
 
-    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str] | None, users: Mapping[str, str] | None) -> None:
-        self._app, self._allowed_hosts, self._users = app, allowed_hosts, users
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed_hosts: Collection[str] | None,
+        users: Mapping[str, str] | None,
+        readers: Collection[str] = (),
+        requests_per_second: int | None = None,
+    ) -> None:
+        self._app, self._allowed_hosts, self._users, self._readers = app, allowed_hosts, users, readers
+        self._rate = RateLimit(requests_per_second) if requests_per_second is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        rejection = self._rejection(Headers(scope=scope))
+        rejection = self._over_limit(scope) or self._rejection(scope["method"], Headers(scope=scope))
         if rejection is not None:
             await rejection(scope, receive, send)
             return
@@ -70,7 +82,13 @@ class Guard:
             if not started:
                 await error_response(500, "the server failed to process the request; see its log")(scope, receive, send)
 
-    def _rejection(self, headers: Headers) -> JSONResponse | None:
+    def _over_limit(self, scope: Scope) -> JSONResponse | None:
+        address = scope["client"][0] if scope.get("client") else ""
+        if self._rate is None or self._rate.admits(address):
+            return None
+        return error_response(429, "too many requests from this address; retry after one second")
+
+    def _rejection(self, method: str, headers: Headers) -> JSONResponse | None:
         size = sum(len(name) + len(value) for name, value in headers.raw)
         if size > MAX_HEADER_BYTES:
             return error_response(431, f"headers: got {size} bytes; allowed: at most {MAX_HEADER_BYTES}")
@@ -82,25 +100,30 @@ class Guard:
                 value = headers.get(field, "")
                 if _host_of(value) not in self._allowed_hosts:
                     return error_response(403, f"{field}: got {printable(value)!r}; allowed: {allowed}")
-        if self._users is not None and not self._is_user(headers.get("authorization", "")):
+        if self._users is None:
+            return None
+        user = self._user(headers.get("authorization", ""), self._users)
+        if user is None:
             return error_response(
                 401,
                 "Authorization: got no valid user and password; allowed: basic authentication",
                 {"WWW-Authenticate": 'Basic realm="connectgroup", charset="UTF-8"'},
             )
+        if user in self._readers and method not in ("GET", "HEAD"):
+            return error_response(403, f"user {printable(user)}: got {printable(method)}; allowed: GET (a reader)")
         return None
 
-    def _is_user(self, authorization: str) -> bool:
-        assert self._users is not None
+    def _user(self, authorization: str, users: Mapping[str, str]) -> str | None:
+        """The name of the user; None without a valid password."""
         scheme, _, encoded = authorization.partition(" ")
         try:
             name, _, password = base64.b64decode(encoded.strip(), validate=True).decode("utf-8").partition(":")
         except (binascii.Error, ValueError):
-            return False
+            return None
         # Constant time, also for unknown names: the time must not show which names exist.
-        expected = self._users.get(name, "")
+        expected = users.get(name, "")
         equal = hmac.compare_digest(password.encode(), expected.encode())
-        return scheme.lower() == "basic" and equal and name in self._users
+        return name if scheme.lower() == "basic" and equal and name in users else None
 
 
 def _host_of(value: str) -> str | None:

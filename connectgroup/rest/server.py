@@ -48,7 +48,7 @@ class RestServer:
             TransportError: the port is in use, or the host is not an address of this machine.
         """
         config = self.config
-        users = read_users(config.users) if config.users is not None else None
+        users, readers = _users(config)
         tls = _tls(config)
         try:
             addresses = await resolve(config.host)
@@ -65,8 +65,19 @@ class RestServer:
         allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
         context = None
         if self._admin is not None:
-            context = RestContext(admin=self._admin, group_id=config.group, commit=version("connectgroup"))
-        app = create_app(context, allowed_hosts=allowed_hosts, users=users)
+            context = RestContext(
+                admin=self._admin,
+                group_id=config.group,
+                commit=version("connectgroup"),
+                connector_classes=config.connector_classes,
+            )
+        app = create_app(
+            context,
+            allowed_hosts=allowed_hosts,
+            users=users,
+            readers=readers,
+            requests_per_second=config.requests_per_second,
+        )
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -114,6 +125,17 @@ class RestServer:
                 opened.close()
             raise TransportError(f"{self.config.host}:{self.port}: cannot listen: {reason(error)}") from error
         return sockets
+
+
+def _users(config: RestConfig) -> tuple[dict[str, str] | None, frozenset[str]]:
+    """Password by name of all users, null without authentication; and the names of those that may only read."""
+    users = read_users(config.users) if config.users is not None else None
+    if config.readers is None:
+        return users, frozenset()
+    readers = read_users(config.readers)
+    if twice := sorted(readers.keys() & (users or {}).keys()):
+        raise ConfigError("readers", twice[0], "names that the file of users does not have")
+    return {**readers, **(users or {})}, frozenset(readers)
 
 
 def _tls(config: RestConfig) -> ssl.SSLContext | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -256,7 +257,8 @@ class TaskRunner:
                 failures = failures + 1 if run.rows == rows_before else 0
                 wait_s = backoff_s(failures, first_s, self._settings.retry_max_s) if failures else first_s
                 if not run.stopping:
-                    self._say(run, UnitState.FAILED, failed.__cause__)
+                    retry = f"RETRYING, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
+                    self._say(run, UnitState.FAILED, failed.__cause__, retry)
                 await run.pause(wait_s)
 
     async def _attempt(self, run: _Run) -> None:
@@ -404,7 +406,7 @@ class TaskRunner:
 
     # ----------------------------------------------------------------------------------------------
 
-    def _say(self, run: _Run, state: UnitState, error: BaseException | None) -> None:
+    def _say(self, run: _Run, state: UnitState, error: BaseException | None, retry: str = "") -> None:
         run.metrics.on_state(state)
         message = _line_of(run, error) if error is not None else ""
         if error is not None:
@@ -418,7 +420,7 @@ class TaskRunner:
                 task=run.grant.unit.task,
                 owner_epoch=run.grant.owner_epoch,
                 state=state,
-                message=message,
+                message=retry + message,
             )
         )
 

@@ -19,6 +19,7 @@ from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig, read_users
 from connectgroup.errors import ConfigError, TransportError
 from connectgroup.rest import bodies
+from connectgroup.rest.rate import RateLimit
 from connectgroup.rest.server import RestServer
 from connectgroup.transport.tcp_client import TcpClient
 from tests.coordinator.builders import GROUP, beat, serving
@@ -265,6 +266,86 @@ async def test_basic_authentication(users: Path) -> None:
         for value in ("Basic", "Basic %%%", "Bearer abc", "Basic /w=="):
             assert (await api.http.get("/", headers={"Authorization": value})).status_code == 401
         assert (await api.http.get("/connectors", auth=("ann", "se=cret"))).status_code == 200
+
+
+@pytest.fixture
+def readers(tmp_path: Path) -> Path:
+    path = tmp_path / "readers"
+    path.write_text("rob=read-only\n")
+    path.chmod(0o600)
+    return path
+
+
+async def test_readers_may_only_read(users: Path, readers: Path) -> None:
+    async with serving() as coordinator, rest_server(coordinator, users=users, readers=readers) as api:
+        body = {"name": "c", "config": IDLE}
+        reader, admin = ("rob", "read-only"), ("ann", "se=cret")
+        response = await api.http.post("/connectors", json=body, auth=reader)
+        assert (response.status_code, response.json()["message"]) == (
+            403,
+            "user rob: got POST; allowed: GET (a reader)",
+        )
+        assert (await api.http.post("/connectors", json=body, auth=admin)).status_code == 201
+        for method, path in (
+            ("PUT", "/connectors/c/pause"),
+            ("DELETE", "/connectors/c"),
+            ("PATCH", "/connectors/c/config"),
+            ("PUT", "/admin/loggers/root"),
+            ("DELETE", "/groups/workers"),
+        ):
+            assert (await api.http.request(method, path, json={}, auth=reader)).status_code == 403
+        for auth in (reader, admin):
+            assert (await api.http.get("/connectors", auth=auth)).json() == ["c"]
+        assert (await api.http.get("/connectors", auth=("rob", "se=cret"))).status_code == 401
+
+
+async def test_a_name_is_a_user_or_a_reader(users: Path) -> None:
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        with pytest.raises(ConfigError, match="readers: got 'ann'; allowed: names that the file"):
+            await RestServer(admin, RestConfig(port=0, users=users, readers=users)).start()
+
+
+async def test_readers_alone_require_authentication(readers: Path) -> None:
+    async with serving() as coordinator, rest_server(coordinator, readers=readers) as api:
+        assert (await api.http.get("/connectors")).status_code == 401
+        assert (await api.http.get("/connectors", auth=("rob", "read-only"))).status_code == 200
+
+
+def test_a_rate_limit_admits_a_burst_of_one_second_and_then_the_rate() -> None:
+    now = 0.0
+    limit = RateLimit(10, clock=lambda: now)
+    assert [limit.admits("a") for _ in range(12)] == [True] * 10 + [False] * 2
+    assert limit.admits("b"), "each address has its own limit"
+    now = 0.1
+    assert [limit.admits("a") for _ in range(2)] == [True, False]
+    now = 100.0
+    assert [limit.admits("a") for _ in range(11)] == [True] * 10 + [False]
+
+
+async def test_requests_beyond_the_rate_are_429() -> None:
+    async with serving() as coordinator, rest_server(coordinator, requests_per_second=1) as api:
+        responses = await asyncio.gather(*(api.http.get("/") for _ in range(40)))
+        refused = [response for response in responses if response.status_code == 429]
+        assert responses[0].status_code in (200, 429)
+        assert refused
+        assert refused[0].headers["retry-after"] == "1"
+        assert refused[0].json()["error_code"] == 429
+
+
+async def test_only_allowed_connector_classes_are_listed_described_and_used() -> None:
+    async with serving() as coordinator, rest_server(coordinator, connector_classes=("pipeline",)) as api:
+        assert [plugin["class"] for plugin in await api("GET", "/connector-plugins", 200)] == ["pipeline"]
+        for method, path, status, body in (
+            ("POST", "/connectors", 400, {"name": "c", "config": IDLE}),
+            ("PUT", "/connectors/c/config", 400, IDLE),
+            ("GET", "/connector-plugins/idle/config", 404, None),
+            ("PUT", "/connector-plugins/idle/config/validate", 404, IDLE),
+        ):
+            assert "idle" in await api(method, path, status, body)
+        await api.admin.add_connector(GROUP, "c", IDLE)
+        assert "connector.class: got 'idle'; allowed: pipeline" in await api(
+            "PATCH", "/connectors/c/config", 400, {"tasks.max": "2"}
+        )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])

@@ -80,4 +80,5 @@ async def test_invalid_number_of_tasks_fails_only_its_connector(tmp_path: Path, 
         await _breathe()
     await runner.stop(frozenset([Unit("c")]))
     assert statuses[0].state == 2
-    assert statuses[0].message == f"tasks.max: got {text!r}; allowed: a whole number from 1 to 100000"
+    error = f"tasks.max: got {text!r}; allowed: a whole number from 1 to 100000"
+    assert statuses[0].message == f"RETRYING, attempt 1, next in 1 s, last error: {error}"

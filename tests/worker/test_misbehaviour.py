@@ -537,7 +537,7 @@ async def test_unknown_connector_class_is_one_failed_connector(tmp_path: Path) -
         a = world.start("a")
         await world.until(lambda: world.count("start good-1"))
         message = await until_status(world, Unit("bad"), "FAILED")
-        assert message == "connector.class: got 'os.system'; allowed: scripted"
+        assert message.endswith(", last error: connector.class: got 'os.system'; allowed: scripted")
         await world.update_class("bad", "scripted")
         await world.settled()
         assert a.worker.lost == 0
@@ -570,6 +570,10 @@ async def test_connector_that_raises_fails_with_one_line_and_is_retried(
         await asyncio.sleep(90)
         others = 3 if point == "construct c" else 0  # its tasks are created from the connector too
         assert 4 <= world.count(point) <= 30 + others * 30, "retried with exponential back-off"
+        message = await until_status(world, unit, "FAILED")
+        attempt, delay = re.findall(r"^RETRYING, attempt (\d+), next in (\d+) s, last error: ", message)[0]
+        assert int(attempt) >= 4
+        assert 1 < int(delay) <= 60
         del world.hook[point]
         await world.settled(within=40)
         await until_status(world, unit, "RUNNING")
@@ -583,7 +587,8 @@ async def test_failed_task_is_restarted_under_the_same_grant(tmp_path: Path) -> 
         await world.settled()
         context = world.contexts[Unit("c", 0)]
         context.failed(OSError("source is gone"))
-        assert await until_status(world, Unit("c", 0), "FAILED") == "source is gone (OSError)"
+        retrying = "RETRYING, attempt 1, next in 1 s, last error: source is gone (OSError)"
+        assert await until_status(world, Unit("c", 0), "FAILED") == retrying
         await world.until(lambda: world.count("a start c-0") == 2)
         assert await until_status(world, Unit("c", 0), "RUNNING") == ""
         assert world.contexts[Unit("c", 0)].owner_epoch == context.owner_epoch

@@ -19,7 +19,7 @@ from .. import views
 from ..bodies import config_from, flag, patch_from, read_object
 from ..errors import RestError
 from ..operations import ANY, FLAG, NUMBER, TEXT, Operation, listing, mapping, shape
-from .plugins import off_loop
+from .plugins import check_class, off_loop
 
 
 async def list_connectors(request: Request) -> Response:
@@ -53,7 +53,7 @@ async def create_connector(request: Request) -> Response:
     if not isinstance(name, str) or not name:
         got = printable(name) if name else "nothing"
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
-    config = await _checked(name, config_from(settings, "config"))
+    config = await _checked(request, name, config_from(settings, "config"))
     context = request.app.state.context
     await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
     info = views.connector_info(await context.admin.describe_connector(context.group_id, name))
@@ -80,7 +80,7 @@ async def get_config(request: Request) -> Response:
 async def put_config(request: Request) -> Response:
     """Create the connector, or replace its configuration."""
     name, context = request.path_params["name"], request.app.state.context
-    config = await _checked(name, config_from(await read_object(request), "body"))
+    config = await _checked(request, name, config_from(await read_object(request), "body"))
     result = await context.admin.put_connector(context.group_id, name, config)
     info = views.connector_info(await _described(request))
     headers = {"Location": f"/connectors/{quote(name, safe='')}"} if result.created else None
@@ -93,7 +93,7 @@ async def patch_config(request: Request) -> Response:
     patch = patch_from(await read_object(request), "body")
     # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
     current: dict[str, str | None] = {**config_of((await _described(request)).config)}
-    await _checked(name, {key: value for key, value in {**current, **patch}.items() if value is not None})
+    await _checked(request, name, {key: value for key, value in {**current, **patch}.items() if value is not None})
     await context.admin.patch_connector(context.group_id, name, patch)
     return JSONResponse(views.connector_info(await _described(request)))
 
@@ -205,7 +205,7 @@ def _state(value: object) -> TargetState:
     return TargetState[value.upper()]
 
 
-async def _checked(name: str, config: Mapping[str, str]) -> dict[str, str]:
+async def _checked(request: Request, name: str, config: Mapping[str, str]) -> dict[str, str]:
     """The configuration to write, which includes the name, as in Kafka Connect.
 
     Raises:
@@ -220,6 +220,7 @@ async def _checked(name: str, config: Mapping[str, str]) -> dict[str, str]:
             f"Connector name configuration ({printable(config['name'])}) doesn't match connector name in the URL "
             f"({printable(name)})",
         )
+    check_class(request, config)
     complete = {**config, "name": name}
     errors = (await off_loop(lambda: connector_validation.validate(complete))).errors
     if errors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from starlette.requests import Request
@@ -36,14 +36,31 @@ async def off_loop(function: Callable[[], T]) -> T:
         raise RestError(500, f"the plug-in did not respond within {PLUGIN_TIMEOUT_S:g} s") from None
 
 
+def check_class(request: Request, config: Mapping[str, str], status: int = 400) -> None:
+    """Reject a connector class that this server does not allow, before anything of it is loaded.
+
+    Raises:
+        RestError: the class is not in the allow-list.
+    """
+    allowed, name = request.app.state.context.connector_classes, config.get("connector.class")
+    if allowed and name is not None and name not in allowed:
+        raise RestError(status, f"connector.class: got {printable(name)!r}; allowed: {', '.join(allowed)}")
+
+
+def _classes(request: Request) -> list[dict[str, str]]:
+    allowed = request.app.state.context.connector_classes
+    return [each for each in connector_validation.list_connector_classes() if not allowed or each["class"] in allowed]
+
+
 async def list_plugins(request: Request) -> Response:
     """The installed connector classes."""
-    return JSONResponse(connector_validation.list_connector_classes())
+    return JSONResponse(_classes(request))
 
 
 async def plugin_config(request: Request) -> Response:
     """The definitions of all settings of a connector class."""
     name = request.path_params["plugin"]
+    check_class(request, {"connector.class": name}, status=404)
     try:
         definitions = await off_loop(lambda: connector_validation.definitions({"connector.class": name}))
     except ConfigError as error:
@@ -60,7 +77,7 @@ async def validate_config(request: Request) -> Response:
         raise RestError(
             400, f"Included connector type {printable(named)} does not match request type {printable(name)}"
         )
-    if name not in {plugin["class"] for plugin in connector_validation.list_connector_classes()}:
+    if name not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
     return JSONResponse((await off_loop(lambda: connector_validation.validate(config))).as_json())
 
