@@ -21,10 +21,9 @@ def member(name: str, *target: Unit, pending: tuple[Unit, ...] = (), **more: Any
     return DescribedMember(member_id=name, target=grouped(target), pending_revocation=grouped(pending), **fields)
 
 
-def connector(name: str, tasks: int = 2, state: str = "RUNNING", **config: str) -> DescribedConnector:
-    settings = {key.replace("_", "."): value for key, value in config.items()}
+def connector(name: str, config: dict[str, str] | None = None, *, tasks: int = 2) -> DescribedConnector:
     units = (DescribedUnit(task=number, state="UNASSIGNED") for number in range(-1, tasks))
-    return DescribedConnector(connector=name, target_state=state, config=entries(settings), units=tuple(units))
+    return DescribedConnector(connector=name, target_state="RUNNING", config=entries(config or {}), units=tuple(units))
 
 
 def group(*members: DescribedMember, connectors: tuple[DescribedConnector, ...] = (), **more: Any) -> DescribedGroup:
@@ -111,33 +110,33 @@ def test_cause_of_an_overtaken_rebalance_is_found_in_its_successor() -> None:
 @pytest.mark.parametrize(
     ("config", "worker", "reason"),
     [
-        ({"assignment_labels": "gpu=true"}, member("a"), "label gpu=true: missing"),
+        ({"assignment.labels": "gpu=true"}, member("a"), "label gpu=true: missing"),
         (
-            {"assignment_task_weight": "3"},
+            {"assignment.task.weight": "3"},
             member("a", C1, capacity=5),
             "capacity 5: 3 in use, c-0 weighs 3",
         ),
-        ({"assignment_max_per_worker": "1"}, member("a", C1), "assignment.max.per.worker 1: has 1"),
-        ({"assignment_max_per_rack": "1"}, member("a", C1, rack="r"), "assignment.max.per.rack 1: rack r has 1"),
-        ({"assignment_exclusive": "port:80"}, member("a", C1), "assignment.exclusive port:80: used by c-1 on a"),
+        ({"assignment.max.per.worker": "1"}, member("a", C1), "assignment.max.per.worker 1: has 1"),
+        ({"assignment.max.per.rack": "1"}, member("a", C1, rack="r"), "assignment.max.per.rack 1: rack r has 1"),
+        ({"assignment.exclusive": "port:80"}, member("a", C1), "assignment.exclusive port:80: used by c-1 on a"),
         (
-            {"assignment_exclusive": "port:80"},
+            {"assignment.exclusive": "port:80"},
             member("a", pending=(C1,)),
             "assignment.exclusive port:80: used by c-1 on a, which is stopping",
         ),
-        ({"assignment_anti_affinity": "d"}, member("a", D0), "assignment.anti.affinity d: has 1 of its tasks"),
+        ({"assignment.anti.affinity": "d"}, member("a", D0), "assignment.anti.affinity d: has 1 of its tasks"),
         ({}, member("a", state="DRAINING"), "is draining"),
     ],
 )
 def test_constraint_that_rejects_a_worker(config: dict[str, str], worker: DescribedMember, reason: str) -> None:
-    connectors = (connector("c", **config), connector("d"))
+    connectors = (connector("c", config), connector("d"))
     assert rejected(group(worker, member("free", labels=entries({"gpu": "true"})), connectors=connectors)) == {
         "a": (reason,)
     }
 
 
 def test_resource_of_a_host_is_shared_by_its_workers() -> None:
-    connectors = (connector("c", assignment_exclusive="port:80"),)
+    connectors = (connector("c", {"assignment.exclusive": "port:80"}),)
     described = group(member("a", C1, host="h"), member("b", host="h"), member("c", host="i"), connectors=connectors)
     assert set(rejected(described)) == {"a", "b"}
 

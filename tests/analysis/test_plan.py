@@ -1,0 +1,66 @@
+"""A plan is what then happens: random groups and changes, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from connectgroup import Change, DescribedGroup, EmbeddedGroup, GroupSettings, plan, worker_group
+from connectgroup.protocol.units import Unit
+from connectgroup.testing import VirtualLoop
+
+GROUP = "g"
+
+
+def owners(found: DescribedGroup) -> dict[str, str]:
+    return {
+        str(Unit(connector.connector, unit.task)): unit.member_id
+        for connector in found.connectors
+        for unit in connector.units
+        if unit.member_id
+    }
+
+
+async def settled(group: EmbeddedGroup, units: int) -> dict[str, str]:
+    """Wait until all units run; return their workers."""
+
+    def all_run(found: DescribedGroup) -> bool:
+        states = [unit.state for connector in found.connectors for unit in connector.units]
+        return found.state == "Stable" and len(found.members) == len(group.workers) and states == ["RUNNING"] * units
+
+    return owners(await group.admin.wait_until(GROUP, all_run, what="settled", timeout_s=120))
+
+
+async def program(random: Random) -> None:
+    sizes = {"x": random.randint(1, 9), "y": random.randint(1, 9)}
+    units = sum(sizes.values()) + len(sizes)
+    connectors = {name: {"connector.class": "idle", "tasks.max": str(size)} for name, size in sizes.items()}
+    settings = GroupSettings(max_moves=random.choice([0, 1, 2]))
+    workers = [f"worker-{number}" for number in range(random.randint(1, 4))]
+    async with worker_group(GROUP, workers=workers, connectors=connectors, settings=settings) as group:
+        before = await settled(group, units)
+        for _ in range(4):
+            leaving = random.choice(sorted(group.workers)) if len(group.workers) > 1 and random.random() < 0.5 else ""
+            change = Change(remove=leaving) if leaving else Change(add_workers=1)
+            planned = await plan(group.admin, GROUP, change)
+            if leaving:
+                await group.stop_worker(leaving)
+            else:
+                (joined,) = planned.units_after.keys() - group.workers.keys()
+                await group.add_worker(joined)
+            after = await settled(group, units)
+            assert {**before, **{move.unit: move.target for move in planned.moves}} == after, planned
+            assert {move.unit for move in planned.moves} >= {unit for unit in before if before[unit] != after[unit]}
+            before = after
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_plan_predicts_the_owner_of_every_unit(seed: int) -> None:
+    """Also under a limit on moves, where a change takes several rounds."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(asyncio.wait_for(program(Random(seed)), 3_600))
+    finally:
+        loop.close()
