@@ -1,7 +1,7 @@
-"""A group at its smallest, for assignors that take several rounds: it asks, does what it is told, and keeps time.
+"""A minimal group for assignors that take several rounds: it calls the assignor, applies the result, and keeps time.
 
-It plays the coordinator's part of ``connectgroup.group.connect.delay``: the units of a lost worker are delayed,
-and the delay and state of an answer are shown to the next call. Nothing else is carried from round to round.
+It stands in for ``connectgroup.group.connect.delay``: the units of a lost worker are delayed, and the delay and state
+of a result are passed to the next call. No other state is kept between rounds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .tables import counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one round came to.
+    """The effect of one round.
 
     Attributes:
-        counts: connectors and tasks a worker, each sorted: Kafka's ``[0,1|0,4]``.
-        delay_ms: how long something waits; 0 where a round follows as soon as this one is done.
-        revoked: what was taken from somebody who had it.
-        started: what was given to somebody who had not.
+        counts: connectors and tasks per worker, each sorted: Kafka's ``[0,1|0,4]``.
+        delay_ms: the delay of units; 0 if a round follows as soon as this one is done.
+        revoked: units taken from their owner.
+        started: units assigned to a new owner.
     """
 
     counts: tuple[list[int], list[int]]
@@ -35,51 +35,51 @@ class Round:
 
 
 class Rounds:
-    """Workers, and what each runs; ``now_ms`` is the caller's to set."""
+    """The workers, and the units that each runs; the caller sets ``now_ms``."""
 
     def __init__(self, make: Callable[[], ConnectAssignor], connectors: Mapping[str, int], *, delay_ms: int) -> None:
-        """``make``: a new assignor; each round has one of its own, as if another member were asked."""
+        """``make`` creates an assignor; each round uses a new one, as if another member computed."""
         self.make = make
         self.connectors = dict(connectors)
         self.delay_ms = delay_ms
         self.now_ms = 0
         self.running: dict[str, Units] = {}
-        self._told: dict[str, bytes] = {}
+        self._states: dict[str, bytes] = {}
         self._lost: dict[str, tuple[int, Units]] = {}
-        self._asked: tuple[int, Units] | None = None
+        self._computed: tuple[int, Units] | None = None
 
     def join(self, *workers: str, claiming: Units = NO_UNITS) -> Round:
-        """Workers come, and everybody is asked; whoever comes back in time has its own again."""
+        """Workers join, and a round follows; a worker that returns in time gets its units back."""
         for worker in workers:
             self.running[worker] = self._lost.pop(worker, (0, claiming))[1]
         return self.round()
 
     def lose(self, worker: str) -> Round:
-        """A worker is gone, without a word."""
+        """A worker fails."""
         units = self.running.pop(worker)
-        self._told.pop(worker, None)
+        self._states.pop(worker, None)
         if self.delay_ms:
             self._lost[worker] = (self.now_ms + self.delay_ms, units)
         return self.round()
 
     def forget(self) -> None:
-        """As if the answer had never reached anybody: whoever was told nothing has nothing."""
-        self._told.clear()
+        """As if the result had reached no worker: the assignor state is lost."""
+        self._states.clear()
 
-    def question(self) -> ConnectGroup:
-        """What an assignor is asked now."""
+    def input_group(self) -> ConnectGroup:
+        """The input of an assignor now."""
         self._lost = {name: lost for name, lost in self._lost.items() if lost[0] > self.now_ms}
-        if self._asked is not None and self._asked[0] <= self.now_ms:
-            self._asked = None
+        if self._computed is not None and self._computed[0] <= self.now_ms:
+            self._computed = None
         waiting = [
             DelayedWork(member_id=name, left_ms=until - self.now_ms, units=units)
             for name, (until, units) in sorted(self._lost.items())
         ]
-        if self._asked is not None:
-            waiting.append(DelayedWork(left_ms=self._asked[0] - self.now_ms, units=self._asked[1]))
+        if self._computed is not None:
+            waiting.append(DelayedWork(left_ms=self._computed[0] - self.now_ms, units=self._computed[1]))
         return ConnectGroup(
             members=[
-                ConnectMember(member_id=name, owned=units, assignor_state=self._told.get(name, b""))
+                ConnectMember(member_id=name, owned=units, assignor_state=self._states.get(name, b""))
                 for name, units in self.running.items()
             ],
             connectors=[ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in self.connectors.items()],
@@ -88,21 +88,21 @@ class Rounds:
         )
 
     def round(self) -> Round:
-        """Ask, and do as told. No unit may be given to anybody while somebody else has it."""
-        question = self.question()
-        answer = run_assignor(self.make(), question)
+        """Run the assignor and apply the result. No unit may be assigned while another worker owns it."""
+        input_group = self.input_group()
+        result = run_assignor(self.make(), input_group)
         before = dict(self.running)
-        after = {member.member_id: member.units for member in answer.members}
+        after = {member.member_id: member.units for member in result.members}
         for name, units in after.items():
             others = NO_UNITS.union(*(its for other, its in before.items() if other != name))
-            assert not (units - before[name]) & others, "given to one while another has it"
+            assert not (units - before[name]) & others, "assigned while another worker owns it"
         self.running = after
-        self._told = {member.member_id: member.metadata for member in answer.members}
-        self._asked = (self.now_ms + answer.delay_ms, answer.delayed) if answer.delay_ms else None
-        lost_ms = max((work.left_ms for work in question.delayed if work.member_id), default=0)
+        self._states = {member.member_id: member.metadata for member in result.members}
+        self._computed = (self.now_ms + result.delay_ms, result.delayed) if result.delay_ms else None
+        lost_ms = max((delay.left_ms for delay in input_group.delayed if delay.member_id), default=0)
         return Round(
             counts=counts(after),
-            delay_ms=max(lost_ms, 0 if answer.delayed else answer.delay_ms),
+            delay_ms=max(lost_ms, 0 if result.delayed else result.delay_ms),
             revoked=NO_UNITS.union(*(before[name] - after[name] for name in after)),
             started=NO_UNITS.union(*(after[name] - before[name] for name in after)),
         )

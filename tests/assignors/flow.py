@@ -1,4 +1,4 @@
-"""The best answers there are, by a min-cost flow: slow, plain, and written without a look at any assignor."""
+"""Optimal assignments by min-cost flow: slow, simple, and independent of the assignors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from connectgroup.assign.ownership import claimants
 from connectgroup.protocol.units import Units
 
 MOVE = 10**6
-"""A move costs more than any spread could save."""
+"""A move costs more than any spread could gain."""
 
 
 def best_spread(connectors: Mapping[str, int], held: Mapping[str, Units]) -> tuple[int, int]:
-    """Fewest moves of tasks that make their counts even, and the least sum of squared piles with that many.
+    """The fewest moves of tasks that balance their counts, and the least sum of squared piles with that number of
+    moves.
 
-    Flow: source - connector - member - sink. Each step of a pile is an edge of its own, so that the n-th task
-    costs ``n**2 - (n-1)**2``; steps above what the member holds now cost a move. A member's way to the sink
-    takes an equal share; one more goes through a node that lets only the remainder pass.
+    Flow: source - connector - member - sink. Each step of a pile is a separate edge, so that the n-th task costs
+    ``n**2 - (n-1)**2``; steps above what the member owns now cost a move. The edge from a member to the sink has the
+    capacity of an equal share; one more unit goes through a node that lets only the remainder pass.
     """
     tasks, members = sum(connectors.values()), len(held)
     share, extra = divmod(tasks, members)
@@ -38,10 +39,10 @@ def best_spread(connectors: Mapping[str, int], held: Mapping[str, Units]) -> tup
 
 
 def best_balance(group: PartitionGroup) -> tuple[int, int]:
-    """The least sum of squared counts that subscriptions allow, and the fewest partitions given away for it.
+    """The least sum of squared counts that the subscriptions allow, and the fewest revoked partitions for it.
 
-    Flow: source - topic - member - sink. What a member owns and may keep costs nothing, all else a move; the n-th
-    partition of a member costs as much more than the one before as squares grow.
+    Flow: source - topic - member - sink. Partitions that stay cost nothing, all others a move; the n-th partition of a
+    member costs more than the one before by the growth of squares.
     """
     subscribed = {member.member_id: member.subscribed for member in group.members}
     owned = Counter(
@@ -68,12 +69,12 @@ class Flow:
     """A network with costs, and the cheapest way to push units from ``source`` to ``sink``, one by one."""
 
     def __init__(self) -> None:
-        self._ends: list[list[int]] = []  # [to, room, cost], each beside its reverse
+        self._ends: list[list[int]] = []  # [to, room, cost], each next to its reverse edge
         self._out: dict[str, list[int]] = {}
         self._index: dict[str, int] = {}
 
     def edge(self, source: str, target: str, room: int, cost: int) -> None:
-        """Let ``room`` units pass from one node to another, each at ``cost``."""
+        """An edge with a capacity of ``room`` units, each at ``cost``."""
         a, b = self._node(source), self._node(target)
         self._out[source].append(len(self._ends))
         self._ends.append([b, room, cost])
@@ -85,7 +86,7 @@ class Flow:
         return self._index.setdefault(name, len(self._index))
 
     def push(self, units: int) -> int:
-        """What it costs to push so many units through."""
+        """The cost of pushing this number of units."""
         leaving = [self._out[name] for name in self._index]
         total = 0
         for _ in range(units):

@@ -1,4 +1,4 @@
-"""Questions and answers about partitions as short text, so that a test reads like the table it comes from."""
+"""Partition groups and assignments as short text, so that a test reads like the table it comes from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def partitions(text: str) -> Partitions:
     return frozenset(found)
 
 
-def question(
+def input_group(
     topics: Mapping[str, int],
     subscribed: Mapping[str, str],
     *,
@@ -34,7 +34,7 @@ def question(
     racks: Mapping[str, str] | None = None,
     replicas: Mapping[str, Sequence[Racks]] | None = None,
 ) -> PartitionGroup:
-    """A group from ``{topic: number of partitions}``, ``{member: topics it is subscribed to}``, and what else is said.
+    """A group from ``{topic: number of partitions}``, ``{member: its subscribed topics}``, and optional properties.
 
     ``"*"`` is all topics. ``owned``, ``generations``, ``instances`` and ``racks`` are by member, ``replicas`` by topic.
     """
@@ -58,48 +58,48 @@ def question(
     return PartitionGroup(members=members, topics=specs)
 
 
-def asked(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
-    """A judged answer."""
-    answer = run_assignor(assignor, group)
-    assert answer.error == 0, answer.message
-    return answer
+def validated(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
+    """The assignor's validated result."""
+    result = run_assignor(assignor, group)
+    assert result.error == 0, result.message
+    return result
 
 
 def shares(assignor: PartitionAssignor, group: PartitionGroup) -> dict[str, Partitions]:
-    """A judged answer, one entry a member."""
-    return {member.member_id: member.partitions for member in asked(assignor, group).members}
+    """The assignor's validated result, one entry per member."""
+    return {member.member_id: member.partitions for member in validated(assignor, group).members}
 
 
 def table(**rows: str) -> dict[str, Partitions]:
-    """The answer a row of a table states: ``c1="t1{0,2} t2{1}"``."""
+    """The expected result, one argument per member: ``c1="t1{0,2} t2{1}"``."""
     return {member_id: partitions(text) for member_id, text in rows.items()}
 
 
-def transfers(group: PartitionGroup, answer: Mapping[str, Partitions]) -> dict[TopicPartition, str]:
-    """Partitions that somebody owns and another gets, with the latter."""
+def transfers(group: PartitionGroup, result: Mapping[str, Partitions]) -> dict[TopicPartition, str]:
+    """Partitions that move from one owner to another, with the new owner."""
     owner = {partition: member.member_id for member in group.members for partition in member.owned}
     return {
         partition: member_id
-        for member_id, its in answer.items()
+        for member_id, its in result.items()
         for partition in sorted(its)
         if owner.get(partition, member_id) != member_id
     }
 
 
 def settled(assignor: PartitionAssignor, group: PartitionGroup) -> dict[str, Partitions]:
-    """Everybody's share when nothing is withheld any more; four rounds must be enough (KIP-429)."""
+    """Every member's assignment once no partition is withheld; four rounds must suffice (KIP-429)."""
     for _ in range(4):
-        answer = asked(assignor, group)
-        given = {member.member_id: member.partitions for member in answer.members}
-        if not answer.withheld:
+        result = validated(assignor, group)
+        given = {member.member_id: member.partitions for member in result.members}
+        if not result.withheld:
             return given
         members = [replace(member, owned=given[member.member_id]) for member in group.members]
         group = replace(group, members=members)
-    raise AssertionError(f"still withheld after four rounds: {sorted(answer.withheld)}")
+    raise AssertionError(f"still withheld after four rounds: {sorted(result.withheld)}")
 
 
 def movable(group: PartitionGroup, held: Mapping[str, Partitions]) -> tuple[TopicPartition, str, str] | None:
-    """A partition that could go to a subscriber with two less, its owner, and that one: what "balanced" forbids."""
+    """A partition that could move to a subscriber with two fewer, its owner, and that member: absent if balanced."""
     subscribed = {member.member_id: member.subscribed for member in group.members}
     for owner in sorted(held):
         for partition in sorted(held[owner]):

@@ -1,4 +1,4 @@
-"""Groups and answers as short text, so that a test reads like the table it comes from."""
+"""Groups and assignments as short text, so that a test reads like the table it comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def units(text: str) -> Units:
 
 
 def group(connectors: Mapping[str, int], held: Mapping[str, str | Units]) -> ConnectGroup:
-    """A group from ``{connector: number of tasks}`` and ``{member: what it holds}``."""
+    """A group from ``{connector: number of tasks}`` and ``{member: its units}``."""
     return ConnectGroup(
         members=[
             ConnectMember(member_id=member_id, owned=units(text) if isinstance(text, str) else text)
@@ -30,14 +30,14 @@ def group(connectors: Mapping[str, int], held: Mapping[str, str | Units]) -> Con
     )
 
 
-def answer(assignor: object, question: ConnectGroup) -> dict[str, Units]:
-    """A judged answer, one entry a member."""
+def result(assignor: object, input_group: ConnectGroup) -> dict[str, Units]:
+    """The assignor's validated result, one entry per member."""
     assert isinstance(assignor, Assignor)
-    return {member.member_id: member.units for member in run_assignor(assignor, question).members}
+    return {member.member_id: member.units for member in run_assignor(assignor, input_group).members}
 
 
 def counts(holdings: Mapping[str, Units]) -> tuple[list[int], list[int]]:
-    """How many connectors, and how many tasks, the members have, each list sorted: Kafka's ``[0,1,1|2,3,3]``."""
+    """The members' numbers of connectors and of tasks, each list sorted: Kafka's ``[0,1,1|2,3,3]``."""
     return (
         sorted(sum(unit.is_connector for unit in held) for held in holdings.values()),
         sorted(sum(not unit.is_connector for unit in held) for held in holdings.values()),

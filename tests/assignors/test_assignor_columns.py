@@ -1,4 +1,4 @@
-"""The two views of a question and of an answer say the same, and so does the wire."""
+"""The object view and the column view of an input and of a result are equal, and so are their bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tables import group, units
 
 
 def test_columns_hold_one_entry_a_unit_in_sorted_order() -> None:
-    question = ConnectGroup(
+    input_group = ConnectGroup(
         members=[
             ConnectMember(member_id="m2", version=3, owned=units("b b-0 a-1 gone b-1 a-2")),
             ConnectMember(member_id="m1", owned=units("b-0 gone-1")),
@@ -36,19 +36,19 @@ def test_columns_hold_one_entry_a_unit_in_sorted_order() -> None:
             ConnectorSpec(name="a", num_tasks=2, task_weights=(5,)),
         ],
     )
-    columns = question.columns()
-    assert question.units == (Unit("a"), Unit("a", 0), Unit("a", 1), Unit("b"), Unit("b", 0))
-    assert [columns.unit(index) for index in range(5)] == list(question.units)
+    columns = input_group.columns()
+    assert input_group.units == (Unit("a"), Unit("a", 0), Unit("a", 1), Unit("b"), Unit("b", 0))
+    assert [columns.unit(index) for index in range(5)] == list(input_group.units)
     assert columns.member_ids == ("m1", "m2")
     assert columns.member_versions == (0, 3)
-    assert columns.unit_owner.tolist() == [-1, -1, 1, 1, 0]  # b-0 is claimed twice: the first one stands
+    assert columns.unit_owner.tolist() == [-1, -1, 1, 1, 0]  # b-0 is claimed twice: the first claim wins
     assert columns.unit_weight.tolist() == [0, 5, 1, 2, 9]
     assert columns.unit_owner.dtype == columns.unit_connector.dtype == columns.unit_task.dtype == np.int32
-    assert question.columns() is columns
+    assert input_group.columns() is columns
 
 
 def test_invalid_task_index_claims_no_other_unit() -> None:
-    """Tasks lie one behind the other in the columns: a number out of range must not reach the next connector's."""
+    """Tasks are consecutive in the columns: a number out of range must not reach the next connector's."""
     odd = frozenset({Unit("b", -2), Unit("a", 1), Unit("a", 2), Unit("b", -3)})
     assert group({"a": 1, "b": 1}, {"m": odd}).columns().unit_owner.tolist() == [-1] * 4
     prepared = PrepareResponse(
@@ -94,7 +94,7 @@ def test_prepared_group_is_equal_in_both_views(
     assert columns.unit_weight.tolist() == friendly.unit_weight.tolist() == [0, 1, 6, 4, 1]
     assert (columns.member_ids, columns.member_versions) == (friendly.member_ids, friendly.member_versions)
     fewer = replace(prepared, connectors=[spec for spec in prepared.connectors if spec.name == "b"])
-    assert fewer.columns().unit_owner.tolist() == [-1, 0], "places count through the connectors they came with"
+    assert fewer.columns().unit_owner.tolist() == [-1, 0], "unit indices refer to the connectors they came with"
 
 
 def prepared_of(*connectors: PreparedConnector, **unit_indices: tuple[int, ...]) -> PrepareResponse:
@@ -145,7 +145,7 @@ def test_input_with_a_duplicate_connector_is_rejected() -> None:
 
 
 def test_changed_copy_has_columns_of_its_own() -> None:
-    """``dataclasses.replace`` must not carry over what the columns said of the original."""
+    """``dataclasses.replace`` must not copy the cached columns of the original."""
     connectors = (PreparedConnector(connector="a", num_tasks=1),)
     prepared = group_from_prepare(
         PrepareResponse(members=(PreparedMember(member_id="m1", member_epoch=1),), connectors=connectors)
@@ -153,9 +153,9 @@ def test_changed_copy_has_columns_of_its_own() -> None:
     columns = prepared.columns()
     assert replace(prepared, members=[ConnectMember(member_id="m2")]).columns().member_ids == ("m2",)
     assert replace(prepared, connectors=()).columns().unit_task.tolist() == []
-    answer = ConnectAssignment.from_columns(columns, np.array([0, 0]))
-    emptied = replace(answer, members=[ConnectMemberAssignment(member_id="m1")])
-    assert members_for_install(answer) == (InstalledMember(member_id="m1", units=grouped(units("a a-0"))),)
+    result = ConnectAssignment.from_columns(columns, np.array([0, 0]))
+    emptied = replace(result, members=[ConnectMemberAssignment(member_id="m1")])
+    assert members_for_install(result) == (InstalledMember(member_id="m1", units=grouped(units("a a-0"))),)
     assert members_for_install(emptied) == (InstalledMember(member_id="m1"),)
 
 
@@ -163,14 +163,14 @@ def test_results_by_column_and_by_objects_have_equal_bytes() -> None:
     random = Random(3)
     for _ in range(50):
         connectors = {name: random.randint(0, 5) for name in "cab"[: random.randint(0, 3)]}
-        question = group(connectors, {f"m{n}": "" for n in range(random.randint(0, 4))})
-        choices = [-1, *range(len(question.members))]
-        owner = np.array([random.choice(choices) for _ in question.units], dtype=np.int64)
-        columns = ConnectAssignment.from_columns(question.columns(), owner)
+        input_group = group(connectors, {f"m{n}": "" for n in range(random.randint(0, 4))})
+        choices = [-1, *range(len(input_group.members))]
+        owner = np.array([random.choice(choices) for _ in input_group.units], dtype=np.int64)
+        columns = ConnectAssignment.from_columns(input_group.columns(), owner)
         objects = ConnectAssignment(members=list(reversed(columns.members)))
         assert members_for_install(columns) == members_for_install(objects)
         whose = {unit: member.member_id for member in columns.members for unit in member.units}
-        assert [whose.get(unit) for unit in question.units] == [f"m{n}" if n >= 0 else None for n in owner.tolist()]
+        assert [whose.get(unit) for unit in input_group.units] == [f"m{n}" if n >= 0 else None for n in owner.tolist()]
 
 
 def test_installed_member_has_every_field_of_the_result() -> None:

@@ -1,4 +1,4 @@
-"""The contract is worth inheriting: each way to break it is caught by the test that names it."""
+"""The contract class detects each kind of violation in the test named after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from connectgroup.testing.contracts.connect_assignor import ConnectAssignorContr
 
 
 def dealt(members: Iterable[ConnectMember], units: Iterable[Unit]) -> ConnectAssignment:
-    """Units round the members, in the orders given."""
+    """Units dealt to the members, in the given orders."""
     held: dict[str, set[Unit]] = {member.member_id: set() for member in members}
     names = list(held)
     for index, unit in enumerate(units if names else ()):
@@ -46,18 +46,18 @@ class AllToTheFirst(Broken):
         return dealt(in_order(group)[:1], group.units)
 
 
-class DealsAnew(Broken):
+class ReassignsEverything(Broken):
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         fewest = sorted(in_order(group), key=lambda member: len(member.owned))
         return dealt(fewest, group.units)
 
 
-class AsTheyCome(Broken):
+class InputOrder(Broken):
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         return dealt(group.members, group.units)
 
 
-class AsTheHashFalls(Broken):
+class HashOrder(Broken):
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         return dealt(in_order(group), frozenset(group.units))
 
@@ -78,7 +78,7 @@ class NoName(BalancedAssignor):
 
 
 class ContractOf(ConnectAssignorContract):
-    """Abstract: pytest collects none of these, the tests below make them."""
+    """Abstract: pytest collects none of these; the tests below instantiate them."""
 
     __test__ = False
     kind: type[ConnectAssignor] = BalancedAssignor
@@ -87,8 +87,8 @@ class ContractOf(ConnectAssignorContract):
         return self.kind()
 
 
-class ContractOfAsTheHashFalls(ContractOf):
-    kind = AsTheHashFalls
+class ContractOfHashOrder(ContractOf):
+    kind = HashOrder
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ class ContractOfAsTheHashFalls(ContractOf):
         (NoName, "test_it_can_introduce_itself_to_the_group"),
         (ForgetsOne, "test_everything_is_given_to_exactly_one_member"),
         (AllToTheFirst, "test_counts_are_within_one_of_each_other"),
-        (DealsAnew, "test_its_own_answer_comes_back_unchanged"),
-        (AsTheyCome, "test_order_of_the_input_has_no_effect"),
+        (ReassignsEverything, "test_its_own_answer_comes_back_unchanged"),
+        (InputOrder, "test_order_of_the_input_has_no_effect"),
         (Remembers, "test_nothing_is_remembered_between_calls"),
     ],
 )
@@ -111,12 +111,12 @@ def test_each_way_to_break_the_contract_fails_its_test(kind: type[ConnectAssigno
 
 def test_result_that_depends_on_the_hash_seed_fails_its_test() -> None:
     with pytest.raises(AssertionError):
-        ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()
+        ContractOfHashOrder().test_the_answer_does_not_hang_on_the_hash_seed()
 
 
 def test_checks_of_unwanted_properties_can_be_disabled() -> None:
     contract = ContractOf()
-    for switched, kind in (("even", AllToTheFirst), ("sticky", DealsAnew)):
+    for switched, kind in (("even", AllToTheFirst), ("sticky", ReassignsEverything)):
         contract.kind = kind
         setattr(contract, switched, False)
     contract.test_its_own_answer_comes_back_unchanged()

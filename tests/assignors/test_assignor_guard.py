@@ -1,4 +1,4 @@
-"""Whatever a plug-in does wrong becomes one line that names it and the offence."""
+"""Whatever a plug-in does wrong becomes one line that names it and the violation."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from connectgroup.protocol.units import TopicPartition, Unit
 
 from .tables import group, units
 
-QUESTION = group({"a": 1, "b": 1}, {"m1": "a a-0", "m2": "b b-0"})
+INPUT = group({"a": 1, "b": 1}, {"m1": "a a-0", "m2": "b b-0"})
 
 
 class Scripted(ConnectAssignor):
-    """Answers what it was told to."""
+    """Returns what the test gives it."""
 
     name = "scripted"
 
-    def __init__(self, answer: Callable[[ConnectGroup], Any]) -> None:
-        self._answer = answer
+    def __init__(self, result: Callable[[ConnectGroup], Any]) -> None:
+        self._result = result
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        answer: ConnectAssignment = self._answer(group)
-        return answer
+        result: ConnectAssignment = self._result(group)
+        return result
 
 
 def shares(*given: tuple[str, str], **more: Any) -> ConnectAssignment:
@@ -70,10 +70,10 @@ def odd(*things: object) -> ConnectAssignment:
 
 
 def raising(error: BaseException) -> Callable[[ConnectGroup], Any]:
-    def answer(_: ConnectGroup) -> Any:
+    def result(_: ConnectGroup) -> Any:
         raise error
 
-    return answer
+    return result
 
 
 def by_column(owner: Any) -> Callable[[ConnectGroup], ConnectAssignment]:
@@ -85,14 +85,14 @@ async def _too_late() -> None: ...
 
 class Unspeakable(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("not even that")
+        raise RuntimeError("no description")
 
 
-BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
+INVALID_RESULTS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
     ("raises", raising(ValueError("two\nlines")), r"assign raised ValueError: two\nlines"),
     ("asserts", raising(AssertionError()), "assign raised AssertionError"),
     ("exits", raising(SystemExit(3)), "assign raised SystemExit: 3"),
-    ("cannot say why", raising(Unspeakable()), "assign raised Unspeakable: (no description)"),
+    ("exception without a text", raising(Unspeakable()), "assign raised Unspeakable: (no description)"),
     ("nothing", lambda _: None, "assign returned None; allowed: ConnectAssignment"),
     ("a generator", lambda _: (each for each in "ab"), "assign returned a generator; allowed: ConnectAssignment"),
     ("a dict", lambda _: {"m1": units("a")}, "assign returned a dict; allowed: ConnectAssignment"),
@@ -107,7 +107,7 @@ BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
     ("mixed", lambda _: odd("a-0", 5, None), "m1: its assignment holds 'a-0'; allowed: Unit"),
     ("plain tuple", lambda _: odd(("a", 0)), "m1: its assignment holds ('a', 0); allowed: Unit"),
     (
-        "odd unit",
+        "invalid unit",
         lambda _: odd(Unit("a", "0")),  # type: ignore[arg-type]
         "m1: its assignment holds Unit(connector='a', task='0'); allowed: Unit",
     ),
@@ -136,30 +136,32 @@ BAD_ANSWERS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "line"), [case[1:] for case in BAD_ANSWERS], ids=[case[0] for case in BAD_ANSWERS])
-def test_invalid_result_is_one_line_naming_plug_in_and_violation(answer: Callable[[Any], Any], line: str) -> None:
+@pytest.mark.parametrize(
+    ("result", "line"), [case[1:] for case in INVALID_RESULTS], ids=[case[0] for case in INVALID_RESULTS]
+)
+def test_invalid_result_is_one_line_naming_plug_in_and_violation(result: Callable[[Any], Any], line: str) -> None:
     with pytest.raises(PluginError) as caught:
-        run_assignor(Scripted(answer), QUESTION)
-    told = str(caught.value)
-    assert told.startswith("assignor 'scripted' (")
-    assert f": {line}" in told
-    assert told.isprintable(), "one line, nothing that moves a cursor"
+        run_assignor(Scripted(result), INPUT)
+    message = str(caught.value)
+    assert message.startswith("assignor 'scripted' (")
+    assert f": {line}" in message
+    assert message.isprintable(), "one line without control characters"
 
 
 def test_keyboard_interrupt_of_the_operator_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_assignor(Scripted(raising(KeyboardInterrupt())), QUESTION)
+        run_assignor(Scripted(raising(KeyboardInterrupt())), INPUT)
 
 
 def test_keyboard_interrupt_in_a_thread_is_an_error_of_the_plug_in() -> None:
-    """Let through, it would end the coordinator, which runs its assignors in threads."""
+    """Otherwise it would end the coordinator, which runs its assignors in threads."""
     scripted = Scripted(raising(KeyboardInterrupt()))
     with ThreadPoolExecutor(1) as pool, pytest.raises(PluginError, match="assign raised KeyboardInterrupt"):
-        pool.submit(run_assignor, scripted, QUESTION).result()
+        pool.submit(run_assignor, scripted, INPUT).result()
 
 
 def test_plug_in_cannot_change_the_input_it_is_checked_against() -> None:
-    """What the answer is held against is not what the plug-in has left of it."""
+    """The result is validated against the original input, not against what the plug-in left of it."""
     members, connectors = [ConnectMember(member_id="m1")], [ConnectorSpec(name="a", num_tasks=1)]
 
     def emptied(_: ConnectGroup) -> ConnectAssignment:
@@ -172,22 +174,22 @@ def test_plug_in_cannot_change_the_input_it_is_checked_against() -> None:
 
 
 def test_valid_result_passes_in_either_form() -> None:
-    objects = run_assignor(Scripted(lambda _: shares(("m1", "a a-0"), ("m2", "b b-0"))), QUESTION)
-    columns = run_assignor(Scripted(by_column(np.array([0, 0, 1, 1]))), QUESTION)
+    objects = run_assignor(Scripted(lambda _: shares(("m1", "a a-0"), ("m2", "b b-0"))), INPUT)
+    columns = run_assignor(Scripted(by_column(np.array([0, 0, 1, 1]))), INPUT)
     assert columns.members == objects.members
 
 
 def test_result_by_column_has_the_version_of_each_member() -> None:
-    """So that a coordinator's own assignor can answer members that speak a later version of some other one."""
-    question = ConnectGroup(members=[ConnectMember(member_id="m1", version=5)], connectors=QUESTION.connectors)
-    answer = run_assignor(Scripted(by_column(np.zeros(4, int))), question)
-    assert [member.version for member in answer.members] == [5]
-    assert [member.version for member in members_for_install(answer)] == [5]
+    """So that a server-side assignor can serve members that list a later version of another assignor."""
+    input_group = ConnectGroup(members=[ConnectMember(member_id="m1", version=5)], connectors=INPUT.connectors)
+    result = run_assignor(Scripted(by_column(np.zeros(4, int))), input_group)
+    assert [member.version for member in result.members] == [5]
+    assert [member.version for member in members_for_install(result)] == [5]
 
 
 def test_error_of_an_assignor_is_passed_on() -> None:
-    answer = run_assignor(Scripted(lambda _: ConnectAssignment(error=7, message="no capacity")), QUESTION)
-    assert (answer.error, answer.message) == (7, "no capacity")
+    result = run_assignor(Scripted(lambda _: ConnectAssignment(error=7, message="no capacity")), INPUT)
+    assert (result.error, result.message) == (7, "no capacity")
 
 
 def test_delayed_units_may_not_be_assigned() -> None:
@@ -198,25 +200,25 @@ def test_delayed_units_may_not_be_assigned() -> None:
 
     without, everything = shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))
 
-    def objects(answer: ConnectAssignment) -> Callable[[ConnectGroup], ConnectAssignment]:
-        return lambda _: replace(answer, **held)
+    def objects(result: ConnectAssignment) -> Callable[[ConnectGroup], ConnectAssignment]:
+        return lambda _: replace(result, **held)
 
     for right in (objects(without), column(0, 0, 1, -1)):
-        answer = run_assignor(Scripted(right), QUESTION)
-        assert (answer.delayed, answer.delay_ms) == (units("b-0"), 5)
+        result = run_assignor(Scripted(right), INPUT)
+        assert (result.delayed, result.delay_ms) == (units("b-0"), 5)
     for too_much in (objects(everything), column(0, 0, 1, 1)):
         with pytest.raises(PluginError, match="b-0, assigned to m2, is delayed"):
-            run_assignor(Scripted(too_much), QUESTION)
+            run_assignor(Scripted(too_much), INPUT)
 
 
-def _echo(answer: ConnectAssignment, _: ConnectGroup) -> ConnectAssignment:
-    return answer
+def _echo(result: ConnectAssignment, _: ConnectGroup) -> ConnectAssignment:
+    return result
 
 
 def test_units_delayed_for_a_lost_worker_may_be_assigned_or_omitted() -> None:
-    waiting = replace(QUESTION, delayed=[DelayedWork(member_id="m3", left_ms=7, units=units("b-0"))])
-    for answer in (shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))):
-        assert run_assignor(Scripted(partial(_echo, answer)), waiting) is answer
+    waiting = replace(INPUT, delayed=[DelayedWork(member_id="m3", left_ms=7, units=units("b-0"))])
+    for result in (shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))):
+        assert run_assignor(Scripted(partial(_echo, result)), waiting) is result
     for owner in ([0, 0, 1, -1], [0, 0, 1, 1]):
         run_assignor(Scripted(by_column(np.array(owner))), waiting)
     with pytest.raises(PluginError, match="a-0 is not assigned"):
@@ -224,7 +226,7 @@ def test_units_delayed_for_a_lost_worker_may_be_assigned_or_omitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "violation"),
+    ("fields", "violation"),
     [
         ({"delay_ms": -1}, "delay_ms: got -1; allowed: 0 .. 2147483647"),
         ({"delay_ms": True}, "delay_ms: got True"),
@@ -233,10 +235,10 @@ def test_units_delayed_for_a_lost_worker_may_be_assigned_or_omitted() -> None:
         ({"delay_ms": 1, "delayed": units("c")}, "c, delayed, does not exist"),
     ],
 )
-def test_invalid_delay_is_a_violation(said: dict[str, Any], violation: str) -> None:
+def test_invalid_delay_is_a_violation(fields: dict[str, Any], violation: str) -> None:
     whole = shares(("m1", "a a-0"), ("m2", "b b-0"))
     with pytest.raises(PluginError, match=violation):
-        run_assignor(Scripted(lambda _: replace(whole, **said)), QUESTION)
+        run_assignor(Scripted(lambda _: replace(whole, **fields)), INPUT)
 
 
 def test_empty_group_has_no_unassigned_units() -> None:
@@ -250,9 +252,9 @@ def test_duplicate_unit_of_one_member_is_a_violation() -> None:
 
 
 def test_partitions_are_assigned_to_subscribers_only() -> None:
-    question = PartitionGroup(
+    input_group = PartitionGroup(
         members=[PartitionMember(member_id="m1", subscribed=frozenset({"t"})), PartitionMember(member_id="m2")],
-        topics=[TopicSpec(name="t", num_partitions=2), TopicSpec(name="nobody's", num_partitions=1)],
+        topics=[TopicSpec(name="t", num_partitions=2), TopicSpec(name="unsubscribed", num_partitions=1)],
     )
 
     class Fixed(PartitionAssignor):
@@ -271,14 +273,14 @@ def test_partitions_are_assigned_to_subscribers_only() -> None:
                 ]
             )
 
-    assert run_assignor(Fixed(m1={0, 1}), question).members[0].partitions == frozenset(question.partitions)
+    assert run_assignor(Fixed(m1={0, 1}), input_group).members[0].partitions == frozenset(input_group.partitions)
     for wrong, line in (
         (Fixed(m1={0}, m2={1}), "t-1 is assigned to m2, which is not subscribed to it"),
         (Fixed(m1={0}), "t-1 is not assigned"),
         (Fixed(m1={0, 1, 2}), "t-2, assigned to m1, does not exist"),
     ):
         with pytest.raises(PluginError, match=line):
-            run_assignor(wrong, question)
+            run_assignor(wrong, input_group)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +318,7 @@ def test_on_assignment_that_raises_is_one_line() -> None:
 
 
 def test_exception_is_located_in_the_code_of_the_plug_in() -> None:
-    """Not where the standard library raised it, nor where the plug-in was called."""
+    """Not where the standard library raised it, and not where the plug-in was called."""
 
     def helper(group: ConnectGroup) -> ConnectAssignment:
         return json.loads("not json")  # type: ignore[no-any-return]

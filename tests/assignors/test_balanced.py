@@ -1,4 +1,4 @@
-"""The balanced assignor: even, then few moves, then spread."""
+"""The balanced assignor: even counts first, then few moves, then spread."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from connectgroup.protocol.units import NO_UNITS, Units
 from connectgroup.testing import AssignorContract
 
 from .flow import best_spread
-from .tables import answer, counts, group, units
+from .tables import counts, group, result, units
 
 
 class TestBalancedKeepsTheContract(AssignorContract):
     assignor = BalancedAssignor
 
 
-def balanced(question: ConnectGroup) -> dict[str, Units]:
-    return answer(BalancedAssignor(), question)
+def balanced(input_group: ConnectGroup) -> dict[str, Units]:
+    return result(BalancedAssignor(), input_group)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_unit_claimed_by_two_members_stays_with_the_first() -> None:
 
 
 def test_stacked_tasks_of_one_connector_are_spread_when_they_must_move() -> None:
-    """KAFKA-17049: Kafka's counts are even there, but one connector's tasks sit on one worker."""
+    """KAFKA-17049: Kafka's counts are even there, but the tasks of one connector are all on one worker."""
     held = {"w1": "c1 c1-0 c2-0 c2-1 c4-0", "w2": "c2 c2-2 c2-3 c3-0 c4-1", "w3": ""}
     after = balanced(group({"c1": 1, "c2": 4, "c3": 1, "c4": 2}, held))
     assert _piles(after)["c2"] == [1, 1, 2]
@@ -100,7 +100,7 @@ def test_new_connectors_fill_the_emptier_worker_without_a_move() -> None:
 
 
 def test_new_connectors_are_spread_over_uneven_capacity() -> None:
-    """UnitIndices for 1, 1 and 3 tasks: whoever has most places left must be in every connector's round."""
+    """For 1, 1 and 3 tasks: the member with the most free capacity must be in every connector's round."""
     held = {"m1": units("e e-0 e-1"), "m2": units("f f-0 f-1"), "m3": units("")}
     after = balanced(group({"e": 2, "f": 2, "b": 2, "c": 2, "d": 1}, held))
     assert counts(after)[1] == [3, 3, 3]
@@ -114,7 +114,7 @@ def test_member_with_most_tasks_of_the_connector_gives_one_up() -> None:
 
 
 def test_number_of_members_with_one_unit_more_is_minimal() -> None:
-    """Two of four must; one has already, and both of the next connectors' tasks would like a place for one more."""
+    """Two of four must have one more; one already has, and two more connectors compete for the remainder."""
     held = {"m0": units("a a-0 c-1 c-3"), "m1": units("b c-0"), "m2": units("c b-1"), "m3": units("a-2 c-2")}
     after = balanced(group({"a": 3, "b": 3, "c": 4}, held))
     assert all(held[member_id] <= after[member_id] for member_id in held)
@@ -128,7 +128,7 @@ def test_stacked_tasks_are_not_moved_to_spread_them() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 def test_result_does_not_depend_on_the_order_of_members(order: tuple[int, ...]) -> None:
-    """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled because iteration order decided."""
+    """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled by iteration order."""
     connectors = {"a": 2, "b": 5, "c": 7}
     first = balanced(group(connectors, {"m0": "", "m1": "", "m2": ""}))
     assert balanced(group(connectors, {f"m{n}": first[f"m{n}"] for n in order})) == first
@@ -157,10 +157,10 @@ def test_new_and_added_connectors_are_spread_within_one_on_all_members(
 
 @pytest.mark.parametrize("change", ["join", "leave", "lopsided", "anyhow"])
 def test_moves_are_minimal_and_the_spread_is_nearly_optimal(change: str) -> None:
-    """Against a min-cost flow over all even answers, which first counts moves and then squares of piles.
+    """Compared with a min-cost flow over all balanced results, which minimizes moves first and squared piles second.
 
-    It need not find the very best spread (that is the flow, and slow); it must be there mostly, and else be a
-    task or two away from it.
+    The assignor need not find the best spread (the flow does, slowly); mostly it must, and otherwise be a task or two
+    away from it.
     """
     random, best, beyond = Random(7), 0, 0
     for trial in range(80):
@@ -173,7 +173,7 @@ def test_moves_are_minimal_and_the_spread_is_nearly_optimal(change: str) -> None
         elif change == "leave":
             held = {member_id: held[member_id] for member_id in ids if member_id != random.choice(ids)} or held
         else:
-            holders = ids[: max(1, members // 3)] if change == "lopsided" else [*ids, "nobody"]
+            holders = ids[: max(1, members // 3)] if change == "lopsided" else [*ids, "unassigned"]
             whose = {unit: random.choice(holders) for unit in group(connectors, {}).units}
             held = {each: frozenset(unit for unit in whose if whose[unit] == each) for each in ids}
         after = balanced(group(connectors, held))
@@ -184,11 +184,11 @@ def test_moves_are_minimal_and_the_spread_is_nearly_optimal(change: str) -> None
         best += found == squares
         beyond += found - squares
     assert best >= 64
-    assert beyond <= 40  # a pile of 3 beside one of 1, where two of 2 could be, is 2
+    assert beyond <= 40  # piles of 3 and 1 instead of 2 and 2 count as 2
 
 
 def _piles(holdings: Mapping[str, Units]) -> dict[str, list[int]]:
-    """For each connector how many of its tasks each member has, sorted."""
+    """The sorted numbers of tasks per member, for each connector."""
     names = {unit.connector for its in holdings.values() for unit in its}
     return {
         name: sorted(sum(unit.connector == name and not unit.is_connector for unit in its) for its in holdings.values())

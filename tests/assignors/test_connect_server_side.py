@@ -1,4 +1,4 @@
-"""A bad assignor on the coordinator's side: one line in describe, the old target stays, the group goes on (HB-18)."""
+"""A failing server-side assignor: one line in describe, the old target stays, the group continues (HB-18)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.group.builders import Scene, settings
 from .tables import units
 
 
-class Turning(ConnectAssignor):
-    """Balanced until it is told otherwise."""
+class Switchable(ConnectAssignor):
+    """Balanced until ``bad`` is set."""
 
     name = "turning"
 
@@ -42,8 +42,8 @@ class Turning(ConnectAssignor):
         self.bad: Callable[[ConnectGroup], Any] | None = None
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
-        answer: ConnectAssignment = self.bad(group) if self.bad else BalancedAssignor().assign(group)
-        return answer
+        result: ConnectAssignment = self.bad(group) if self.bad else BalancedAssignor().assign(group)
+        return result
 
 
 def mutates(group: ConnectGroup) -> Any:
@@ -68,11 +68,11 @@ BAD: dict[str, tuple[Callable[[ConnectGroup], Any], str]] = {
     "nothing": (lambda _: None, "assign returned None; allowed: ConnectAssignment"),
     "wrong type": (lambda _: 17, "assign returned a int; allowed: ConnectAssignment"),
     "mutates": (mutates, "assign raised ValueError: assignment destination is read-only"),
-    "unknown member": (gives("nobody", units("foo foo-0 foo-1")), "nobody is not a member"),
+    "unknown member": (gives("unknown", units("foo foo-0 foo-1")), "unknown is not a member"),
     "duplicate": (twice, "foo is assigned twice: to m1 and m2"),
     "leaves out": (lambda _: ConnectAssignment(), "foo is not assigned"),
-    "odd message": (lambda _: ConnectAssignment(message=b"x"), "message: got a bytes; allowed: a string"),  # type: ignore[arg-type]
-    "odd note": (
+    "invalid message": (lambda _: ConnectAssignment(message=b"x"), "message: got a bytes; allowed: a string"),  # type: ignore[arg-type]
+    "invalid metadata": (
         lambda group: ConnectAssignment.from_columns(group.columns(), np.zeros(3, int), assignor_state="x"),  # type: ignore[arg-type]
         "metadata: got a str; allowed: bytes",
     ),
@@ -82,7 +82,7 @@ MEMBERS = {"m1": units("foo foo-0 foo-1"), "m2": NO_UNITS}
 
 
 def scene_with(assign: ServerAssignorCall, members: dict[str, Units] = MEMBERS) -> Scene:
-    """A group of a connector with two tasks, at rest."""
+    """A settled group with one connector of two tasks."""
     more = settings(server_assignor="here", server_assignors={"here": assign})
     return Scene.stable(more, epoch=10, connectors={"foo": 2}, members=members)
 
@@ -90,24 +90,24 @@ def scene_with(assign: ServerAssignorCall, members: dict[str, Units] = MEMBERS) 
 @pytest.mark.parametrize("bad", BAD)
 def test_failing_server_assignor_is_one_line_and_the_group_continues(bad: str) -> None:
     """F19, F21."""
-    assignor = Turning()
+    assignor = Switchable()
     scene = scene_with(as_server_assignor(assignor))
     assignor.bad, line = BAD[bad]
-    assert scene.join("m3").error_code == 0, "the change is taken"
-    said = describe(scene.group).assignor_error
-    assert line in said
-    assert "turning" in said or bad == "own error"
-    assert said.isprintable()
+    assert scene.join("m3").error_code == 0, "the change is accepted"
+    message = describe(scene.group).assignor_error
+    assert line in message
+    assert "turning" in message or bad == "own error"
+    assert message.isprintable()
     assert {name: scene.group.target(name).units for name in MEMBERS} == MEMBERS, "the old target stays"
     assignor.bad = None
     scene.leave("m2")
     assert scene.group.epoch == scene.group.target_epoch
     assert len(scene.group.target("m3").units) >= 1
-    assert describe(scene.group).assignor_error == "", "what was wrong is so no longer"
+    assert describe(scene.group).assignor_error == "", "the error is cleared"
 
 
 def test_unschedulable_unit_is_reported_and_the_rest_assigned() -> None:
-    """The whole way of ``assignment.labels``: a connector's configuration, the question, the answer, describe."""
+    """``assignment.labels`` end to end: configuration, assignor input, result, describe."""
     scene = scene_with(as_server_assignor(WeightedAssignor()))
     changed = scene.update(change(**{"assignment.labels": "gpu=true"}))
     assert changed.error_code == 0
@@ -122,7 +122,7 @@ def test_unschedulable_unit_is_reported_and_the_rest_assigned() -> None:
 
 
 def test_changed_placement_does_not_restart_a_task() -> None:
-    """Another weight is no reason to stop a task; another anything else is (KAFKA-9228)."""
+    """A changed weight does not restart a task; any other change does (KAFKA-9228)."""
     scene = scene_with(as_server_assignor(WeightedAssignor()))
     config = scene.group.connectors["foo"].config
     heavier = (*config, ConfigEntry(name="assignment.task.weight", value="7"))
@@ -134,18 +134,18 @@ def test_changed_placement_does_not_restart_a_task() -> None:
 
 
 def test_assignor_input_has_weights_and_placement() -> None:
-    asked: list[PrepareResponse] = []
+    inputs: list[PrepareResponse] = []
 
-    def spy(question: PrepareResponse) -> ServerAssignment:
-        asked.append(question)
+    def spy(input_group: PrepareResponse) -> ServerAssignment:
+        inputs.append(input_group)
         raise PluginError("enough")
 
     scene = scene_with(spy)
-    said = {"assignment.weight": "3", "assignment.task.weight": "5", "assignment.labels": "gpu=true"}
+    settings = {"assignment.weight": "3", "assignment.task.weight": "5", "assignment.labels": "gpu=true"}
     config = {entry.name: entry.value for entry in scene.group.connectors["foo"].config}
-    scene.update(ConnectorChange(connector="foo", config=entries({**config, **said})))
-    assert asked[-1].connectors == (
-        PreparedConnector(connector="foo", num_tasks=2, weight=3, task_weights=(5, 5), placement=entries(said)),
+    scene.update(ConnectorChange(connector="foo", config=entries({**config, **settings})))
+    assert inputs[-1].connectors == (
+        PreparedConnector(connector="foo", num_tasks=2, weight=3, task_weights=(5, 5), placement=entries(settings)),
     )
 
 
@@ -169,23 +169,23 @@ def test_invalid_placement_is_rejected_where_it_is_written(setting: str, value: 
 
 
 def test_assignor_state_is_passed_to_the_same_assignor_only() -> None:
-    """``told`` is what one assignor leaves itself; the bytes of another mean nothing to it."""
-    asked: list[PrepareResponse] = []
+    """The assignor state is opaque: one assignor's bytes mean nothing to another."""
+    inputs: list[PrepareResponse] = []
 
-    def notes(question: PrepareResponse) -> tuple[InstalledMember, ...]:
-        asked.append(question)
-        answer = BalancedAssignor().assign(group_from_prepare(question))
-        return tuple(replace(each, metadata=b"n%d" % len(asked)) for each in members_for_install(answer))
+    def notes(input_group: PrepareResponse) -> tuple[InstalledMember, ...]:
+        inputs.append(input_group)
+        result = BalancedAssignor().assign(group_from_prepare(input_group))
+        return tuple(replace(each, metadata=b"n%d" % len(inputs)) for each in members_for_install(result))
 
     scene = scene_with(notes)
     scene.join("m3")
     scene.join("m4")
-    told = {member.member_id: member.assignor_state for member in asked[-1].members}
-    assert told == {"m1": b"n1", "m2": b"n1", "m3": b"n1", "m4": b""}
+    states = {member.member_id: member.assignor_state for member in inputs[-1].members}
+    assert states == {"m1": b"n1", "m2": b"n1", "m3": b"n1", "m4": b""}
     scene.settings.server_assignors["other"] = notes  # type: ignore[index]
     for member_id in ("m1", "m2", "m3", "m4"):
         scene.heartbeat(member_id, scene.current(member_id).epoch, server_assignor="other")
-    first = next(question for question in asked if question.assignor_name == "other")
+    first = next(input_group for input_group in inputs if input_group.assignor_name == "other")
     assert {member.assignor_state for member in first.members} == {b""}
 
 

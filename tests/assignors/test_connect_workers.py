@@ -1,4 +1,4 @@
-"""What an operator says of a worker, from the command line to the answer of an assignor."""
+"""A worker's properties, from the command line to the result of an assignor."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_assignor_that_raises_on_worker_properties_is_named() -> None:
 
 @pytest.mark.processes
 async def test_tasks_run_on_the_worker_process_with_their_label(tmp_path: Path) -> None:
-    """The whole way: options of ``connectgroup worker``, metadata over TCP, Prepare, ``weighted``, Install."""
+    """End to end: options of ``connectgroup worker``, metadata over TCP, Prepare, ``weighted``, Install."""
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
     await server.start()
     workers = []
@@ -109,10 +109,10 @@ async def test_tasks_run_on_the_worker_process_with_their_label(tmp_path: Path) 
         assert isinstance(changed, UpdateConnectorsResponse)
         assert not changed.error_code, changed.error_message
         common = ("--coordinator", server.address, "--group", "g", "--assignor", "weighted", "--scratch", str(tmp_path))
-        for name, said in WORKERS.items():
+        for name, options in WORKERS.items():
             workers.append(
                 await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "connectgroup", "worker", "--name", name, *common, *said),
+                    *(sys.executable, "-m", "connectgroup", "worker", "--name", name, *common, *options),
                     env={**os.environ, "PYTHONPATH": str(ROOT)},
                     cwd=ROOT,
                 )

@@ -1,4 +1,4 @@
-"""Whatever question arrives, a worker's way through an assignor ends in an answer or in an error that it handles."""
+"""Any input bytes lead to a result or to an error that the worker handles."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from connectgroup.protocol.messages.common import ConnectorTasks
 from tests.fuzzing import INPUTS, SEED, mutated, one_line
 
 MOST_TASKS = 10_000
-"""A number of tasks stands for that many: more would be a test of patience."""
+"""Largest number of tasks: more would only take time."""
 
 
-def question(dice: random.Random) -> bytes:
+def input_group(generator: random.Random) -> bytes:
     connectors = tuple(
         PreparedConnector(
             connector=name,
-            num_tasks=dice.randrange(5),
-            weight=dice.randrange(3),
-            task_weights=(1, 9)[: dice.randrange(3)],
+            num_tasks=generator.randrange(5),
+            weight=generator.randrange(3),
+            task_weights=(1, 9)[: generator.randrange(3)],
         )
-        for name in "abc"[: dice.randrange(4)]
+        for name in "abc"[: generator.randrange(4)]
     )
     waiting = tuple(
-        ConnectorTasks(connector=name, owns_connector=name == "a", tasks=(dice.randrange(5),)) for name in "ab"
+        ConnectorTasks(connector=name, owns_connector=name == "a", tasks=(generator.randrange(5),)) for name in "ab"
     )
     members = tuple(
         PreparedMember(
             member_id=name,
             member_epoch=3,
-            instance_id=dice.choice([None, name]),
-            assignor=AssignorMetadata(version=0, metadata=dice.randbytes(dice.randrange(9))),
-            unit_indices=tuple(sorted(dice.sample(range(9), dice.randrange(5)))),
+            instance_id=generator.choice([None, name]),
+            assignor=AssignorMetadata(version=0, metadata=generator.randbytes(generator.randrange(9))),
+            unit_indices=tuple(sorted(generator.sample(range(9), generator.randrange(5)))),
         )
         for name in "abc"
     )
-    delayed = tuple(DelayedUnits(member_id=name, left_ms=5, units=waiting) for name in "d"[: dice.randrange(2)])
+    delayed = tuple(DelayedUnits(member_id=name, left_ms=5, units=waiting) for name in "d"[: generator.randrange(2)])
     return wire.encode_response(
         PrepareResponse(
             group_epoch=4, assignor_name="balanced", members=members, connectors=connectors, delayed=delayed
@@ -60,7 +60,7 @@ def question(dice: random.Random) -> bytes:
 
 def test_any_question_has_an_answer_or_a_plugin_error() -> None:
     rng = random.Random(SEED)
-    valid = [question(rng) for _ in range(20)]
+    valid = [input_group(rng) for _ in range(20)]
     answered = refused = 0
     for number in range(INPUTS):
         data = mutated(valid[number % len(valid)], valid, rng)
@@ -72,13 +72,13 @@ def test_any_question_has_an_answer_or_a_plugin_error() -> None:
         if sum(abs(connector.num_tasks) for connector in response.connectors) > MOST_TASKS:
             continue
         try:
-            answer = run_assignor(BalancedAssignor(), group_from_prepare(response))
+            result = run_assignor(BalancedAssignor(), group_from_prepare(response))
             install = InstallRequest(
                 group_id="g",
                 member_id="a",
                 member_epoch=3,
                 group_epoch=response.group_epoch,
-                members=members_for_install(answer),
+                members=members_for_install(result),
             )
             wire.encode_request(install, version=0, correlation_id=1, client_id=None)
             answered += 1

@@ -1,8 +1,8 @@
-"""Kafka Connect's rebalances, round for round: scenarios H, each test named by its row.
+"""Kafka Connect's rebalances, round by round: scenarios H, each test named by its row.
 
-Two rows read differently in this protocol: no configuration offset can lag (IC-24), because what is to be placed is in
-the question and configurations travel with grants; protocol versions (IC-25) are the assignor's versions. "The leader"
-is whoever is asked; each round here asks a new one.
+Two rows differ in this protocol: no configuration offset can lag (IC-24), because the units are in the input and
+configurations travel with grants; protocol versions (IC-25) are the assignor's versions. "The leader" is the member
+that computes; each round here uses a new one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rounds(connectors: Mapping[str, int] = TWO, *, delay_ms: int = DELAY_MS) -> 
 
 
 def two_workers(connectors: Mapping[str, int] = TWO) -> Rounds:
-    """Two workers at rest."""
+    """Two settled workers."""
     cluster = rounds(connectors)
     cluster.join("w1", "w2")
     return cluster
@@ -69,7 +69,7 @@ def test_wc_01_third_worker_gets_nothing_until_tasks_are_revoked() -> None:
 
 
 def test_ic_03_round_after_a_revocation_revokes_at_once_without_a_delay() -> None:
-    """IC-03; three connectors, as the counts of the row have it."""
+    """IC-03; three connectors, to match the counts of the row."""
     cluster = rounds(THREE, delay_ms=0)
     cluster.join("w1")
     cluster.join("w2")
@@ -117,7 +117,7 @@ def test_ic_06_units_of_a_lost_worker_are_delayed_for_the_whole_delay() -> None:
 
 
 def test_ic_07_worker_that_returns_within_the_delay_gets_its_units_back() -> None:
-    """IC-07; it has it back at once, where Kafka lets it wait for the rest of the delay."""
+    """IC-07; the units return at once, where Kafka waits for the rest of the delay."""
     cluster = two_workers()
     before = dict(cluster.running)
     cluster.lose("w2")
@@ -128,7 +128,7 @@ def test_ic_07_worker_that_returns_within_the_delay_gets_its_units_back() -> Non
 
 
 def test_ic_07_worker_that_returns_under_another_name_waits_for_the_delay() -> None:
-    """IC-07, as Kafka has it: nobody knows that it is the same."""
+    """IC-07, as in Kafka: the worker is not recognized under another name."""
     cluster = two_workers()
     cluster.lose("w2")
     cluster.now_ms += DELAY_MS * 3 // 4
@@ -140,7 +140,7 @@ def test_ic_07_worker_that_returns_under_another_name_waits_for_the_delay() -> N
 
 
 def test_ic_08_loss_of_the_computing_worker_keeps_the_delay() -> None:
-    """IC-08: Kafka's new leader forgets the delay and reassigns at once; here nobody remembers and nobody forgets."""
+    """IC-08: Kafka's new leader loses the delay and reassigns at once; here the delay is in the group's log."""
     cluster = rounds()
     cluster.join("w1", "w2", "w3")
     assert cluster.running.keys() == {"w1", "w2", "w3"}
@@ -151,7 +151,7 @@ def test_ic_08_loss_of_the_computing_worker_keeps_the_delay() -> None:
 
 
 def test_ic_09_computing_worker_that_returns_gets_units_after_the_delay() -> None:
-    """IC-09: after the delay, a worker of its name is a new one."""
+    """IC-09: after the delay, a worker of the same name is a new one."""
     cluster = rounds()
     cluster.join("w1", "w2", "w3")
     cluster.lose("w1")
@@ -172,7 +172,7 @@ def test_ic_10_lost_first_assignment_is_repeated_without_a_delay() -> None:
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_ic_11_ic_12_lost_revocation_is_repeated_after_the_back_off(forgotten: bool) -> None:
-    """IC-11, and IC-12: with the note of the round before and without."""
+    """IC-11, and IC-12: with and without the assignor state of the round before."""
     cluster = two_workers()
     before = dict(cluster.running)
     cluster.join("w3")
@@ -220,7 +220,7 @@ def test_ic_15_new_connectors_fill_the_emptier_workers_first() -> None:
 
 
 def six_connectors() -> Rounds:
-    """IC-16's: three workers with two connectors and four tasks each."""
+    """The group of IC-16: three workers with two connectors and four tasks each."""
     cluster = rounds({f"c{number}": 2 for number in range(6)})
     cluster.join("w0", "w1", "w2")
     assert counts(cluster.running) == ([2, 2, 2], [4, 4, 4])
@@ -228,7 +228,7 @@ def six_connectors() -> Rounds:
 
 
 def test_ic_16_lost_units_are_assigned_to_the_empty_worker_that_returned() -> None:
-    """IC-16: because it has least, not because anybody remembers when it came."""
+    """IC-16: because it has the fewest units, not because it is recognized."""
     cluster = six_connectors()
     lost = cluster.running["w1"]
     gone = cluster.lose("w1")
@@ -274,7 +274,7 @@ def test_ic_21_unit_claimed_by_two_workers_is_revoked_from_both() -> None:
 
 
 def test_ic_23_back_off_grows_with_consecutive_revoking_rounds() -> None:
-    """IC-23: 40, 1,600, 64,000, then the longest delay; one round that need not revoke starts the count anew."""
+    """IC-23: 40, 1,600, 64,000, then the maximum delay; a round without a revocation resets the count."""
     cluster = rounds({"a": 400}, delay_ms=DELAY_MS)
     cluster.join("w0")
     waits = []
@@ -293,7 +293,7 @@ def test_ic_23_back_off_grows_with_consecutive_revoking_rounds() -> None:
 
 
 def test_ic_24_input_has_the_configuration_so_no_member_lags() -> None:
-    """IC-24 cannot happen: what an assignor places is in the question, and the answer is refused for another epoch."""
+    """IC-24 cannot happen: the units are in the input, and the result is rejected for another epoch."""
     fields = ConnectGroup.__dataclass_fields__
     assert "connectors" in fields
     assert not {name for name in fields if "offset" in name}
@@ -306,15 +306,15 @@ def test_ic_25_result_has_the_version_of_each_member(version: int) -> None:
     class Later(IncrementalCooperativeAssignor):
         minimum_version, maximum_version = 1, 2
 
-    question = ConnectGroup(
+    input_group = ConnectGroup(
         members=[ConnectMember(member_id="w1", version=version), ConnectMember(member_id="w2", version=1)],
         connectors=[ConnectorSpec(name="a", num_tasks=2)],
     )
-    assert [each.version for each in run_assignor(Later(), question).members] == [version, 1]
+    assert [each.version for each in run_assignor(Later(), input_group).members] == [version, 1]
 
 
 def test_ic_26_stacked_tasks_stay_if_counts_are_even_and_are_revoked_first_otherwise() -> None:
-    """IC-26, KAFKA-17049: KIP-415 evens counts only; what has to go anyway is taken from the tallest pile."""
+    """IC-26, KAFKA-17049: KIP-415 balances counts only; revoked tasks are taken from the largest pile."""
     held = {"w1": "c1 c1-0 c2-0 c2-1 c4-0", "w2": "c2 c2-2 c2-3 c3-0 c4-1"}
     connectors = {"c1": 1, "c2": 4, "c3": 1, "c4": 2}
     stay = run_assignor(IncrementalCooperativeAssignor(), group({**connectors}, held))
@@ -324,7 +324,7 @@ def test_ic_26_stacked_tasks_stay_if_counts_are_even_and_are_revoked_first_other
 
 
 def test_wc_02_units_of_a_lost_worker_are_spread_after_the_delay() -> None:
-    """WC-02: 3 workers, 2 connectors of 4 tasks; the third is gone."""
+    """WC-02: 3 workers, 2 connectors of 4 tasks; the third worker is lost."""
     cluster = rounds()
     cluster.join("w1", "w2", "w3")
     cluster.lose("w3")
@@ -339,11 +339,11 @@ def test_wc_02_units_of_a_lost_worker_are_spread_after_the_delay() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# In a group of its own
+# In a whole group
 
 
 def test_second_round_begins_as_soon_as_the_first_is_reached() -> None:
-    """IC-01 by the rules that are shipped: no timer has to fire between the two rounds."""
+    """IC-01 with the group's rules: no timer has to expire between the two rounds."""
     scene = scene_of({"m1": NO_UNITS}, assignor=server_assignor("incremental-cooperative"))
     joined = scene.join("m2")
     assert joined.error_code == 0

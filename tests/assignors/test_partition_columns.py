@@ -1,4 +1,4 @@
-"""The columns of a partition group, the rule of generations, and how an answer as an array is judged."""
+"""The columns of a partition group, the generation rule, and the validation of results given as arrays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
 from connectgroup.protocol.units import TopicPartition
 
-from .partition_questions import questions
-from .partition_tables import partitions, question
+from .partition_inputs import input_groups
+from .partition_tables import input_group, partitions
 
 # --------------------------------------------------------------------------------------------------
 # Who owns what (KIP-792)
@@ -26,7 +26,7 @@ from .partition_tables import partitions, question
 def test_overlapping_claims_of_one_generation_are_named() -> None:
     subscribed = {"c1": "*", "c2": "*", "c3": "*"}
     owned = {"c1": "t{0,1}", "c2": "t{1,2}", "c3": "t{2}"}
-    group = question({"t": 3}, subscribed, owned=owned, generations={"c1": 4, "c2": 4, "c3": 4})
+    group = input_group({"t": 3}, subscribed, owned=owned, generations={"c1": 4, "c2": 4, "c3": 4})
     assert validate_subscription(group.members) == {
         TopicPartition("t", 1): ("c1", "c2"),
         TopicPartition("t", 2): ("c2", "c3"),
@@ -37,18 +37,18 @@ def test_stale_claim_does_not_overlap() -> None:
     subscribed = {"c1": "*", "c2": "*"}
     for stale in (3, -1):
         owned = {"c1": "t{0,1}", "c2": "t{1,2}"}
-        group = question({"t": 3}, subscribed, owned=owned, generations={"c1": stale, "c2": 4})
+        group = input_group({"t": 3}, subscribed, owned=owned, generations={"c1": stale, "c2": 4})
         assert validate_subscription(group.members) == {}
         assert claimants(group.members)[TopicPartition("t", 1)] == ("c2",)
-        assert claimants(group.members)[TopicPartition("t", 0)] == ("c1",)  # stale, but nobody says otherwise
+        assert claimants(group.members)[TopicPartition("t", 0)] == ("c1",)  # stale, but undisputed
 
 
 def test_generations_are_unknown_by_default() -> None:
-    assert question({}, {"c1": ""}).members[0].generation == -1
+    assert input_group({}, {"c1": ""}).members[0].generation == -1
 
 
 @settings(max_examples=200, deadline=None)
-@given(questions())
+@given(input_groups())
 def test_columns_equal_the_objects(group: PartitionGroup) -> None:
     columns = group.columns()
     assert tuple(columns.partition(index) for index in range(len(columns.partition_topic))) == group.partitions
@@ -71,16 +71,16 @@ def test_columns_equal_the_objects(group: PartitionGroup) -> None:
 
 
 def test_claim_of_an_invalid_partition_is_ignored() -> None:
-    """Not of the neighbour's last partition, where counting on from the topic's first would end."""
+    """Otherwise it could be taken for the neighbouring topic's last partition."""
     owned = frozenset({TopicPartition("u", -1), TopicPartition("t", 2)})
-    columns = question({"t": 2, "u": 1}, {"m1": "*"}, owned={"m1": owned}).columns()
+    columns = input_group({"t": 2, "u": 1}, {"m1": "*"}, owned={"m1": owned}).columns()
     assert columns.partition_claim.tolist() == [UNASSIGNED] * 3
 
 
 @given(st.lists(st.integers(-1, 3) | st.integers(0, 70_000), max_size=40))
 def test_sort_is_stable_for_narrow_and_wide_numbers(numbers: list[int]) -> None:
     order = order_of(np.array(numbers, dtype=np.int64)).tolist()
-    assert order == sorted(range(len(numbers)), key=lambda place: numbers[place])
+    assert order == sorted(range(len(numbers)), key=lambda index: numbers[index])
 
 
 @pytest.mark.parametrize("was_on", [True, False])
@@ -100,14 +100,14 @@ def test_garbage_collector_settings_are_restored(was_on: bool) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# An answer as an array
+# Results as arrays
 
 
-QUESTION = question({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}, owned={"m1": "t{0}", "m2": "u{0}"})
+INPUT = input_group({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}, owned={"m1": "t{0}", "m2": "u{0}"})
 
 
 class Scripted(PartitionAssignor):
-    """Answers with the array it was told to, for the columns it was told to."""
+    """Returns the given array, for the given columns."""
 
     name = "scripted"
 
@@ -124,21 +124,21 @@ class Scripted(PartitionAssignor):
 
 
 def test_result_as_an_array_has_every_assignment() -> None:
-    answer = run_assignor(Scripted(np.array([0, 1, 1])), QUESTION)
-    assert [(member.member_id, member.partitions) for member in answer.members] == [
+    result = run_assignor(Scripted(np.array([0, 1, 1])), INPUT)
+    assert [(member.member_id, member.partitions) for member in result.members] == [
         ("m1", partitions("t{0}")),
         ("m2", partitions("t{1} u{0}")),
     ]
 
 
 def test_unchanged_assignment_is_the_same_set() -> None:
-    answer = run_assignor(Scripted(np.array([0, 1, 1])), QUESTION)
-    assert answer.members[0].partitions is QUESTION.members[0].owned
+    result = run_assignor(Scripted(np.array([0, 1, 1])), INPUT)
+    assert result.members[0].partitions is INPUT.members[0].owned
 
 
 def test_omitted_partitions_may_be_withheld_but_must_be_complete() -> None:
-    answer = run_assignor(Scripted(np.array([0, -1, 1]), withheld="t{1}"), QUESTION)
-    assert answer.withheld == partitions("t{1}")
+    result = run_assignor(Scripted(np.array([0, -1, 1]), withheld="t{1}"), INPUT)
+    assert result.withheld == partitions("t{1}")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,14 @@ def test_omitted_partitions_may_be_withheld_but_must_be_complete() -> None:
         (lambda: Scripted(np.array([0, -1, 1]), withheld="u{0}"), "t-1 is not assigned|u-0, assigned to m2"),
         (lambda: Scripted(np.array([0, 1, 1]), withheld="gone{0}"), "gone-0, delayed, does not exist"),
         (
-            lambda: Scripted(np.array([0, 1, 1]), question({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}).columns()),
+            lambda: Scripted(np.array([0, 1, 1]), input_group({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}).columns()),
             "columns of another group",
         ),
     ],
 )
 def test_invalid_array_is_one_line(make: Callable[[], Scripted], violation: str) -> None:
     with pytest.raises(PluginError, match=violation):
-        run_assignor(make(), QUESTION)
+        run_assignor(make(), INPUT)
 
 
 def test_withheld_items_must_be_partitions() -> None:
@@ -178,4 +178,4 @@ def test_withheld_items_must_be_partitions() -> None:
             )
 
     with pytest.raises(PluginError, match=r"withheld: got .*; allowed: a frozenset of TopicPartition"):
-        run_assignor(Odd(None), QUESTION)
+        run_assignor(Odd(None), INPUT)

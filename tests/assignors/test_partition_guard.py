@@ -1,6 +1,6 @@
-"""Whatever an assignor of partitions does wrong becomes one line that names it and the offence.
+"""Whatever an assignor of partitions does wrong becomes one line that names it and the violation.
 
-Answers as arrays are judged in ``test_partition_columns``; what is the same for both kinds in ``test_assignor_guard``.
+Results as arrays are covered in ``test_partition_columns``; checks common to both kinds in ``test_assignor_guard``.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from connectgroup.errors import PluginError
 from connectgroup.protocol.units import TopicPartition
 from connectgroup.threads import off_loop
 
-from .partition_tables import partitions, question
+from .partition_tables import input_group, partitions
 
-QUESTION = question({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}, owned={"m1": "t{0}", "m2": "u{0}"})
+INPUT = input_group({"t": 2, "u": 1}, {"m1": "t", "m2": "*"}, owned={"m1": "t{0}", "m2": "u{0}"})
 
 
 class Scripted(PartitionAssignor):
-    """Answers what it was told to."""
+    """Returns what the test gives it."""
 
     name = "scripted"
 
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
-        self._answer = answer
+    def __init__(self, result: Callable[[Any], Any]) -> None:
+        self._result = result
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
-        answer: PartitionAssignment = self._answer(group)
-        return answer
+        result: PartitionAssignment = self._result(group)
+        return result
 
 
-def answer(*given: tuple[str, str], withheld: Any = frozenset(), **more: Any) -> PartitionAssignment:
+def result(*given: tuple[str, str], withheld: Any = frozenset(), **more: Any) -> PartitionAssignment:
     members = [PartitionMemberAssignment(member_id=name, partitions=partitions(its), **more) for name, its in given]
     return PartitionAssignment(members=members, withheld=withheld)
 
@@ -66,35 +66,39 @@ BAD: list[tuple[str, Callable[[Any], Any], str]] = [
     ("async", lambda _: _too_late(), "assign is async; allowed: a plain method that returns PartitionAssignment"),
     ("other members", lambda _: PartitionAssignment(members=["m1"]), "members holds a str; allowed: PartitionMember"),  # type: ignore[list-item]
     ("no members", lambda _: PartitionAssignment(members=None), "members: got None; allowed: a list or tuple"),  # type: ignore[arg-type]
-    ("odd member id", lambda _: answer((7, "t{0}")), "member_id: got 7; allowed: a string"),  # type: ignore[arg-type]
-    ("stranger", lambda _: answer(("m1", "t{0,1}"), ("m2", "u{0}"), ("x\x1b", "")), r"x\x1b is not a member"),
-    ("listed twice", lambda _: answer(("m2", "t{0}"), ("m2", "t{1} u{0}")), "m2 is listed twice"),
-    ("twice", lambda _: answer(("m2", "t{0,1} u{0}"), ("m1", "t{0}")), "t-0 is assigned twice: to m1 and m2"),
-    ("unknown topic", lambda _: answer(("m1", "t{0,1}"), ("m2", "u{0} v{0}")), "v-0, assigned to m2, does not exist"),
-    ("unknown", lambda _: answer(("m1", "t{0,1,2}"), ("m2", "u{0}")), "t-2, assigned to m1, does not exist"),
-    ("left out", lambda _: answer(("m1", "t{0}")), "t-1 is not assigned (and 1 more)"),
-    ("all left out", lambda _: answer(), "t-0 is not assigned (and 2 more)"),
+    ("invalid member id", lambda _: result((7, "t{0}")), "member_id: got 7; allowed: a string"),  # type: ignore[arg-type]
+    ("stranger", lambda _: result(("m1", "t{0,1}"), ("m2", "u{0}"), ("x\x1b", "")), r"x\x1b is not a member"),
+    ("listed twice", lambda _: result(("m2", "t{0}"), ("m2", "t{1} u{0}")), "m2 is listed twice"),
+    ("twice", lambda _: result(("m2", "t{0,1} u{0}"), ("m1", "t{0}")), "t-0 is assigned twice: to m1 and m2"),
+    ("unknown topic", lambda _: result(("m1", "t{0,1}"), ("m2", "u{0} v{0}")), "v-0, assigned to m2, does not exist"),
+    ("unknown", lambda _: result(("m1", "t{0,1,2}"), ("m2", "u{0}")), "t-2, assigned to m1, does not exist"),
+    ("left out", lambda _: result(("m1", "t{0}")), "t-1 is not assigned (and 1 more)"),
+    ("all left out", lambda _: result(), "t-0 is not assigned (and 2 more)"),
     (
         "not subscribed",
-        lambda _: answer(("m1", "t{0} u{0}"), ("m2", "t{1}")),
+        lambda _: result(("m1", "t{0} u{0}"), ("m2", "t{1}")),
         "u-0 is assigned to m1, which is not subsc",
     ),
     ("text", lambda _: holding("t-0"), "m1: its assignment holds 't-0'; allowed: TopicPartition"),
     ("plain tuple", lambda _: holding(("t", 0)), "m1: its assignment holds ('t', 0); allowed: TopicPartition"),
     (
-        "odd number",
+        "invalid number",
         lambda _: holding(TopicPartition("t", True)),
         "m1: its assignment holds TopicPartition(topic='t', par",
     ),
-    ("version", lambda _: answer(("m1", ""), version=1), "m1: version: got 1; allowed: 0 .. 0"),
-    ("metadata", lambda _: answer(("m1", ""), metadata="text"), "m1: metadata: got a str; allowed: bytes"),
+    ("version", lambda _: result(("m1", ""), version=1), "m1: version: got 1; allowed: 0 .. 0"),
+    ("metadata", lambda _: result(("m1", ""), metadata="text"), "m1: metadata: got a str; allowed: bytes"),
     (
         "withheld and given",
-        lambda _: answer(("m2", "t{0,1} u{0}"), withheld=partitions("t{0}")),
+        lambda _: result(("m2", "t{0,1} u{0}"), withheld=partitions("t{0}")),
         "t-0, assigned to m2, is",
     ),
-    ("withheld odd", lambda _: answer(("m2", "t{0,1} u{0}"), withheld=["t"]), "withheld: got ['t']; allowed: a frozen"),
-    ("withheld gone", lambda _: answer(("m2", "t{0,1} u{0}"), withheld=partitions("t{9}")), "t-9, delayed, does not"),
+    (
+        "withheld invalid",
+        lambda _: result(("m2", "t{0,1} u{0}"), withheld=["t"]),
+        "withheld: got ['t']; allowed: a frozen",
+    ),
+    ("withheld gone", lambda _: result(("m2", "t{0,1} u{0}"), withheld=partitions("t{9}")), "t-9, delayed, does not"),
     ("clears", lambda group: group.members.clear(), "assign raised AttributeError: 'tuple' object has no attribute"),
     ("empties", lambda group: setattr(group, "members", ()), "assign raised FrozenInstanceError"),
     ("takes", lambda group: group.members[0].owned.clear(), "assign raised AttributeError: 'frozenset' object has no"),
@@ -104,18 +108,18 @@ BAD: list[tuple[str, Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_invalid_result_is_one_line_naming_plug_in_and_violation(told: Callable[[Any], Any], line: str) -> None:
+@pytest.mark.parametrize(("scripted", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_invalid_result_is_one_line_naming_plug_in_and_violation(scripted: Callable[[Any], Any], line: str) -> None:
     with pytest.raises(PluginError) as caught:
-        run_assignor(Scripted(told), QUESTION)
-    said = str(caught.value)
-    assert said.startswith("assignor 'scripted' (")
-    assert f": {line}" in said
-    assert said.isprintable(), "one line, nothing that moves a cursor"
+        run_assignor(Scripted(scripted), INPUT)
+    message = str(caught.value)
+    assert message.startswith("assignor 'scripted' (")
+    assert f": {line}" in message
+    assert message.isprintable(), "one line without control characters"
 
 
 def test_every_column_is_read_only() -> None:
-    columns = QUESTION.columns()
+    columns = INPUT.columns()
     arrays = [getattr(columns, name) for name in columns.__slots__ if hasattr(getattr(columns, name), "flags")]
     assert len(arrays) == 8
     assert not any(array.flags.writeable for array in arrays)
@@ -129,19 +133,19 @@ def test_input_made_of_lists_cannot_be_changed_through_them() -> None:
 
 
 def test_input_may_be_used_again_after_an_invalid_result() -> None:
-    for _, told, _ in BAD:
+    for _, scripted, _ in BAD:
         with pytest.raises(PluginError):
-            run_assignor(Scripted(told), QUESTION)
-    good = answer(("m1", "t{0}"), ("m2", "t{1} u{0}"))
-    assert run_assignor(Scripted(lambda _: good), QUESTION) is good
+            run_assignor(Scripted(scripted), INPUT)
+    good = result(("m1", "t{0}"), ("m2", "t{1} u{0}"))
+    assert run_assignor(Scripted(lambda _: good), INPUT) is good
 
 
 async def test_hanging_assignor_is_abandoned() -> None:
-    """In a thread of its own, as the leader of a group asks; the loop goes on, and nothing waits for it at the end."""
+    """In its own thread, as in the leader of a group; the loop continues, and the thread does not delay the exit."""
     forever = threading.Event()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await off_loop("assignor scripted", run_assignor, Scripted(lambda _: forever.wait()), QUESTION)
+            await off_loop("assignor scripted", run_assignor, Scripted(lambda _: forever.wait()), INPUT)
     forever.set()
 
 

@@ -1,7 +1,7 @@
-"""What holds of every built-in partition assignor, for any question; scenarios J.
+"""Properties of every built-in partition assignor, for any input; scenarios J.
 
-Valid and complete is the judge's word in ``run_assignor``; each answer here has passed it. ASSIGNOR_CASES is the number
-of random cases in which moves are held against the best there is: 1,000 unless set, 10,000 where CI=true.
+``run_assignor`` validates every result. ASSIGNOR_CASES is the number of random cases in which moves are compared with
+the optimum: 1,000 unless set, 10,000 where CI=true.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.testing.contracts.partition_assignor import PartitionAssignorContract
 
 from .flow import best_balance
-from .partition_questions import questions
-from .partition_tables import asked, movable, question, settled, shares
+from .partition_inputs import input_groups
+from .partition_tables import input_group, movable, settled, shares, validated
 
 KINDS: list[type[PartitionAssignor]] = [
     RangeAssignor,
@@ -55,17 +55,17 @@ def test_every_assignor_is_found_by_its_name(kind: type[PartitionAssignor]) -> N
 def test_uh_08_own_result_is_stable_in_any_order_of_the_input(
     kind: type[PartitionAssignor], order: tuple[str, ...]
 ) -> None:
-    """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled because iteration order decided."""
+    """KAFKA-18688: topics of 2, 5 and 7 partitions were reshuffled by iteration order."""
     topics = {"T1": 2, "T2": 5, "T3": 7}
-    first = shares(kind(), question(topics, dict.fromkeys("ABC", "*")))
-    second = shares(kind(), question(topics, dict.fromkeys(order, "*"), owned=first))
+    first = shares(kind(), input_group(topics, dict.fromkeys("ABC", "*")))
+    second = shares(kind(), input_group(topics, dict.fromkeys(order, "*"), owned=first))
     assert second == first
     assert all(second[member_id] is first[member_id] for member_id in order)
 
 
 @ALL
 @settings(max_examples=100, deadline=None)
-@given(group=questions())
+@given(group=input_groups())
 def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
     first = settled(kind(), group)
     members = [replace(member, owned=first[member.member_id], generation=9) for member in group.members]
@@ -74,15 +74,15 @@ def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGro
 
 @ALL
 @settings(max_examples=100, deadline=None)
-@given(group=questions(), random=st.randoms(use_true_random=False))
+@given(group=input_groups(), random=st.randoms(use_true_random=False))
 def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: PartitionGroup, random: Random) -> None:
     contract = PartitionAssignorContract()
-    assert contract.told(asked(kind(), contract.shuffled(group, random))) == contract.told(asked(kind(), group))
+    assert contract.told(validated(kind(), contract.shuffled(group, random))) == contract.told(validated(kind(), group))
 
 
 @BALANCED
 @settings(max_examples=100, deadline=None)
-@given(group=questions())
+@given(group=input_groups())
 def test_no_partition_could_move_to_a_member_with_two_fewer(
     kind: type[PartitionAssignor], group: PartitionGroup
 ) -> None:
@@ -91,7 +91,7 @@ def test_no_partition_could_move_to_a_member_with_two_fewer(
 
 @pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: kind.name)
 @settings(max_examples=100, deadline=None)
-@given(group=questions(alike=True))
+@given(group=input_groups(alike=True))
 def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
     counts = [len(its) for its in settled(kind(), group).values()]
     assert max(counts) - min(counts) <= 1
@@ -99,40 +99,40 @@ def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssig
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids=lambda kind: kind.name)
 @settings(max_examples=100, deadline=None)
-@given(group=questions())
+@given(group=input_groups())
 def test_ranges_are_contiguous_and_alike_for_topics_of_one_size_and_audience(
     kind: type[PartitionAssignor], group: PartitionGroup
 ) -> None:
-    answer = shares(kind(), group)
+    result = shares(kind(), group)
     cuts: dict[tuple[int, frozenset[str]], list[list[int]]] = {}
     for spec in group.topics:
         audience = frozenset(member.member_id for member in group.members if spec.name in member.subscribed)
-        cut = [sorted(number for topic, number in answer[each] if topic == spec.name) for each in sorted(answer)]
+        cut = [sorted(number for topic, number in result[each] if topic == spec.name) for each in sorted(result)]
         assert all(its == list(range(its[0], its[0] + len(its))) for its in cut if its)
         assert cuts.setdefault((spec.num_partitions, audience), cut) == cut
 
 
 @BALANCED
 def test_counts_are_optimal_and_moves_minimal(kind: type[PartitionAssignor]) -> None:
-    """Half of the cases have equal subscriptions, where both can be counted out; the others go against a flow."""
+    """Half of the cases have equal subscriptions, where both can be computed; the others are compared with a flow."""
     for seed in range(CASES):
         group, squares, given_away = posed(seed)
-        answer = settled(kind(), group)
-        assert sum(len(its) ** 2 for its in answer.values()) == squares, seed
+        result = settled(kind(), group)
+        assert sum(len(its) ** 2 for its in result.values()) == squares, seed
         homes = at_home(group)
-        assert sum(len(homes[member_id] - answer[member_id]) for member_id in homes) == given_away, seed
+        assert sum(len(homes[member_id] - result[member_id]) for member_id in homes) == given_away, seed
 
 
 @cache
 def posed(seed: int) -> tuple[PartitionGroup, int, int]:
-    """A question, the least sum of squared counts, and the fewest given away for it; the same for all kinds."""
+    """An input, the least sum of squared counts, and the fewest revocations for it; the same for all assignors."""
     alike = seed % 2 == 0
     group = piled(Random(seed)) if seed % 16 == 15 else case(Random(seed), alike=alike)
     return group, *(counted(group) if alike else best_balance(group))
 
 
 def case(random: Random, *, alike: bool) -> PartitionGroup:
-    """A group that is fresh, lopsided, anyhow, or balanced with a member or a subscription more or less."""
+    """A group without owners, with few owners, scattered owners, or balanced with a member or subscription changed."""
     topics = {f"t{number}": random.randint(1, 7) for number in range(random.randint(1, 5))}
     members = [f"m{number}" for number in range(random.randint(1, 6))]
 
@@ -142,26 +142,26 @@ def case(random: Random, *, alike: bool) -> PartitionGroup:
     subscribed = {member_id: topics_of_one() for member_id in members}
     held: dict[str, Partitions] = {}
     holders = {"fresh": [], "lopsided": members[:2], "anyhow": members}
-    stage = random.choice([*holders, "balanced"])
-    if stage == "balanced":
-        held = shares(StickyAssignor(), question(topics, subscribed))
+    kind_of_case = random.choice([*holders, "balanced"])
+    if kind_of_case == "balanced":
+        held = shares(StickyAssignor(), input_group(topics, subscribed))
         if random.random() < 0.4 and len(members) > 1:
             del subscribed[random.choice(members)]
         else:
             subscribed[random.choice([*members, "n1", "n2"])] = topics_of_one()
-    elif holders[stage]:
+    elif holders[kind_of_case]:
         whose = {
-            TopicPartition(topic, number): random.choice(holders[stage])
+            TopicPartition(topic, number): random.choice(holders[kind_of_case])
             for topic, count in topics.items()
             for number in range(count)
             if random.random() < 0.9
         }
         held = {each: frozenset(one for one in whose if whose[one] == each) for each in members}
-    return question(topics, subscribed, owned=held)
+    return input_group(topics, subscribed, owned=held)
 
 
 def piled(random: Random) -> PartitionGroup:
-    """Each topic lies with two of its subscribers, and some are tall: so piles are exchanged, many at a time."""
+    """Each topic is owned by two of its subscribers, some with many partitions: piles are exchanged, many at a time."""
     topics = {f"t{number}": random.choice((2, 9, 25)) for number in range(random.randint(2, 5))}
     subscribed = {f"m{number}": random.sample(sorted(topics), random.randint(1, len(topics))) for number in range(6)}
     held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in subscribed}
@@ -170,19 +170,21 @@ def piled(random: Random) -> PartitionGroup:
         for number in range(count if takers else 0):
             held[random.choice(takers)].add(TopicPartition(topic, number))
     owned = {member_id: frozenset(its) for member_id, its in held.items()}
-    return question(topics, {each: " ".join(its) for each, its in subscribed.items()}, owned=owned)
+    return input_group(topics, {each: " ".join(its) for each, its in subscribed.items()}, owned=owned)
 
 
 def counted(group: PartitionGroup) -> tuple[int, int]:
-    """The same as ``best_balance``, where all are subscribed to the same: the definition, not a formula."""
+    """``best_balance`` for equal subscriptions: by definition, without a formula."""
     share, extra = divmod(len(group.partitions), len(group.members))
     held = sorted((len(its) for its in at_home(group).values()), reverse=True)
     limits = [share + 1] * extra + [share] * (len(held) - extra)
-    return sum(limit**2 for limit in limits), sum(max(0, had - limit) for had, limit in zip(held, limits, strict=True))
+    return sum(limit**2 for limit in limits), sum(
+        max(0, number - limit) for number, limit in zip(held, limits, strict=True)
+    )
 
 
 def at_home(group: PartitionGroup) -> dict[str, Partitions]:
-    """What each member owns and may keep."""
+    """The partitions that each member owns and may keep."""
     there = {*group.partitions}
     owner = {one: owners[0] for one, owners in claimants(group.members).items() if len(owners) == 1}
     return {
@@ -196,7 +198,7 @@ def at_home(group: PartitionGroup) -> dict[str, Partitions]:
 
 
 def test_generated_cases_are_of_all_kinds() -> None:
-    """Moves that must be made, moves that need not, subscriptions that force uneven counts: each often enough."""
+    """Necessary moves, unnecessary moves, subscriptions that force uneven counts: each often enough."""
     seen: Counter[str] = Counter()
     for seed in range(1, 400, 2):
         group = case(Random(seed), alike=False)

@@ -1,4 +1,4 @@
-"""Every row of the tables about partition assignors has a test that names it, and no test names one that is not."""
+"""Every row of the tables of partition assignors has a test named after it, and every such name has a row."""
 
 from __future__ import annotations
 

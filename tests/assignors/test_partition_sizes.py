@@ -1,4 +1,4 @@
-"""Large groups. Kafka's own tests allow 30 to 90 seconds; here no time decides, only that it is done and right."""
+"""Large groups. Kafka's own tests allow 30 to 90 seconds; these check the result only, not the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.assignors.uniform import UniformAssignor
 
-from .partition_tables import Racks, asked, question
+from .partition_tables import Racks, input_group, validated
 
 KINDS = pytest.mark.parametrize(
     "assignor", [UniformAssignor(), StickyAssignor(), CooperativeStickyAssignor()], ids=lambda each: each.name
@@ -22,56 +22,56 @@ MEMBERS = [f"member{number:04}" for number in range(2000)]
 TOPICS = {f"topic{number:03}": 2000 for number in range(500)}
 
 
-def counts(answer: PartitionAssignment) -> set[int]:
-    return {len(member.partitions) for member in answer.members}
+def counts(result: PartitionAssignment) -> set[int]:
+    return {len(member.partitions) for member in result.members}
 
 
-def with_shares(group: PartitionGroup, answer: PartitionAssignment) -> PartitionGroup:
-    """The same question, asked when everybody has its share."""
-    owned = {member.member_id: member.partitions for member in answer.members}
+def with_shares(group: PartitionGroup, result: PartitionAssignment) -> PartitionGroup:
+    """The same group after every member has reached its assignment."""
+    owned = {member.member_id: member.partitions for member in result.members}
     members = [replace(member, owned=owned[member.member_id], generation=1) for member in group.members]
     return replace(group, members=members)
 
 
 @KINDS
 def test_sk_30_a_million_partitions_on_two_thousand_members(assignor: PartitionAssignor) -> None:
-    """Assigned, assigned again, and once more when one has left: what it had moves, and nothing else."""
-    group = question(TOPICS, dict.fromkeys(MEMBERS, "*"))
-    first = asked(assignor, group)
+    """Assign, assign again, and once more after a leave: only the partitions of that member move."""
+    group = input_group(TOPICS, dict.fromkeys(MEMBERS, "*"))
+    first = validated(assignor, group)
     assert counts(first) == {500}
     again = with_shares(group, first)
-    for share, member in zip(asked(assignor, again).members, again.members, strict=True):
+    for share, member in zip(validated(assignor, again).members, again.members, strict=True):
         assert share.partitions is member.owned
-    answer = asked(assignor, replace(again, members=again.members[1:]))
-    assert answer.by_column is not None
-    columns, owner = answer.by_column
+    result = validated(assignor, replace(again, members=again.members[1:]))
+    assert result.by_column is not None
+    columns, owner = result.by_column
     assert {*np.bincount(owner).tolist()} == {500, 501}
     assert (owner != columns.partition_owner).sum() == 500
 
 
 def test_sk_30_one_member_is_subscribed_to_the_first_topic_only() -> None:
     assignor = UniformAssignor()
-    group = question(TOPICS, {**dict.fromkeys(MEMBERS, "*"), MEMBERS[-1]: "topic000"})
-    first = asked(assignor, group)
+    group = input_group(TOPICS, {**dict.fromkeys(MEMBERS, "*"), MEMBERS[-1]: "topic000"})
+    first = validated(assignor, group)
     assert counts(first) == {500}
     assert {partition.topic for partition in first.members[-1].partitions} == {"topic000"}
     again = with_shares(group, first)
-    for share, member in zip(asked(assignor, again).members, again.members, strict=True):
+    for share, member in zip(validated(assignor, again).members, again.members, strict=True):
         assert share.partitions is member.owned
 
 
-@pytest.mark.parametrize("alike", [True, False], ids=["cut alike", "each cut anew"])
+@pytest.mark.parametrize("alike", [True, False], ids=["cut alike", "each cut differently"])
 def test_sk_30_a_hundred_thousand_partitions_in_racks(alike: bool) -> None:
-    """The range assignor is the one that looks at racks; with room for all, everybody reads from its own."""
+    """Only the range assignor uses racks; with enough members, every partition is read in its own rack."""
     topics = {f"topic{number:02}": 2000 if alike else 2000 + number for number in range(50)}
     racks = {member_id: f"r{index % 4}" for index, member_id in enumerate(MEMBERS)}
     replicas = {name: [Racks({f"r{number % 4}"}) for number in range(count)] for name, count in topics.items()}
-    group = question(topics, dict.fromkeys(MEMBERS, "*"), racks=racks, replicas=replicas)
-    answer = asked(RangeAssignor(), group)
-    assert sum(len(member.partitions) for member in answer.members) == sum(topics.values())
+    group = input_group(topics, dict.fromkeys(MEMBERS, "*"), racks=racks, replicas=replicas)
+    result = validated(RangeAssignor(), group)
+    assert sum(len(member.partitions) for member in result.members) == sum(topics.values())
     far = sum(
         racks[member.member_id] not in replicas[topic][number]
-        for member in answer.members
+        for member in result.members
         for topic, number in member.partitions
     )
     assert far <= sum(count % 2000 for count in topics.values())
@@ -79,9 +79,9 @@ def test_sk_30_a_hundred_thousand_partitions_in_racks(alike: bool) -> None:
 
 @KINDS
 def test_members_with_distinct_subscriptions_are_assigned(assignor: PartitionAssignor) -> None:
-    """Two hundred subscriptions, no two alike, and all the work with a few."""
+    """Two hundred different subscriptions, and all partitions owned by a few members."""
     names = [f"topic{number:03}" for number in range(200)]
     subscribed = {f"m{number:03}": " ".join({names[number], names[number * 7 % 200]}) for number in range(200)}
     owned = {f"m{number:03}": f"{names[number]}{{{','.join(map(str, range(50)))}}}" for number in range(0, 200, 2)}
-    answer = asked(assignor, question(dict.fromkeys(names, 50), subscribed, owned=owned))
-    assert sum(len(member.partitions) for member in answer.members) + len(answer.withheld) == 10_000
+    result = validated(assignor, input_group(dict.fromkeys(names, 50), subscribed, owned=owned))
+    assert sum(len(member.partitions) for member in result.members) + len(result.withheld) == 10_000

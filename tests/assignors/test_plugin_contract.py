@@ -1,6 +1,6 @@
-"""``AssignorContract``: ten lines are enough for either kind, and each way to break a promise fails its test.
+"""``AssignorContract``: ten lines suffice for either kind, and each violation fails its test.
 
-What is the same for both kinds is in ``test_assignor_contract``.
+Checks common to both kinds are in ``test_assignor_contract``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from connectgroup.errors import PluginError
 from connectgroup.protocol.units import TopicPartition, Unit
 from connectgroup.testing import AssignorContract
 
-from .partition_tables import partitions, question
+from .partition_tables import input_group, partitions
 
 # --------------------------------------------------------------------------------------------------
-# A plug-in of each kind, as its author would write it
+# A plug-in of each kind, as an author would write it
 
 
 class Dealt(ConnectAssignor):
@@ -72,11 +72,11 @@ class TestBalancedMovesTheFewest(AssignorContract):
 
 
 # --------------------------------------------------------------------------------------------------
-# Ways to break it
+# Violations
 
 
 class Broken(PartitionAssignor):
-    """Right, but for what a subclass does to members, partitions or the answer."""
+    """Correct, except for what a subclass changes in the members, partitions or result."""
 
     name = "broken"
 
@@ -94,7 +94,7 @@ class Broken(PartitionAssignor):
     def dealt(
         self, members: Sequence[PartitionMember], partitions: Iterable[TopicPartition]
     ) -> dict[str, set[TopicPartition]]:
-        """Each partition to the subscriber that has the fewest by then, the first of them."""
+        """Each partition to the subscriber with the fewest so far, the first of them."""
         held: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
         for one in partitions:
             takers = [member.member_id for member in members if one.topic in member.subscribed]
@@ -130,12 +130,12 @@ class FewestFirst(Broken):
         return sorted(super().members(group), key=lambda member: len(member.owned))
 
 
-class AsTheyCome(Broken):
+class InputOrder(Broken):
     def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
         return group.members
 
 
-class AsTheHashFalls(Broken):
+class HashOrder(Broken):
     def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
         return frozenset(group.partitions)
 
@@ -158,8 +158,8 @@ class RefusesUnknownTopics(Broken):
         return super().assign(group)
 
 
-class TakesOneTooMany(StickyAssignor):
-    """Whoever has a partition gives it to a neighbour that gives one back: even all the same."""
+class NeedlessExchange(StickyAssignor):
+    """Two members exchange one partition each: balanced, but with needless moves."""
 
     def assign(self, group: PartitionGroup) -> PartitionAssignment:
         shares = {each.member_id: set(each.partitions) for each in super().assign(group).members}
@@ -178,7 +178,7 @@ class WithholdsForEver(CooperativeStickyAssignor):
 
 
 class MovesAllTheTasks(BalancedAssignor):
-    """Asks a balanced one as though nobody had anything."""
+    """Balances as though no member owned anything."""
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         backwards = sorted(group.members, key=lambda member: (-len(member.owned), member.member_id))
@@ -191,11 +191,11 @@ class MovesAllTheTasks(BalancedAssignor):
         return ConnectAssignment(members=shares)
 
 
-class ContractOfAsTheHashFalls(AssignorContract):
-    """By this name a process of its own finds it."""
+class ContractOfHashOrder(AssignorContract):
+    """At module level, so that a subprocess finds it by name."""
 
     __test__ = False
-    assignor = AsTheHashFalls
+    assignor = HashOrder
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ class ContractOfAsTheHashFalls(AssignorContract):
         (AllToTheFirst, "test_counts_are_within_one_of_each_other"),
         (WithholdsForEver, "test_counts_are_within_one_of_each_other"),
         (FewestFirst, "test_its_own_answer_comes_back_unchanged"),
-        (AsTheyCome, "test_order_of_the_input_has_no_effect"),
+        (InputOrder, "test_order_of_the_input_has_no_effect"),
         (Remembers, "test_nothing_is_remembered_between_calls"),
         (RefusesUnknownTopics, "test_a_topic_that_does_not_exist_is_refused_or_is_nothing"),
-        (TakesOneTooMany, "test_no_more_is_moved_than_even_counts_need"),
+        (NeedlessExchange, "test_no_more_is_moved_than_even_counts_need"),
         (MovesAllTheTasks, "test_no_more_is_moved_than_even_counts_need"),
     ],
 )
@@ -221,7 +221,7 @@ def test_each_way_to_break_the_contract_fails_its_test(kind: type[Any], test: st
 
 
 class PerMember(ConnectAssignor):
-    """Fails on a group without members, as a first version of an assignor does."""
+    """Fails on a group without members, as a first version of an assignor may."""
 
     name = "per-member"
 
@@ -251,7 +251,7 @@ def test_failure_names_the_sample_group(test: str) -> None:
 
 def test_result_that_depends_on_the_hash_seed_fails_its_test() -> None:
     with pytest.raises(AssertionError):
-        ContractOfAsTheHashFalls().test_the_answer_does_not_hang_on_the_hash_seed()
+        ContractOfHashOrder().test_the_answer_does_not_hang_on_the_hash_seed()
 
 
 def test_assignor_that_ignores_a_missing_topic_is_not_strict() -> None:
@@ -262,7 +262,7 @@ def test_assignor_that_ignores_a_missing_topic_is_not_strict() -> None:
 
 def test_checks_of_unwanted_properties_can_be_disabled() -> None:
     for kind, switch, test in (
-        (TakesOneTooMany, "fewest", "test_no_more_is_moved_than_even_counts_need"),
+        (NeedlessExchange, "fewest", "test_no_more_is_moved_than_even_counts_need"),
         (MovesAllTheTasks, "even", "test_no_more_is_moved_than_even_counts_need"),
         (FewestFirst, "sticky", "test_its_own_answer_comes_back_unchanged"),
     ):
@@ -270,7 +270,7 @@ def test_checks_of_unwanted_properties_can_be_disabled() -> None:
 
 
 def test_most_loaded_members_keep_the_remainder() -> None:
-    """Of 4, 3 and 0 two moves make 3, 2 and 2; three make 2, 2 and 3."""
+    """From 4, 3 and 0, two moves lead to 3, 2 and 2; three to 2, 2 and 3."""
 
     class Scripted(PartitionAssignor):
         name = "scripted"
@@ -286,7 +286,7 @@ def test_most_loaded_members_keep_the_remainder() -> None:
 
         def groups(self) -> dict[str, PartitionGroup]:
             owned = {"m1": "t{0,1,2,3}", "m2": "t{4,5,6}"}
-            return {"a newcomer": question({"t": 7}, dict.fromkeys(["m1", "m2", "m3"], "*"), owned=owned)}
+            return {"a newcomer": input_group({"t": 7}, dict.fromkeys(["m1", "m2", "m3"], "*"), owned=owned)}
 
     with pytest.raises(AssertionError, match="a newcomer: 3 partitions moved, 2 are enough"):
         About().test_no_more_is_moved_than_even_counts_need()

@@ -1,4 +1,4 @@
-"""The weighted assignor: rules that are never broken, then load against capacity, then few moves."""
+"""The weighted assignor: hard constraints first, then load by capacity, then few moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tables import units
 
 
 class TestWeightedKeepsTheContract(AssignorContract):
-    """Where all weighs the same and nobody asks for anything, counts are even too."""
+    """With equal weights and no constraints, counts are even too."""
 
     assignor = WeightedAssignor
 
@@ -35,9 +35,9 @@ def worker(text: str = "") -> WorkerTraits:
     )
 
 
-def connector(name: str, num_tasks: int, **asked: str) -> ConnectorSpec:
+def connector(name: str, num_tasks: int, **constraints: str) -> ConnectorSpec:
     """``max_per_worker="1"`` is ``assignment.max.per.worker``."""
-    placement = placement_of({f"assignment.{key.replace('_', '.')}": value for key, value in asked.items()})
+    placement = placement_of({f"assignment.{key.replace('_', '.')}": value for key, value in constraints.items()})
     return ConnectorSpec(
         name=name,
         num_tasks=num_tasks,
@@ -47,7 +47,7 @@ def connector(name: str, num_tasks: int, **asked: str) -> ConnectorSpec:
     )
 
 
-def question(
+def group_of(
     workers: dict[str, str], *connectors: ConnectorSpec, held: dict[str, Units] | dict[str, str] | None = None
 ) -> ConnectGroup:
     members = []
@@ -71,15 +71,15 @@ def question(
 THREE = {"m1": "", "m2": "", "m3": ""}
 
 
-def asked(group: ConnectGroup) -> ConnectAssignment:
+def validated(group: ConnectGroup) -> ConnectAssignment:
     return run_assignor(WeightedAssignor(), group)
 
 
 def placed(group: ConnectGroup) -> dict[str, Units]:
-    """Everybody's tasks, connectors left out."""
-    answer = asked(group)
-    assert not answer.delayed, answer.message
-    return {each.member_id: frozenset(unit for unit in each.units if not unit.is_connector) for each in answer.members}
+    """Every member's tasks, without connectors."""
+    result = validated(group)
+    assert not result.delayed, result.message
+    return {each.member_id: frozenset(unit for unit in each.units if not unit.is_connector) for each in result.members}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -87,37 +87,37 @@ def placed(group: ConnectGroup) -> dict[str, Units]:
 
 
 def test_load_is_even_by_weight_and_not_by_count() -> None:
-    after = placed(question({"m1": "", "m2": ""}, connector("big", 1, task_weight="4"), connector("small", 4)))
+    after = placed(group_of({"m1": "", "m2": ""}, connector("big", 1, task_weight="4"), connector("small", 4)))
     assert after == {"m1": units("big-0"), "m2": units("small-0 small-1 small-2 small-3")}
 
 
 def test_each_task_may_have_a_weight_of_its_own() -> None:
-    after = placed(question({"m1": "", "m2": ""}, connector("a", 4, task_weight="3,1,1")))
+    after = placed(group_of({"m1": "", "m2": ""}, connector("a", 4, task_weight="3,1,1")))
     assert sorted(map(len, after.values())) == [1, 3]
     assert units("a-0") in after.values()
 
 
 def test_twice_the_capacity_takes_twice_the_load() -> None:
-    after = placed(question({"m1": "100", "m2": "200"}, connector("a", 6)))
+    after = placed(group_of({"m1": "100", "m2": "200"}, connector("a", 6)))
     assert [len(after[member_id]) for member_id in ("m1", "m2")] == [2, 4]
 
 
 def test_member_without_a_capacity_counts_as_average_and_is_unlimited() -> None:
-    after = placed(question({"m1": "20", "m2": "40", "m3": ""}, connector("a", 9)))
+    after = placed(group_of({"m1": "20", "m2": "40", "m3": ""}, connector("a", 9)))
     assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 4, 3]
 
 
 def test_no_member_exceeds_its_capacity() -> None:
-    answer = asked(question({"m1": "2", "m2": "3"}, connector("a", 6)))
-    assert sorted(len([unit for unit in each.units if unit.task >= 0]) for each in answer.members) == [2, 3]
-    assert len(answer.delayed) == 1
-    assert answer.message == "a-5: weighs 1; 0 of 2 workers have room for it"
-    assert answer.delay_ms == LATER_MS
+    result = validated(group_of({"m1": "2", "m2": "3"}, connector("a", 6)))
+    assert sorted(len([unit for unit in each.units if unit.task >= 0]) for each in result.members) == [2, 3]
+    assert len(result.delayed) == 1
+    assert result.message == "a-5: weighs 1; 0 of 2 workers have room for it"
+    assert result.delay_ms == LATER_MS
 
 
 def test_worker_with_reduced_capacity_gives_up_the_heaviest_units() -> None:
     held = {"m1": "a-0 b-0 b-1", "m2": ""}
-    after = placed(question({"m1": "3", "m2": "9"}, connector("a", 1, task_weight="2"), connector("b", 2), held=held))
+    after = placed(group_of({"m1": "3", "m2": "9"}, connector("a", 1, task_weight="2"), connector("b", 2), held=held))
     assert after["m1"] < units("a-0 b-0 b-1")
     assert sum({"a": 2, "b": 1}[unit.connector] for unit in after["m1"]) <= 3
 
@@ -125,34 +125,34 @@ def test_worker_with_reduced_capacity_gives_up_the_heaviest_units() -> None:
 def test_overloaded_worker_gives_up_units_that_no_other_can_take() -> None:
     held = {"m1": "a-0 a-1", "m2": "b-0"}
     specs = connector("a", 2, task_weight="2"), connector("b", 1, task_weight="9")
-    answer = asked(question({"m1": "3", "m2": "9"}, *specs, held=held))
-    assert answer.delayed == units("a-0")
-    assert answer.message == "a-0: weighs 2; 0 of 2 workers have room for it"
+    result = validated(group_of({"m1": "3", "m2": "9"}, *specs, held=held))
+    assert result.delayed == units("a-0")
+    assert result.message == "a-0: weighs 2; 0 of 2 workers have room for it"
 
 
 def test_heavy_and_constrained_units_are_placed_first() -> None:
     heavy = connector("a", 2), connector("z", 1, task_weight="2")
-    assert placed(question({"m1": "2", "m2": "2"}, *heavy)) == {"m1": units("z-0"), "m2": units("a-0 a-1")}
+    assert placed(group_of({"m1": "2", "m2": "2"}, *heavy)) == {"m1": units("z-0"), "m2": units("a-0 a-1")}
     picky = connector("a", 1), connector("z", 1, labels="gpu=true")
-    assert placed(question({"m1": "1 gpu=true", "m2": "1"}, *picky)) == {"m1": units("z-0"), "m2": units("a-0")}
+    assert placed(group_of({"m1": "1 gpu=true", "m2": "1"}, *picky)) == {"m1": units("z-0"), "m2": units("a-0")}
 
 
 def test_running_units_are_balanced_by_capacity() -> None:
     held = {"m1": frozenset(Unit("a", task) for task in range(8))}
-    after = placed(question({"m1": "100", "m2": "300"}, connector("a", 8), held=held))
+    after = placed(group_of({"m1": "100", "m2": "300"}, connector("a", 8), held=held))
     assert [len(its) for its in after.values()] == [2, 6]
 
 
 def test_connectors_without_weight_are_counted() -> None:
-    answer = asked(question({"m1": "", "m2": "", "m3": ""}, *(connector(name, 0) for name in "abcdef")))
-    assert [len(each.units) for each in answer.members] == [2, 2, 2]
+    result = validated(group_of({"m1": "", "m2": "", "m3": ""}, *(connector(name, 0) for name in "abcdef")))
+    assert [len(each.units) for each in result.members] == [2, 2, 2]
 
 
 def test_tasks_of_a_connector_are_spread_over_racks_then_workers() -> None:
     workers = {"m1": "rack:a", "m2": "rack:a", "m3": "rack:b", "m4": "rack:b"}
-    two = placed(question(workers, connector("a", 2)))
+    two = placed(group_of(workers, connector("a", 2)))
     assert sorted(member_id for member_id, its in two.items() if its) in (["m1", "m3"], ["m1", "m4"])
-    assert all(len(its) == 1 for its in placed(question(workers, connector("a", 4))).values())
+    assert all(len(its) == 1 for its in placed(group_of(workers, connector("a", 4))).values())
 
 
 # --------------------------------------------------------------------------------------------------
@@ -161,24 +161,24 @@ def test_tasks_of_a_connector_are_spread_over_racks_then_workers() -> None:
 
 def test_requested_label_is_on_every_worker_of_the_connector() -> None:
     workers = {"m1": "gpu=true", "m2": "", "m3": "gpu=true zone=a"}
-    after = placed(question(workers, connector("a", 4, labels="gpu=true")))
+    after = placed(group_of(workers, connector("a", 4, labels="gpu=true")))
     assert [len(after[member_id]) for member_id in ("m1", "m2", "m3")] == [2, 0, 2]
-    after = placed(question(workers, connector("a", 4, labels="gpu=true,zone=a")))
+    after = placed(group_of(workers, connector("a", 4, labels="gpu=true,zone=a")))
     assert len(after["m3"]) == 4
 
 
 def test_missing_label_is_reported_on_one_line() -> None:
     workers = {f"m{number}": "" for number in range(5)}
-    answer = asked(question(workers, connector("orders", 2, labels="gpu=true"), connector("b", 5)))
-    assert answer.message == "orders, orders-0, orders-1: needs label gpu=true; 0 of 5 workers have it"
-    assert answer.delayed == units("orders orders-0 orders-1")
-    assert sum(len(each.units) for each in answer.members) == 6
+    result = validated(group_of(workers, connector("orders", 2, labels="gpu=true"), connector("b", 5)))
+    assert result.message == "orders, orders-0, orders-1: needs label gpu=true; 0 of 5 workers have it"
+    assert result.delayed == units("orders orders-0 orders-1")
+    assert sum(len(each.units) for each in result.members) == 6
 
 
 def test_each_unsatisfied_constraint_is_reported() -> None:
     workers = {"m1": "gpu=true rack:a", "m2": "gpu=true rack:b", "m3": ""}
     spec = connector("o", 3, labels="gpu=true", max_per_worker="1")
-    assert asked(question(workers, spec)).message == (
+    assert validated(group_of(workers, spec)).message == (
         "o-2: needs label gpu=true; 2 of 3 workers have it; at most 1 tasks of o on a worker; 0 of 2 workers have fewer"
     )
 
@@ -186,7 +186,7 @@ def test_each_unsatisfied_constraint_is_reported() -> None:
 def test_new_constraint_moves_units_that_violate_it() -> None:
     workers = {"m1": "gpu=true", "m2": ""}
     held = {"m1": "b b-0", "m2": "a a-0"}
-    after = placed(question(workers, connector("a", 1, labels="gpu=true"), connector("b", 1), held=held))
+    after = placed(group_of(workers, connector("a", 1, labels="gpu=true"), connector("b", 1), held=held))
     assert units("a-0") <= after["m1"]
 
 
@@ -194,67 +194,67 @@ def test_no_worker_and_no_rack_has_more_of_a_connector_than_it_may() -> None:
     workers = {"m1": "rack:a", "m2": "rack:a", "m3": "rack:b", "m4": "rack:b"}
     held = {"m1": "a-0 a-1 a-2 a-3", "m2": "b-0", "m3": "b-1", "m4": "b-2"}
     busy = connector("b", 3, task_weight="9")
-    assert len(placed(question(workers, connector("a", 4), busy, held=held))["m1"]) == 4
-    after = placed(question(workers, connector("a", 4, max_per_worker="2"), busy, held=held))
+    assert len(placed(group_of(workers, connector("a", 4), busy, held=held))["m1"]) == 4
+    after = placed(group_of(workers, connector("a", 4, max_per_worker="2"), busy, held=held))
     assert [len(after[member_id]) for member_id in workers] == [2, 1, 2, 2]  # the other rack first
     full = {"m3": "b-1", "m4": "b-2"}
     spec = connector("a", 4, max_per_rack="2")
     for held in ({"m1": "a-0 a-1 a-2 a-3", **full}, {"m1": "a-0 a-1 a-2", "m2": "a-3 b-0", **full}):
-        after = placed(question(workers, spec, busy, held=held))
+        after = placed(group_of(workers, spec, busy, held=held))
         assert sum(unit.connector == "a" for unit in after["m1"] | after["m2"]) == 2
-    answer = asked(question(workers, connector("a", 4, max_per_rack="1")))
-    assert len(answer.delayed) == 2
-    assert "at most 1 tasks of a in a rack; 0 of 4 workers are in one with fewer" in answer.message
+    result = validated(group_of(workers, connector("a", 4, max_per_rack="1")))
+    assert len(result.delayed) == 2
+    assert "at most 1 tasks of a in a rack; 0 of 4 workers are in one with fewer" in result.message
 
 
 def test_exclusive_host_resource_is_used_by_one_task_of_all_workers_on_it() -> None:
     workers = {"m1": "host:h1", "m2": "host:h1", "m3": "host:h2", "m4": ""}
     specs = connector("a", 2, exclusive="port:80"), connector("b", 1, exclusive="port:80,port:81")
-    after = placed(question(workers, *specs))
+    after = placed(group_of(workers, *specs))
     on = {"m1": "h1", "m2": "h1", "m3": "h2", "m4": "m4"}
     assert len({on[member_id] for member_id, its in after.items() for _ in its}) == 3
-    answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:81")))
-    assert not answer.delayed
-    answer = asked(question(workers, *specs, connector("c", 1, exclusive="port:80")))
-    assert answer.message == "c-0: needs port:80 of a host for itself; 0 of 4 workers are where it is free"
+    result = validated(group_of(workers, *specs, connector("c", 1, exclusive="port:81")))
+    assert not result.delayed
+    result = validated(group_of(workers, *specs, connector("c", 1, exclusive="port:80")))
+    assert result.message == "c-0: needs port:80 of a host for itself; 0 of 4 workers are where it is free"
 
 
 def test_workers_without_a_host_have_hosts_of_their_own() -> None:
     spec = connector("a", 3, exclusive="port:80")
-    assert [len(its) for its in placed(question(THREE, spec)).values()] == [1, 1, 1]
+    assert [len(its) for its in placed(group_of(THREE, spec)).values()] == [1, 1, 1]
 
 
 def test_units_that_share_an_exclusive_port_are_separated_and_the_first_stays() -> None:
     workers = {"m1": "host:h1", "m2": "host:h2"}
     held = {"m1": "a-0 b-0"}
     specs = connector("a", 1, exclusive="port:80"), connector("b", 1, exclusive="port:80")
-    assert placed(question(workers, *specs, held=held)) == {"m1": units("a-0"), "m2": units("b-0")}
+    assert placed(group_of(workers, *specs, held=held)) == {"m1": units("a-0"), "m2": units("b-0")}
 
 
 def test_unit_being_revoked_still_holds_its_port() -> None:
-    """A target is reached one worker at a time: the next task that needs the port comes when the first has let go."""
+    """A target is reached step by step: the next task that needs the port starts when the first has been revoked."""
     workers = {"m1": "host:h1", "m2": "host:h2 gpu=true"}
     specs = connector("a", 1, exclusive="port:80", labels="gpu=true"), connector("b", 1, exclusive="port:80")
-    first = asked(question(workers, *specs, held={"m1": "a-0"}))
+    first = validated(group_of(workers, *specs, held={"m1": "a-0"}))
     assert (first.delayed, first.delay_ms, first.message) == (units("b-0"), SOON_MS, "")
     held = {each.member_id: each.units for each in first.members}
-    assert placed(question(workers, *specs, held=held)) == {"m1": units("b-0"), "m2": units("a-0")}
+    assert placed(group_of(workers, *specs, held=held)) == {"m1": units("b-0"), "m2": units("a-0")}
 
 
 @pytest.mark.parametrize("held", [{}, {"m1": "a-0 b-0"}, {"m1": "b-0", "m2": "b-1 a-0 a-1"}])
 def test_anti_affine_connectors_share_no_worker(held: dict[str, str]) -> None:
-    """Said by one of them, it holds for both, and wherever they ran before."""
+    """Set on one of the connectors, it applies to both, and to units that run already."""
     workers = {"m1": "", "m2": "", "m3": ""}
-    after = placed(question(workers, connector("a", 2), connector("b", 2, anti_affinity="a"), held=held))
+    after = placed(group_of(workers, connector("a", 2), connector("b", 2, anti_affinity="a"), held=held))
     assert all(len({unit.connector for unit in its}) <= 1 for its in after.values())
 
 
 def test_affine_connectors_are_placed_together_while_load_is_even() -> None:
     held = {"m2": "a-0"}
-    together = placed(question(THREE, connector("a", 1), connector("c", 2, affinity="a"), connector("d", 3), held=held))
+    together = placed(group_of(THREE, connector("a", 1), connector("c", 2, affinity="a"), connector("d", 3), held=held))
     assert [len(together[member_id]) for member_id in THREE] == [2, 2, 2]
     assert together["m2"] == units("a-0 c-0")
-    anywhere = placed(question(THREE, connector("a", 1), connector("c", 2), connector("d", 3), held=held))
+    anywhere = placed(group_of(THREE, connector("a", 1), connector("c", 2), connector("d", 3), held=held))
     assert units("c-0") <= anywhere["m1"]
 
 
@@ -263,15 +263,15 @@ def test_affine_connectors_are_placed_together_while_load_is_even() -> None:
 
 
 def test_balanced_units_do_not_move() -> None:
-    """A move must leave the fuller of the two emptier: 5 and 4 cannot be made better by moving a 2."""
+    """A move must lower the maximum of the two: 5 and 4 cannot be improved by moving a 2."""
     specs = connector("a", 2, task_weight="3,2"), connector("b", 2, task_weight="2,2")
     held = {"m1": units("a a-0 a-1"), "m2": units("b b-0 b-1")}
-    assert placed(question({"m1": "", "m2": ""}, *specs, held=held)) == {"m1": units("a-0 a-1"), "m2": units("b-0 b-1")}
+    assert placed(group_of({"m1": "", "m2": ""}, *specs, held=held)) == {"m1": units("a-0 a-1"), "m2": units("b-0 b-1")}
 
 
 def test_new_worker_takes_only_what_balances_the_load() -> None:
     held = {"m1": units("a-0 a-1 a-2"), "m2": units("a-3 a-4 a-5"), "m3": NO_UNITS}
-    after = placed(question(dict.fromkeys(held, ""), connector("a", 6), held=held))
+    after = placed(group_of(dict.fromkeys(held, ""), connector("a", 6), held=held))
     assert [len(its) for its in after.values()] == [2, 2, 2]
     assert all(after[member_id] < held[member_id] for member_id in ("m1", "m2"))
 
@@ -281,30 +281,30 @@ def test_one_result_moves_a_part_and_requests_another_computation() -> None:
     held = {"m1": everything, "m2": NO_UNITS}
     rounds = 0
     while True:
-        answer = asked(question(dict.fromkeys(held, ""), connector("a", 1000), held=held))
-        after = {each.member_id: frozenset(unit for unit in each.units if unit.task >= 0) for each in answer.members}
+        result = validated(group_of(dict.fromkeys(held, ""), connector("a", 1000), held=held))
+        after = {each.member_id: frozenset(unit for unit in each.units if unit.task >= 0) for each in result.members}
         assert len(held["m1"] - after["m1"]) <= 100
         if after == held:
             break
         held, rounds = after, rounds + 1
     assert [len(its) for its in held.values()] == [500, 500]
     assert rounds == 5
-    assert answer.delay_ms == 0
+    assert result.delay_ms == 0
 
 
 def test_units_delayed_for_a_lost_worker_are_not_assigned() -> None:
     waiting = DelayedWork(member_id="m3", left_ms=5, units=units("a a-2"))
-    answer = asked(replace(question({"m1": "", "m2": ""}, connector("a", 3)), delayed=[waiting]))
-    assert frozenset().union(*(each.units for each in answer.members)) == units("a-0 a-1")
-    assert not answer.delayed
+    result = validated(replace(group_of({"m1": "", "m2": ""}, connector("a", 3)), delayed=[waiting]))
+    assert frozenset().union(*(each.units for each in result.members)) == units("a-0 a-1")
+    assert not result.delayed
 
 
 # --------------------------------------------------------------------------------------------------
-# Asked about its own answer
+# Stability of its own result
 
 
-def any_question(random: Random) -> ConnectGroup:
-    """A few workers and connectors with rules of every kind, most often of hosts, and anybody holding anything."""
+def any_group(random: Random) -> ConnectGroup:
+    """A few workers and connectors with constraints of every kind, mostly of hosts, and scattered owners."""
     workers = {
         f"m{number}": " ".join(
             word
@@ -321,7 +321,7 @@ def any_question(random: Random) -> ConnectGroup:
     names = "abcdef"[: random.randint(1, 5)]
     specs = []
     for name in names:
-        asked = {
+        constraints = {
             key: value
             for key, value, odds in (
                 ("exclusive", random.choice(["port:1", "port:2", "port:1,port:2"]), 0.5),
@@ -335,47 +335,47 @@ def any_question(random: Random) -> ConnectGroup:
             )
             if random.random() < odds
         }
-        specs.append(connector(name, random.randint(0, 4), **asked))
+        specs.append(connector(name, random.randint(0, 4), **constraints))
     held: dict[str, set[Unit]] = {member_id: set() for member_id in workers}
     for unit in ConnectGroup(connectors=specs).units:
         if random.random() < 0.8:
             held[random.choice(list(workers))].add(unit)
-    return question(workers, *specs, held={member_id: frozenset(its) for member_id, its in held.items()})
+    return group_of(workers, *specs, held={member_id: frozenset(its) for member_id, its in held.items()})
 
 
-def owning(group: ConnectGroup, answer: ConnectAssignment) -> ConnectGroup:
-    """The same question, asked when every member has reached the answer."""
-    given = {each.member_id: each.units for each in answer.members}
+def owning(group: ConnectGroup, result: ConnectAssignment) -> ConnectGroup:
+    """The same group after every member has reached the result."""
+    given = {each.member_id: each.units for each in result.members}
     return replace(group, members=[replace(each, owned=given[each.member_id]) for each in group.members])
 
 
 @pytest.mark.parametrize("first_seed", range(0, 1000, 100))
 def test_own_result_is_stable_under_any_constraints(first_seed: int) -> None:
-    """Only an answer that leaves tasks out until others have stopped has a next step."""
+    """Only a result that leaves tasks out until others have stopped has a next step."""
     for seed in range(first_seed, first_seed + 100):
-        group = any_question(Random(seed))
-        answer = asked(group)
+        group = any_group(Random(seed))
+        result = validated(group)
         for _ in range(10):
-            if not (answer.delayed and answer.delay_ms == SOON_MS):
+            if not (result.delayed and result.delay_ms == SOON_MS):
                 break
-            group = owning(group, answer)
-            answer = asked(group)
-        again = asked(owning(group, answer))
-        assert (answer.members, answer.delayed) == (again.members, again.delayed), f"seed {seed}"
+            group = owning(group, result)
+            result = validated(group)
+        again = validated(owning(group, result))
+        assert (result.members, result.delayed) == (again.members, again.delayed), f"seed {seed}"
 
 
 def test_task_waits_for_the_host_port_of_a_stopping_task() -> None:
     for seed in range(300):
-        group = any_question(Random(seed))
+        group = any_group(Random(seed))
         needs = {spec.name: set(spec.placement.exclusive) for spec in group.connectors}
         host = {each.member_id: each.host or each.member_id for each in group.members}
         before = {unit: host[each.member_id] for each in group.members for unit in each.owned if unit.task >= 0}
-        for each in asked(group).members:
+        for each in validated(group).members:
             for unit in (unit for unit in each.units - group_holds(group, each.member_id) if unit.task >= 0):
                 there = [other for other, at in before.items() if at == host[each.member_id] and other != unit]
                 assert not any(needs[unit.connector] & needs[other.connector] for other in there), f"seed {seed}"
 
 
 def group_holds(group: ConnectGroup, member_id: str) -> Units:
-    """What a member owns in the question."""
+    """The units that a member owns in the input."""
     return next(each.owned for each in group.members if each.member_id == member_id)

@@ -1,4 +1,4 @@
-"""Whatever a command has started is gone when its test is over."""
+"""Every process that a command has started has ended at the end of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator with a TCP port and workers of this process, for tests of commands that look at a group."""
+"""A coordinator with a TCP port and workers of this process, for tests of commands that describe a group."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class LiveGroup:
         self.lives[name] = life
 
     async def stop(self, name: str) -> None:
-        """Stop a worker in order."""
+        """Stop a worker cleanly."""
         await self.lives.pop(name).aclose()
 
     async def settled(self, workers: int, units: int) -> None:
-        """Wait until this many workers run this many units between them, and the group is stable."""
+        """Wait until this number of workers runs this number of units in total, and the group is stable."""
 
         def there(group: Any) -> bool:
             described = [unit for connector in group.connectors for unit in connector.units]

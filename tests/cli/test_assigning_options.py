@@ -1,4 +1,4 @@
-"""Who computes the target assignment, from the command line: a worker's assignor, or the coordinator."""
+"""Who computes the target assignment, as set on the command line: a worker's assignor, or the coordinator."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GROUP = "sleepers"
 )
 def test_up_uses_the_configured_assignor(tmp_path: Path, options: list[str], computed_by: str) -> None:
     file = connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
-    words = ("--group", GROUP, "--data", tmp_path / "data", "--connector", file, "--port", 0, "--workers", 1)
-    with Program("up", *words, *options, "--rebalance-timeout-ms", 5000) as up:
+    arguments = ("--group", GROUP, "--data", tmp_path / "data", "--connector", file, "--port", 0, "--workers", 1)
+    with Program("up", *arguments, *options, "--rebalance-timeout-ms", 5000) as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 
         def explained() -> bool:

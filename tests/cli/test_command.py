@@ -1,4 +1,4 @@
-"""Each command once against a real coordinator, and each way to use one wrongly: one line, exit code 2."""
+"""Each command once against a real coordinator, and each kind of invalid use: one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUP = "sleepers"
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[Program]:
-    """A coordinator alone, on a port of its own."""
+    """A coordinator on a free port."""
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as program:
         program.line_with("coordinator at ")
         yield program
@@ -41,7 +41,7 @@ def address(coordinator: Program) -> str:
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Path:
-    """The file of a connector without work."""
+    """The file of an idle connector."""
     return connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
 
 
@@ -56,29 +56,29 @@ def test_closed_pipe_of_a_reader_is_no_error(address: str, idle: Path) -> None:
     assert run_command("connectors", "put", idle, *group).code == 0
     reader, writer = os.pipe()
     os.close(reader)
-    words = [sys.executable, "-m", "connectgroup", "groups", "describe", GROUP, *group[2:]]
+    arguments = [sys.executable, "-m", "connectgroup", "groups", "describe", GROUP, *group[2:]]
     with open(writer, "wb") as closed:
-        ran = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+        ran = subprocess.run(arguments, stdout=closed, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (141, b"")
 
 
 def test_data_directory_is_private_to_its_owner(address: str, tmp_path: Path) -> None:
-    """The log holds connector configurations; what SQLite keeps beside it does too."""
+    """The log holds connector configurations; so do SQLite's files beside it."""
     data = tmp_path / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()} == {0o600}
 
 
 def test_command_works_without_standard_output(address: str, idle: Path) -> None:
-    """``>&-``: what it does is done."""
+    """``>&-``: the command takes effect."""
     put = [sys.executable, "-m", "connectgroup", "connectors", "put", str(idle), "--group", GROUP]
-    words = ["sh", "-c", 'exec "$@" >&-', "sh", *put, "--coordinator", address]
-    ran = subprocess.run(words, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+    arguments = ["sh", "-c", 'exec "$@" >&-', "sh", *put, "--coordinator", address]
+    ran = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
 def test_broken_pipe_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not every broken pipe is that of a reader of ours."""
+    """Not every broken pipe is the command's standard output."""
 
     def breaks(options: object) -> None:
         raise BrokenPipeError("a plug-in's")
@@ -89,12 +89,12 @@ def test_broken_pipe_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_path: Path) -> None:
-    """A connector's life from the command line, with one worker."""
+    """The operations on a connector from the command line, with one worker."""
     at = ("--coordinator", address)
     group = ("--group", GROUP, *at)
 
-    def done(*words: str | Path) -> str:
-        finished = run_command(*words)
+    def done(*arguments: str | Path) -> str:
+        finished = run_command(*arguments)
         assert (finished.code, finished.err) == (0, ""), finished
         return finished.out
 
@@ -146,11 +146,11 @@ def test_coordinator_stopped_by_a_signal_keeps_its_groups(
 
 
 def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: Path) -> None:
-    """Without Spark. SIGINT, which Ctrl-C is, stops all of it in order."""
+    """Without Spark. SIGINT (Ctrl-C) stops all processes cleanly."""
     log = tmp_path / "log"
     connector_file(idle, **{"connector.class": "idle", "tasks.max": "2", "log": str(log)})
-    words = ("--group", GROUP, "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 2)
-    with Program("up", *words) as up:
+    arguments = ("--group", GROUP, "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 2)
+    with Program("up", *arguments) as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 
         def describe() -> str:
@@ -172,20 +172,20 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
         up.signal(signal.SIGINT)
         assert up.ended() == 0, up.output()
     assert not any("Traceback" in line for line in up.lines), up.output()
-    said = [line.split()[1:4] for line in log.read_text().splitlines()]
-    running = {(member, unit) for what, member, unit in said if what == "START"}
-    stopped = {(member, unit) for what, member, unit in said if what == "STOP"}
-    assert {member for member, _ in running - stopped} <= {"worker-1"}, "only what was killed did not say STOP"
+    entries = [line.split()[1:4] for line in log.read_text().splitlines()]
+    running = {(member, unit) for what, member, unit in entries if what == "START"}
+    stopped = {(member, unit) for what, member, unit in entries if what == "STOP"}
+    assert {member for member, _ in running - stopped} <= {"worker-1"}, "only tasks of the killed worker have no STOP"
 
 
 LINES = {
-    "nobody listens": (
-        ["groups", "list", "--coordinator", "{nobody}"],
-        r"connectgroup: {nobody}: cannot connect: Connection refused; allowed: --coordinator with the address .*",
+    "no coordinator": (
+        ["groups", "list", "--coordinator", "{closed_port}"],
+        r"connectgroup: {closed_port}: cannot connect: Connection refused; allowed: --coordinator with the address .*",
     ),
-    "nobody listens to a change": (
-        ["connectors", "delete", "naps", "--coordinator", "{nobody}"],
-        r"connectgroup: {nobody}: cannot connect: Connection refused; allowed: .*",
+    "no coordinator for a change": (
+        ["connectors", "delete", "naps", "--coordinator", "{closed_port}"],
+        r"connectgroup: {closed_port}: cannot connect: Connection refused; allowed: .*",
     ),
     "no such host": (
         ["groups", "list", "--coordinator", "nowhere.invalid:8474"],
@@ -207,11 +207,11 @@ LINES = {
         ["connectors", "delete", "naps", "--group", "nope", "--coordinator", "{address}"],
         r"connectgroup: connector naps does not exist: there is no group 'nope'",
     ),
-    "a coordinator's port that is none": (
+    "an invalid port of the coordinator": (
         ["groups", "list", "--coordinator", "127.0.0.1:99999"],
         r"connectgroup: --coordinator: got '127.0.0.1:99999'; allowed: host:port, port 1 to 65535",
     ),
-    "a worker's coordinator that is none": (
+    "an invalid address of a worker's coordinator": (
         ["worker", "--group", "g", "--coordinator", "here"],
         r"connectgroup: coordinator: got 'here'; allowed: host:port, port 1 to 65535",
     ),
@@ -219,7 +219,7 @@ LINES = {
         ["coordinator", "--port", "65536", "--data", "{tmp}/unused"],
         r"connectgroup: port: got '65536'; allowed: .*",
     ),
-    "a port that is no number": (
+    "a port that is not a number": (
         ["coordinator", "--port", "http", "--data", "{tmp}/unused"],
         r"connectgroup coordinator: argument --port: got 'http'; allowed: a whole number; see .* --help",
     ),
@@ -239,7 +239,7 @@ LINES = {
         ["up", "--workers", "3", "--max-connections", "6", "--data", "{tmp}/up", "--port", "0"],
         r"connectgroup: max_connections: got '6'; allowed: 7 or more for 3 workers, two for each and one for commands",
     ),
-    "a file that is not there": (
+    "a missing file": (
         ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
         r"connectgroup: {tmp}/none.json: got 'No such file or directory'; allowed: a readable file",
     ),
@@ -247,7 +247,7 @@ LINES = {
         ["connectors", "put", "{tmp}/bad.json", "--coordinator", "{address}"],
         r"connectgroup: {tmp}/bad.json: got 'Expecting .*'; allowed: JSON: .*",
     ),
-    "a file that says the same twice": (
+    "a file with a duplicate key": (
         ["connectors", "put", "{tmp}/twice.json", "--coordinator", "{address}"],
         r"""connectgroup: {tmp}/twice.json: got "duplicate key 'name'"; allowed: JSON: .*""",
     ),
@@ -259,7 +259,7 @@ LINES = {
         ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
         r"connectgroup: connector.class: got 'os.system'; allowed: idle, pipeline",
     ),
-    "a number of tasks that is none": (
+    "an invalid number of tasks": (
         ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],
         r"connectgroup: {tmp}/many.json: config.tasks.max: got 'many'; allowed: a whole number from 1 to 100000",
     ),
@@ -287,11 +287,11 @@ LINES = {
         ["up", "--port", "0", "--data", "{tmp}/unused", "--assignor", "nosuch"],
         r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
-    "an assignor and none": (
+    "an assignor and no assignor": (
         ["worker", "--group", "g", "--assignor", "balanced", "--no-assignor"],
         r"connectgroup worker: argument --no-assignor: not allowed with argument --assignor; see .* --help",
     ),
-    "an assignor and one of the coordinator's": (
+    "an assignor and a server-side assignor": (
         ["up", "--assignor", "balanced", "--server-assignor", "balanced"],
         r"connectgroup up: argument --server-assignor: not allowed with argument --assignor; see .* --help",
     ),
@@ -299,15 +299,15 @@ LINES = {
         ["up", "--port", "0", "--data", "{tmp}/unused", "--server-assignor", "weighted"],
         r"connectgroup: --server-assignor: got 'weighted'; allowed: balanced \(--fallback-assignor\)",
     ),
-    "an empty name of an assignor of the coordinator's": (
+    "an empty name of a server-side assignor": (
         ["worker", "--group", "g", "--server-assignor", ""],
         r"connectgroup: server_assignor: got ''; allowed: a non-empty name",
     ),
-    "no time to stop": (
+    "a rebalance timeout of 0": (
         ["worker", "--group", "g", "--rebalance-timeout-ms", "0"],
         r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
     ),
-    "no time to stop, for all workers": (
+    "a rebalance timeout of 0, for all workers": (
         ["up", "--port", "0", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "0"],
         r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
     ),
@@ -331,19 +331,19 @@ LINES = {
         ["up", "--port", "0", "--data", "{tmp}/bad.json/data"],
         r"connectgroup: --data: got '{tmp}/bad.json/data'; allowed: a directory that .* \(Not a directory\)",
     ),
-    "a log that another process has": (
+    "a log in use by another process": (
         ["coordinator", "--port", "0", "--data", "{tmp}/data"],
         r"connectgroup: {tmp}/data/groups.sqlite: in use by process {pid}; allowed: one process at a time",
     ),
-    "a log that is no database": (
+    "a log that is not a database": (
         ["coordinator", "--port", "0", "--data", "{tmp}/text"],
         r"connectgroup: {tmp}/text/groups.sqlite: .*not an? .*database.*",
     ),
-    "a log of somebody else": (
+    "a database of another application": (
         ["coordinator", "--port", "0", "--data", "{tmp}/other"],
         r"connectgroup: {tmp}/other/groups.sqlite: .*",
     ),
-    "times that do not fit": (
+    "conflicting timeouts": (
         ["coordinator", "--port", "0", "--session-timeout-ms", "5000", "--data", "{tmp}/unused"],
         r"connectgroup: heartbeat_interval_ms: got '3000'; allowed: at most a third of session_timeout_ms \(5000\)",
     ),
@@ -383,7 +383,7 @@ LINES = {
         ["worker", "--group", "g", "--rebalance-timeout-ms", "-5"],
         r"connectgroup: rebalance_timeout_ms: got '-5'; allowed: a whole number from 1 to 3600000",
     ),
-    "a time beyond all bounds": (
+    "a time out of range": (
         ["up", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "9" * 20],
         r"connectgroup: rebalance_timeout_ms: got '9{20}'; allowed: a whole number from 1 to 3600000",
     ),
@@ -394,8 +394,8 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the lines above name: a coordinator that runs, a port where nobody listens, and files that will not do."""
+def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Values of the placeholders above: a running coordinator, a port without a listener, and invalid files."""
     root = tmp_path_factory.mktemp("places")
     (root / "bad.json").write_text("{")
     (root / "twice.json").write_text('{"name": "a", "name": "b", "config": {}}')
@@ -411,13 +411,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     (root / "other").mkdir()
     with contextlib.closing(sqlite3.connect(root / "other" / "groups.sqlite")) as other:
         other.execute("CREATE TABLE theirs (x)")
-    words = ("coordinator", "--port", 0, "--data", root / "data")
-    with socket.socket() as bound, marked(), Program(*words) as coordinator:
-        bound.bind(("127.0.0.1", 0))  # and does not listen
+    arguments = ("coordinator", "--port", 0, "--data", root / "data")
+    with socket.socket() as bound, marked(), Program(*arguments) as coordinator:
+        bound.bind(("127.0.0.1", 0))  # without listening
         address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         yield {
             "address": address,
-            "nobody": f"127.0.0.1:{bound.getsockname()[1]}",
+            "closed_port": f"127.0.0.1:{bound.getsockname()[1]}",
             "pid": str(coordinator.pid),
             "port": address.rpartition(":")[2],
             "tmp": str(root),
@@ -425,23 +425,31 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 @pytest.mark.parametrize("what", LINES)
-def test_error_is_one_line_and_exit_code_2(places: dict[str, str], what: str) -> None:
-    """What, where, what is allowed; never a traceback, never a usage of ten lines."""
-    words, line = LINES[what]
-    done = run_command(*(word.format(**places) for word in words))
+def test_error_is_one_line_and_exit_code_2(placeholders: dict[str, str], what: str) -> None:
+    """The setting, the value, what is allowed; never a traceback or a usage text."""
+    arguments, line = LINES[what]
+    done = run_command(*(word.format(**placeholders) for word in arguments))
     assert done.code == 2, done
     assert done.out == ""
-    for name, value in places.items():
+    for name, value in placeholders.items():
         line = line.replace(f"{{{name}}}", re.escape(value))
     assert re.fullmatch(line + "\n", done.err), done.err
     assert done.err.count("\n") == 1
 
 
 def test_every_command_has_help() -> None:
-    for words in ([], ["up"], ["coordinator"], ["worker"], ["groups"], ["groups", "describe"], ["workers", "restart"]):
-        done = run_command(*words, "--help")
+    for arguments in (
+        [],
+        ["up"],
+        ["coordinator"],
+        ["worker"],
+        ["groups"],
+        ["groups", "describe"],
+        ["workers", "restart"],
+    ):
+        done = run_command(*arguments, "--help")
         assert (done.code, done.err) == (0, "")
-        assert done.out.startswith(" ".join(["usage: connectgroup", *words]))
+        assert done.out.startswith(" ".join(["usage: connectgroup", *arguments]))
 
 
 def test_installed_script_is_the_same_command() -> None:
@@ -451,7 +459,7 @@ def test_installed_script_is_the_same_command() -> None:
 
 
 def test_importing_the_package_imports_no_optional_dependency() -> None:
-    """``import connectgroup`` costs an embedder nothing; a name costs its module when it is first used."""
+    """``import connectgroup`` loads no heavy module; a name loads its module when it is first used."""
     heavy = {"numpy", "pydantic", "pyspark", "pyarrow", "pandas", "opentelemetry", "tenacity", "sqlite3", "asyncio"}
     code = "import sys, connectgroup; print(*sorted(name.partition('.')[0] for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
@@ -472,13 +480,13 @@ while pending:
     try:
         needs = distribution(pending.pop()).requires or []
     except PackageNotFoundError:
-        continue  # for another platform, or already in Python
+        continue  # for another platform, or part of Python
     for need in needs:
         name = plain(re.match(r"[\\w.-]+", need)[0])
         if "extra ==" not in need and name not in allowed:
             allowed.add(name)
             pending.append(name)
-# What no distribution brings is Python's own.
+# Modules of no distribution belong to Python.
 others = {module for module, names in packages_distributions().items() if not {plain(name) for name in names} & allowed}
 
 class Refuse:
@@ -491,8 +499,9 @@ sys.meta_path.insert(0, Refuse())
 
 
 def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path) -> None:
-    """No Spark, no Kafka, no web framework: a coordinator, a worker and every public name, in processes that refuse
-    to import anything that the package itself does not ask for."""
+    """No Spark, no Kafka, no web framework: a coordinator, a worker and every public name, in processes that can import
+    only the package's base dependencies.
+    """
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(ONLY_BASE)
     only_base = {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))}
@@ -511,8 +520,8 @@ def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\d+\nnot a base package: pyarrow\n", done.stdout)
-    words = ("--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
-    with Program("up", *words, environment=only_base) as up:
+    arguments = ("--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
+    with Program("up", *arguments, environment=only_base) as up:
         up.line_with("| 1 workers | 3/3 units |")
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 

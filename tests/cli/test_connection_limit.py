@@ -1,4 +1,4 @@
-"""A coordinator at its connection limit says so to commands and workers."""
+"""A coordinator at its connection limit reports it to commands and workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_commands_and_workers_report_the_limit_that_is_reached(tmp_path: Path, o
                 opened.enter_context(socket.create_connection((host, int(port))))
             listed = run_command("groups", "list", "--coordinator", address)
             assert (listed.code, listed.err) == (2, f"connectgroup: {LIMITS[option]}\n")
-            words = ("--name", "w", "--group", "g", "--coordinator", address, "--scratch", tmp_path)
-            with Program("worker", *words) as worker:
+            arguments = ("--name", "w", "--group", "g", "--coordinator", address, "--scratch", tmp_path)
+            with Program("worker", *arguments) as worker:
                 worker.line_with(f"heartbeat failed (attempt 1): {LIMITS[option]}")
         wait("room", lambda: run_command("groups", "list", "--coordinator", address).code == 0, coordinator.output)

@@ -41,7 +41,7 @@ def test_the_name_may_be_repeated_in_the_config(tmp_path: Path) -> None:
 
 
 def test_placement_settings_are_accepted_without_workers(tmp_path: Path) -> None:
-    """``assignment.*`` belongs to the framework: no connector class has to know it."""
+    """``assignment.*`` is read by the framework, not by connector classes."""
     file = tmp_path / "rows.json"
     config = {
         "connector.class": "pipeline",

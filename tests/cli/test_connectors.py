@@ -60,9 +60,9 @@ def command(server: CoordinatorServer, capsys: pytest.CaptureFixture[str], monke
     """Run one command; ``CONNECTGROUP_COORDINATOR`` has its address."""
     monkeypatch.setenv("CONNECTGROUP_COORDINATOR", server.address)
 
-    async def run(*words: str | Path) -> Finished:
+    async def run(*arguments: str | Path) -> Finished:
         capsys.readouterr()
-        code = await asyncio.to_thread(main, [str(word) for word in words])
+        code = await asyncio.to_thread(main, [str(word) for word in arguments])
         out, err = capsys.readouterr()
         return Finished(code=code, out=out, err=err)
 

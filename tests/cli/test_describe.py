@@ -33,9 +33,9 @@ async def test_client_id_joined_epoch_and_properties_of_a_worker_are_shown(capsy
                 rack=rack,
                 capacity=5 if rack else 0,
             )
-            answer = await client.call(join, timeout_s=10)
-            assert isinstance(answer, HeartbeatResponse)
-            assert answer.error_code == 0
+            response = await client.call(join, timeout_s=10)
+            assert isinstance(response, HeartbeatResponse)
+            assert response.error_code == 0
             await client.close()
         command = ["groups", "describe", "g", "--coordinator", server.address]
         assert await asyncio.to_thread(main, command) == 0

@@ -1,4 +1,4 @@
-"""F36: a coordinator without a file descriptor left. Its members go on, who comes new waits, nothing is lost."""
+"""F36: a coordinator without a free file descriptor: members are served, new connections wait, no state is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from ..integration.processes import Program, wait
 from .test_coming_and_going import CommandHarness
 
-SAID = "ERROR cannot accept a connection: Too many open files; open connections are not affected"
+LOGGED = "ERROR cannot accept a connection: Too many open files; open connections are not affected"
 
 
 def open_files(pid: int) -> list[int]:
@@ -21,7 +21,7 @@ def open_files(pid: int) -> list[int]:
 
 @contextmanager
 def no_descriptor_left(program: Program, address: tuple[str, int]) -> Iterator[None]:
-    """Connections that say nothing take all that the process may still open."""
+    """Idle connections that use up all file descriptors of the process."""
     before = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
     limit = open_files(program.pid)[-1] + 4
     resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
@@ -34,24 +34,28 @@ def no_descriptor_left(program: Program, address: tuple[str, int]) -> Iterator[N
 
 
 def test_coordinator_without_file_descriptors_serves_its_members(tmp_path: Path) -> None:
-    """F36: new ones are shed before old ones, and no state is lost."""
+    """F36: new connections are rejected before existing ones are closed, and no state is lost."""
     times = ("--session-timeout-ms", 6000, "--heartbeat-interval-ms", 500)
-    with CommandHarness(tmp_path, *times) as stage, stage.worker("a") as a, stage.worker("b") as b:
-        wait("both at work", lambda: stage.all_run() and set(stage.places().values()) == {"a", "b"}, a.output)
-        host, _, port = stage.at[1].rpartition(":")
-        with no_descriptor_left(stage.coordinator, (host, int(port))):
-            wait("more than a session", lambda: sum(SAID in line for line in stage.coordinator.lines) > 7)
-            # Over the connection that it has; an answer to it is written to the log first.
+    with CommandHarness(tmp_path, *times) as harness, harness.worker("a") as a, harness.worker("b") as b:
+        wait("all tasks", lambda: harness.all_run() and set(harness.placement().values()) == {"a", "b"}, a.output)
+        host, _, port = harness.at[1].rpartition(":")
+        with no_descriptor_left(harness.coordinator, (host, int(port))):
+            wait("more than a session", lambda: sum(LOGGED in line for line in harness.coordinator.lines) > 7)
+            # Over its open connection; the change is written to the log before the response.
             b.signal(signal.SIGTERM)
             assert b.ended() == 0, b.output()
-        wait("all units on worker a", lambda: stage.all_run() and set(stage.places().values()) == {"a"}, a.output)
-        assert "worker a (127.0.0.1): STABLE" in stage.describe()
+        wait(
+            "all units on worker a", lambda: harness.all_run() and set(harness.placement().values()) == {"a"}, a.output
+        )
+        assert "worker a (127.0.0.1): STABLE" in harness.describe()
         assert not [line for line in a.lines if " lost " in line], a.output()
-        said = [line for line in stage.coordinator.lines if "ERROR" in line or "Traceback" in line]
-        assert len(said) < 500, "once a second, and not as often as there is room for those who wait"
-        assert {line.partition(" ")[2] for line in said} == {SAID}, stage.coordinator.output()
-        with stage.worker("c") as c:
-            wait("a new one", lambda: stage.all_run() and set(stage.places().values()) == {"a", "c"}, c.output)
+        lines_logged = [line for line in harness.coordinator.lines if "ERROR" in line or "Traceback" in line]
+        assert len(lines_logged) < 500, "once per second, not for every waiting connection"
+        assert {line.partition(" ")[2] for line in lines_logged} == {LOGGED}, harness.coordinator.output()
+        with harness.worker("c") as c:
+            wait(
+                "a new worker", lambda: harness.all_run() and set(harness.placement().values()) == {"a", "c"}, c.output
+            )
 
 
 def test_coordinator_raises_its_limit_of_open_files(tmp_path: Path) -> None:

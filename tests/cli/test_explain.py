@@ -53,17 +53,17 @@ async def test_explanation_shows_delayed_tasks_and_until_when(tmp_path: Path) ->
             """Send heartbeats as b, which has no process, until it has been assigned a task."""
             epoch = 0
             while True:
-                answer = await client.call(replace(beat, member_epoch=epoch), timeout_s=10)
-                assert isinstance(answer, HeartbeatResponse)
-                epoch = answer.member_epoch
+                response = await client.call(replace(beat, member_epoch=epoch), timeout_s=10)
+                assert isinstance(response, HeartbeatResponse)
+                epoch = response.member_epoch
                 await asyncio.sleep(0.01)
-                if answer.assignment is not None and answer.assignment.units:
-                    return units_of(answer.assignment.units)
+                if response.assignment is not None and response.assignment.units:
+                    return units_of(response.assignment.units)
 
         (task,) = await asyncio.wait_for(joined(), 60)
-        answer = await client.call(replace(beat, member_epoch=77), timeout_s=10)
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.error_code == FencedMemberEpoch.code
+        response = await client.call(replace(beat, member_epoch=77), timeout_s=10)
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_code == FencedMemberEpoch.code
         await group.settled(workers=1, units=2)
         done = await group.groups("explain", "--last", "1")
         why = await group.groups("explain", "--task", task)

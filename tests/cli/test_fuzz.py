@@ -1,4 +1,4 @@
-"""A connector's file with anything in it: a connector, or one line that names the file."""
+"""Random connector files: a connector, or a one-line error that names the file."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def call(url: str, method: str = "GET", body: Any = None) -> Any:
 
 
 def test_up_serves_the_rest_api_of_its_group(tmp_path: Path) -> None:
-    words = ("--data", tmp_path / "data", "--port", 0, "--rest-port", 0, "--workers", 1, "--group", "g")
-    with Program("up", *words) as up:
+    arguments = ("--data", tmp_path / "data", "--port", 0, "--rest-port", 0, "--workers", 1, "--group", "g")
+    with Program("up", *arguments) as up:
         url = up.line_with("REST at ").removeprefix("REST at ")
         call(f"{url}/connectors", "POST", {"name": "naps", "config": {"connector.class": "idle", "tasks.max": 2}})
 
@@ -53,8 +53,8 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
 
 
 def test_an_address_that_other_machines_reach_is_refused(tmp_path: Path) -> None:
-    for words in (["rest", "--host", "0.0.0.0"], ["up", "--rest-host", "0.0.0.0", "--rest-port", "0"]):
-        more = ["--data", str(tmp_path / "data"), "--workers", "1"] if words[0] == "up" else []
-        done = run_command(*words, "--port", "0", *more)
+    for arguments in (["rest", "--host", "0.0.0.0"], ["up", "--rest-host", "0.0.0.0", "--rest-port", "0"]):
+        more = ["--data", str(tmp_path / "data"), "--workers", "1"] if arguments[0] == "up" else []
+        done = run_command(*arguments, "--port", "0", *more)
         assert done.code == 2, done
         assert "connectgroup: host: got '0.0.0.0'; allowed: a loopback address" in done.err.splitlines()[-1], done

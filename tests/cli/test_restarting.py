@@ -1,4 +1,4 @@
-"""Workers that are restarted, from the command line: nothing moves, and each task stops once."""
+"""Workers restarted from the command line: no unit moves, and each task stops once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TASKS = 9
 
 
 class RestartHarness:
-    """A coordinator, and workers of one group that shares idle tasks, which log their starts and stops."""
+    """A coordinator, and workers of one group with idle tasks, which log their starts and stops."""
 
     def __init__(self, scratch: Path, *options: str | int) -> None:
         self.scratch = scratch
         self.log = TaskLog(scratch / "tasks.log")
-        words = ("--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 600_000, *options)
-        self.coordinator = Program("coordinator", *words)
+        arguments = ("--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 600_000, *options)
+        self.coordinator = Program("coordinator", *arguments)
 
     def __enter__(self) -> RestartHarness:
         self.coordinator.__enter__()
@@ -57,48 +57,48 @@ class RestartHarness:
         self.log.poll()
         return sum(not event.starts for event in self.log.events)
 
-    def places(self) -> dict[str, list[str]]:
-        """Which workers run each task, by the tasks' own log."""
+    def placement(self) -> dict[str, list[str]]:
+        """The workers that run each task, by the tasks' own log."""
         self.log.poll()
-        places: dict[str, list[str]] = {}
+        placement: dict[str, list[str]] = {}
         for run in self.log.runs:
             if run.end_ns is None:
-                places.setdefault(run.unit, []).append(run.member_id)
-        return places
+                placement.setdefault(run.unit, []).append(run.member_id)
+        return placement
 
     def all_run(self, workers: int) -> bool:
-        places = self.places()
-        used = {member_id for where in places.values() for member_id in where}
-        return len(places) == TASKS and len(used) == workers and "Stable" in self.described()
+        placement = self.placement()
+        used = {member_id for where in placement.values() for member_id in where}
+        return len(placement) == TASKS and len(used) == workers and "Stable" in self.described()
 
 
 def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
-    with RestartHarness(tmp_path) as stage, ExitStack() as stack:
-        workers = {name: stack.enter_context(stage.worker("--name", name)) for name in ("a", "b", "c")}
-        wait("all at work", lambda: stage.all_run(3), workers["a"].output)
-        before, stops = stage.places(), stage.stops()
+    with RestartHarness(tmp_path) as harness, ExitStack() as stack:
+        workers = {name: stack.enter_context(harness.worker("--name", name)) for name in ("a", "b", "c")}
+        wait("all tasks", lambda: harness.all_run(3), workers["a"].output)
+        before, stops = harness.placement(), harness.stops()
         for name in workers:
-            done = stage.restart(name)
+            done = harness.restart(name)
             assert (done.out, done.err, done.code) == (f"worker {name}: restarted\n", "", 0)
-            assert stage.places() == before
-        assert stage.stops() - stops == TASKS
-        explained = stage.explain(last=6)
+            assert harness.placement() == before
+        assert harness.stops() - stops == TASKS
+        explained = harness.explain(last=6)
         assert "->" not in explained, "no move"
         assert explained.count("left to restart | nothing moved") == 3
         assert explained.count(": restarted on ") == TASKS + 1, "the tasks and the connector"
 
 
 def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp_path: Path) -> None:
-    with RestartHarness(tmp_path) as stage, stage.worker("--name", "a") as a, stage.worker() as b:
-        wait("both at work", lambda: stage.all_run(2), b.output)
-        before, stops = stage.places(), stage.stops()
+    with RestartHarness(tmp_path) as harness, harness.worker("--name", "a") as a, harness.worker() as b:
+        wait("all tasks", lambda: harness.all_run(2), b.output)
+        before, stops = harness.placement(), harness.stops()
         command = Path(f"/proc/{b.pid}/cmdline").read_bytes()
         for _ in range(2):  # the second is ignored: the restart is under way
             b.signal(signal.SIGUSR2)
-        wait("its second life", lambda: sum("joining group" in line for line in list(b.lines)) == 2, b.output)
-        wait("its tasks again", lambda: stage.all_run(2), b.output)
-        assert stage.places() == before
-        assert stage.stops() - stops == sum("a" not in where for where in before.values())
+        wait("its second process", lambda: sum("joining group" in line for line in list(b.lines)) == 2, b.output)
+        wait("its tasks again", lambda: harness.all_run(2), b.output)
+        assert harness.placement() == before
+        assert harness.stops() - stops == sum("a" not in where for where in before.values())
         assert Path(f"/proc/{b.pid}/cmdline").read_bytes().startswith(command)
         assert b.code is None
         assert a.code is None
@@ -107,34 +107,34 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
 
 
 def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) -> None:
-    # A paused worker must not be lost while the test looks at it.
-    with RestartHarness(tmp_path, "--session-timeout-ms", 600_000) as stage, stage.worker("--name", "a") as a:
-        with stage.worker("--name", "b") as b:
-            wait("both at work", lambda: stage.all_run(2), a.output)
-            unknown = stage.restart("x")
+    # A paused worker must not expire during the test.
+    with RestartHarness(tmp_path, "--session-timeout-ms", 600_000) as harness, harness.worker("--name", "a") as a:
+        with harness.worker("--name", "b") as b:
+            wait("all tasks", lambda: harness.all_run(2), a.output)
+            unknown = harness.restart("x")
             assert (unknown.out, unknown.code) == ("", 2)
             assert unknown.err == "connectgroup: worker: got 'x'; allowed: a, b\n"
-            # Paused, it does not carry the request out, so a second one finds the first.
+            # Paused, the worker does not act on the request, so a second request finds the first.
             os.kill(b.pid, signal.SIGSTOP)
-            assert stage.restart("b", "--no-wait").out == "worker b: restart requested\n"
-            assert "worker b (127.0.0.1): RESTARTING" in stage.described()
-            again = stage.restart("b", "--no-wait")
+            assert harness.restart("b", "--no-wait").out == "worker b: restart requested\n"
+            assert "worker b (127.0.0.1): RESTARTING" in harness.described()
+            again = harness.restart("b", "--no-wait")
             assert (again.out, again.code) == ("worker b: restart already requested\n", 0)
-            late = stage.restart("b", "--timeout", 1)
+            late = harness.restart("b", "--timeout", 1)
             assert (late.err, late.code) == ("connectgroup: worker b: not back within 1 s\n", 1)
             # Another worker may restart meanwhile: if the paused worker was chosen to compute, the join of the other
             # one replaces it.
-            assert stage.restart("a").out == "worker a: restarted\n"
+            assert harness.restart("a").out == "worker a: restarted\n"
             os.kill(b.pid, signal.SIGCONT)
-            wait("its tasks again", lambda: "RESTARTING" not in stage.described() and stage.all_run(2), b.output)
+            wait("its tasks again", lambda: "RESTARTING" not in harness.described() and harness.all_run(2), b.output)
             b.signal(signal.SIGTERM)
             assert b.ended() == 0
-        gone = stage.restart("b")
-        assert (gone.err, gone.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
+        missing = harness.restart("b")
+        assert (missing.err, missing.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
 
 
 async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path: Path) -> None:
-    """Also by a supervisor that lets dead workers lie; its exit is not reported as a death."""
+    """Also by a supervisor that does not restart failed workers; its exit is not reported as a failure."""
     lines: list[str] = []
     supervisor = Supervisor(
         GROUP,
@@ -158,7 +158,7 @@ async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path
 
 
 async def settled(supervisor: Supervisor) -> None:
-    """Until two workers run all units of the group."""
+    """Wait until two workers run all units of the group."""
     for _ in range(900):
         group = await supervisor.describe()
         units = [unit for connector in group.connectors for unit in connector.units]

@@ -1,6 +1,6 @@
-"""No credential of a connector reaches a person: neither terminal, nor log, nor description, nor ``repr``.
+"""No credential of a connector is shown: not in a terminal, a log, a description, or a ``repr``.
 
-Canaries are written into configurations, then looked for in everything that is shown (reliability, section 5, secrets).
+Canary values are put into configurations, then searched in all output (reliability, section 5, secrets).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
                 return "orders-0: RUNNING" in ran.out
 
             wait("the task runs", runs, worker.output)
-            for words in (
+            for arguments in (
                 ("connectors", "list", *group),
                 ("connectors", "list", "--json", *group),
                 ("connectors", "status", "orders", *group),
@@ -90,7 +90,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
                 ("groups", "explain", GROUP, "--moves", "--coordinator", address),
                 ("groups", "list", "--coordinator", address),
             ):
-                ran = run_command(*words)
+                ran = run_command(*arguments)
                 assert ran.code == 0, ran
                 shown += [ran.out, ran.err]
         shown += worker.lines
@@ -104,14 +104,14 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
 
 
 def test_masked_value_is_not_accepted_as_a_value(tmp_path: Path) -> None:
-    """What ``connectors list`` prints may be written back by mistake."""
+    """The output of ``connectors list`` may be written back by mistake."""
     path = file_of(tmp_path / "c.json", {"connector.class": "idle", "db.password": "[hidden]"})
     with pytest.raises(ConfigError, match=r"db\.password: got '\[hidden\]'; allowed: the value that a listing has"):
         read_connector(path)
 
 
 class Leaky(Connector):
-    """Fails with its configuration in the message, in each of the places where it is asked for something."""
+    """Fails in each of its methods, with its configuration in the message."""
 
     def task_configs(self, limit: int) -> Sequence[Config]:
         raise ValueError(f"cannot connect with {dict(self.config)!r}")
@@ -134,7 +134,7 @@ class LeakyTask(Task):
 
 
 class Unmade(Connector):
-    """Cannot be made, and says with which configuration."""
+    """Its constructor fails, with the configuration in the message."""
 
     def __init__(self, name: str, config: Config) -> None:
         raise ValueError(f"{name}: {dict(config)!r}")

@@ -1,4 +1,4 @@
-"""How the supervisor of ``connectgroup up`` reacts to the end of a worker process."""
+"""The supervisor of ``connectgroup up`` when a worker process ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_group_name_that_the_coordinator_would_reject_starts_nothing(tmp_path:
 async def test_a_worker_with_a_configuration_error_is_not_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Exit code 2: a new process would end in the same way, for ever."""
+    """Exit code 2: a new process would end in the same way."""
     caplog.set_level(logging.INFO)
     lines: list[str] = []
     supervisor = supervisor_of_one(tmp_path, assignors=["nosuch"], worker_log=lambda name, line: lines.append(line))
@@ -100,8 +100,8 @@ class OnlyUp(BalancedAssignor):
 def test_up_ends_when_every_worker_has_a_configuration_error(tmp_path: Path) -> None:
     make_distribution(tmp_path / "plugins", "only_up", "connectgroup.assignors", ONLY_UP, **{"only-up": ":OnlyUp"})
     environment = {"PYTHONPATH": str(tmp_path / "plugins")}
-    words = ("--assignor", "only-up", "--workers", 2, "--port", 0, "--data", tmp_path / "data")
-    with Program("up", *words, environment=environment) as up:
+    arguments = ("--assignor", "only-up", "--workers", 2, "--port", 0, "--data", tmp_path / "data")
+    with Program("up", *arguments, environment=environment) as up:
         assert up.ended() == 2, up.output()
     for name in ("worker-1", "worker-2"):
         errors = [line for line in up.lines if line.startswith(f"{name} | connectgroup: ")]

@@ -1,4 +1,4 @@
-"""Modules of the current directory are not taken for those of the standard library or of connectgroup."""
+"""Modules of the current directory do not shadow the standard library or connectgroup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHADOW = "raise ImportError(f'{__name__} of the current directory')\n"
 
 @pytest.fixture
 def full_of_shadows(tmp_path: Path) -> Path:
-    """A directory as a user may have one: modules of its own, under names that others use, too."""
+    """A directory with modules of common names, as a user may have one."""
     folder = tmp_path / "project"
     for package in "assignors", "listeners":
         (folder / package).mkdir(parents=True)
@@ -33,8 +33,8 @@ def test_up_runs_tasks_whatever_modules_the_current_directory_has(
     full_of_shadows: Path, tmp_path: Path, command: list[str | Path]
 ) -> None:
     idle = connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
-    words = ("up", "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
-    with Program(*words, command=command, cwd=full_of_shadows) as up:
+    arguments = ("up", "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
+    with Program(*arguments, command=command, cwd=full_of_shadows) as up:
         up.line_with("| 1 workers | 3/3 units |")
         up.signal(signal.SIGTERM)
         assert up.ended() == 0, up.output()

@@ -27,7 +27,7 @@ from connectgroup.consumer.rounds import (
 from connectgroup.errors import PluginError, WireError
 from connectgroup.protocol.units import TopicPartition
 from tests.assignors import partition_tables as tables
-from tests.assignors.partition_questions import questions
+from tests.assignors.partition_inputs import input_groups
 from tests.assignors.partition_tables import partitions, table
 
 from .assignors import COOPERATIVE, EAGER, Careful, Hasty, Planned, Reversed
@@ -117,12 +117,12 @@ def test_assignor_input_has_a_version_that_the_assignor_reads() -> None:
     assert group.members[0].version == 5
 
 
-OWNED = tables.question({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{0,1}", "m2": "t{2}"})
+OWNED = tables.input_group({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{0,1}", "m2": "t{2}"})
 SWAPPED = {"m1": partitions("t{1,2}"), "m2": partitions("t{0}")}
 
 
-def given_to(answer: PartitionAssignment) -> dict[str, object]:
-    return {share.member_id: share.partitions for share in answer.members}
+def given_to(result: PartitionAssignment) -> dict[str, object]:
+    return {share.member_id: share.partitions for share in result.members}
 
 
 def test_assignor_that_breaks_the_cooperative_rule_is_rejected() -> None:
@@ -154,7 +154,7 @@ def test_assignment_is_made_cooperative_by_a_single_call() -> None:
     assert given_to(result) == table(m1="t{1}", m2="")
     assert result.withheld == partitions("t{0,2}")
 
-    revoked = tables.question({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{1}"})
+    revoked = tables.input_group({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{1}"})
     result = validate_result(careful, revoked, run_assignor(careful, revoked))
     assert given_to(result) == SWAPPED
     assert result.withheld == frozenset()
@@ -179,13 +179,13 @@ def test_every_member_gets_an_assignment_even_an_empty_one() -> None:
 
 
 def test_assignment_that_cannot_be_encoded_is_named() -> None:
-    group = tables.question({"x" * 40000: 1}, {"m1": "*"})
+    group = tables.input_group({"x" * 40000: 1}, {"m1": "*"})
     with pytest.raises(WireError, match="Assignment v3: partitions: got a value out of range"):
         assignments_to_send(group, run_assignor(RangeAssignor(), group))
 
 
 @settings(max_examples=200, deadline=None)
-@given(questions(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
+@given(input_groups(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
 def test_owned_partitions_are_withheld_and_none_is_forgotten(group: PartitionGroup, make: type) -> None:
     """For any assignor: by the owners' claims of the latest generation."""
     assignor = make()

@@ -19,17 +19,17 @@ from connectgroup.consumer.validation import (
     validate_subscription,
 )
 from connectgroup.protocol.units import TopicPartition
-from tests.assignors.partition_questions import questions
-from tests.assignors.partition_tables import partitions, question
+from tests.assignors.partition_inputs import input_groups
+from tests.assignors.partition_tables import input_group, partitions
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def group(owned: dict[str, str], **generations: int) -> PartitionGroup:
-    return question({"t": 4}, dict.fromkeys(owned, "*"), owned=dict(owned), generations=generations)
+    return input_group({"t": 4}, dict.fromkeys(owned, "*"), owned=dict(owned), generations=generations)
 
 
-def answer(**shares: str) -> PartitionAssignment:
+def result(**shares: str) -> PartitionAssignment:
     return PartitionAssignment(
         members=[PartitionMemberAssignment(member_id=each, partitions=partitions(its)) for each, its in shares.items()]
     )
@@ -58,8 +58,8 @@ def test_distinct_owners_are_no_overlap() -> None:
 
 def test_partition_assigned_while_another_member_owns_it_is_found() -> None:
     members = group({"c1": "t{0}", "c2": "t{1}", "c3": ""}).members
-    assert assigned_too_early(members, answer(c1="t{0}", c2="t{1}", c3="t{2}")) == ()
-    early = assigned_too_early(members, answer(c1="t{1}", c2="", c3="t{0}"))
+    assert assigned_too_early(members, result(c1="t{0}", c2="t{1}", c3="t{2}")) == ()
+    early = assigned_too_early(members, result(c1="t{1}", c2="", c3="t{0}"))
     assert early == (
         EarlyAssignment(partition=T0, to="c3", owners=("c1",)),
         EarlyAssignment(partition=T1, to="c1", owners=("c2",)),
@@ -69,37 +69,37 @@ def test_partition_assigned_while_another_member_owns_it_is_found() -> None:
 
 def test_partition_with_two_owners_is_too_early_for_either() -> None:
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=3, c2=3).members
-    assert assigned_too_early(members, answer(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
-    assert assigned_too_early(members, answer(c3="t{0}")) == (
+    assert assigned_too_early(members, result(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
+    assert assigned_too_early(members, result(c3="t{0}")) == (
         EarlyAssignment(partition=T0, to="c3", owners=("c1", "c2")),
     )
-    assert assigned_too_early(members, answer(c1="", c2="")) == ()
+    assert assigned_too_early(members, result(c1="", c2="")) == ()
 
 
 @pytest.mark.parametrize("stale", [3, -1])
 def test_sk_20_sk_21_stale_claim_blocks_no_assignment(stale: int) -> None:
     """KIP-792; -1 is unknown and older than any. Kafka's check of assignments ignores generations."""
     members = group({"c1": "t{0}", "c2": "t{0}", "c3": ""}, c1=stale, c2=4).members
-    assert assigned_too_early(members, answer(c2="t{0}")) == ()
-    assert assigned_too_early(members, answer(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
-    assert assigned_too_early(members, answer(c3="t{0}")) == (EarlyAssignment(partition=T0, to="c3", owners=("c2",)),)
+    assert assigned_too_early(members, result(c2="t{0}")) == ()
+    assert assigned_too_early(members, result(c1="t{0}")) == (EarlyAssignment(partition=T0, to="c1", owners=("c2",)),)
+    assert assigned_too_early(members, result(c3="t{0}")) == (EarlyAssignment(partition=T0, to="c3", owners=("c2",)),)
 
 
 @pytest.mark.parametrize("generation", [-1, 3])
 def test_undisputed_claim_counts_at_any_generation(generation: int) -> None:
     members = group({"c1": "t{0}", "c2": "t{1}"}, c1=generation, c2=9).members
-    assert assigned_too_early(members, answer(c2="t{0}")) == (EarlyAssignment(partition=T0, to="c2", owners=("c1",)),)
+    assert assigned_too_early(members, result(c2="t{0}")) == (EarlyAssignment(partition=T0, to="c2", owners=("c1",)),)
 
 
 def test_assignment_of_an_unknown_member_is_checked_against_the_owners() -> None:
     members = group({"c1": "t{0}"}).members
-    assert assigned_too_early(members, answer(who="t{0,1}")) == (
+    assert assigned_too_early(members, result(who="t{0,1}")) == (
         EarlyAssignment(partition=T0, to="who", owners=("c1",)),
     )
 
 
 @settings(max_examples=200, deadline=None)
-@given(questions(), st.data())
+@given(input_groups(), st.data())
 def test_every_partition_owned_by_another_member_is_found(group: PartitionGroup, data: st.DataObject) -> None:
     """Only doubtful partitions are examined closely; examining all of them gives the same result."""
     if data.draw(st.booleans()):

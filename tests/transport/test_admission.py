@@ -1,4 +1,4 @@
-"""Which addresses a server listens on, and what a connection above a limit is answered."""
+"""The addresses a server listens on, and the response to a connection above a limit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LIMIT_REACHED = [
 async def test_first_request_above_a_connection_limit_is_answered_with_the_limit(
     limits: dict[str, float], message: str
 ) -> None:
-    stage = ScriptedHandler()
-    async with server(stage, **limits) as tcp:
+    handler = ScriptedHandler()
+    async with server(handler, **limits) as tcp:
         peers = [await Peer.to(tcp) for _ in range(2)]
         for peer in peers:
             assert await peer.is_alive()
@@ -43,7 +43,7 @@ async def test_first_request_above_a_connection_limit_is_answered_with_the_limit
         assert isinstance(response, HeartbeatResponse)
         assert (response.error_code, response.error_message) == (CoordinatorNotAvailable.code, message)
         assert from_code(response.error_code, None).retriable
-        assert "a" not in stage.began, "the request is not carried out"
+        assert "a" not in handler.began, "the request is not executed"
         await client.close()
         # Also a client that does not begin with ApiVersions, and sends more than one request.
         bare = await Peer.to(tcp)
@@ -68,7 +68,7 @@ async def test_connections_above_the_limit_are_limited_themselves() -> None:
             peer.send(ApiVersionsRequest(), correlation_id=1)
             assert (await peer.receive(API_VERSIONS))[0] == 1
         unread = await Peer.to(tcp)
-        assert await unread.is_closed_by_server(), "above max_refused, closed without a response"
+        assert await unread.is_closed_by_server(), "above max_refused: closed without a response"
         assert await admitted.is_alive()
         for peer in (admitted, *refused, unread):
             peer.close()
@@ -102,16 +102,16 @@ async def test_server_closes_with_connections_above_the_limit_open() -> None:
 
 
 class Lookups:
-    """``socket.getaddrinfo`` with made-up answers for one name; the last one is repeated."""
+    """``socket.getaddrinfo`` with scripted results for one name; the last one is repeated."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -> None:
-        self.answers, real = list(answers), socket.getaddrinfo
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, *results: list[str]) -> None:
+        self.results, real = list(results), socket.getaddrinfo
 
-        def look_up(host: Any, port: Any, *more: Any, **words: Any) -> Any:
+        def look_up(host: Any, port: Any, *more: Any, **named: Any) -> Any:
             if host != name:
-                return real(host, port, *more, **words)
-            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port or 0)) for address in answer]
+                return real(host, port, *more, **named)
+            result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port or 0)) for address in result]
 
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
 
@@ -131,7 +131,7 @@ async def test_name_of_an_address_that_other_machines_can_reach_is_refused(
 
 
 async def test_server_listens_on_the_addresses_that_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name has another address by the time the port is opened (DNS rebinding)."""
+    """The name resolves to another address by the time the port is opened (DNS rebinding)."""
     Lookups(monkeypatch, "rebinding.example", ["127.0.0.1"], ["0.0.0.0"])
     tcp = TcpServer(ScriptedHandler(), "rebinding.example", loopback_only=True)
     await tcp.start()

@@ -1,4 +1,4 @@
-"""The transport within one process keeps the contract of every transport."""
+"""The transport within one process passes the contract of every transport."""
 
 from __future__ import annotations
 

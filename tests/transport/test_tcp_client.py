@@ -1,4 +1,4 @@
-"""The TCP client against servers that are not what they should be."""
+"""The TCP client against invalid, slow and unrelated servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(peer: Peer) -> AsyncIterator[int]:
-    """A port behind which ``peer`` speaks, once a connection."""
+    """A port served by ``peer``, called once per connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -53,13 +53,13 @@ async def shake_hands(
 ) -> None:
     key, version, correlation_id = await next_request(reader)
     assert key == API_VERSIONS
-    answer = ApiVersionsResponse(error_code=error_code, api_keys=apis)
-    asked = 99 if error_code else version  # 99: answered in version 0
-    writer.write(frame(encode_response(answer, api_key=key, version=asked, correlation_id=correlation_id)))
+    response = ApiVersionsResponse(error_code=error_code, api_keys=apis)
+    answered_version = 99 if error_code else version  # 99: the response is in version 0
+    writer.write(frame(encode_response(response, api_key=key, version=answered_version, correlation_id=correlation_id)))
 
 
 async def failure(port: int, *, timeout_s: float = 30.0, connect_timeout_s: float = 30.0) -> str:
-    """What the client says of the server at this port; one line, with the address."""
+    """The client's error for the server at this port; one line, with the address."""
     async with closing(TcpClient("127.0.0.1", port, connect_timeout_s=connect_timeout_s)) as client:
         with pytest.raises(TransportError) as caught:
             await said(client, "a", timeout_s=timeout_s)
@@ -86,7 +86,7 @@ async def test_invalid_address(host: str, port: int) -> None:
 
 @pytest.mark.asyncio
 async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F36: one more reason to try again, not the end of the worker."""
+    """F36: a reason for a retry, not for the end of the worker."""
     none = NoThreads(monkeypatch, "asyncio_")
     async with closing(TcpClient("localhost", 1)) as client:
         with pytest.raises(TransportError, match=r"cannot connect: cannot look up localhost: can't start"):
@@ -139,18 +139,18 @@ async def test_server_that_closes_at_once() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("timeouts", "says"),
+    ("timeouts", "message"),
     [
         ({"connect_timeout_s": 0.05}, "no response within 0.05 s"),
         ({"timeout_s": 0.05}, "no response within 0.05 s"),
     ],
 )
-async def test_server_that_accepts_and_never_responds(timeouts: dict[str, float], says: str) -> None:
+async def test_server_that_accepts_and_never_responds(timeouts: dict[str, float], message: str) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     async with listening(silent) as port:
-        assert says in await failure(port, **timeouts)
+        assert message in await failure(port, **timeouts)
 
 
 @pytest.mark.asyncio
@@ -174,7 +174,7 @@ async def test_kafka_broker_without_our_apis(apis: tuple[ApiVersion, ...], error
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("response", "message"),
     [
         (frame(struct.pack(">i", 12345) + bytes(40)), "a response that is not to request 11"),
         (frame(b"\0\0\0"), "a response that is not to request 11"),
@@ -185,22 +185,24 @@ async def test_kafka_broker_without_our_apis(apis: tuple[ApiVersion, ...], error
         (b"", "connection lost by the other side"),
     ],
 )
-async def test_invalid_response_closes_the_connection_and_the_next_call_reconnects(answer: bytes, says: str) -> None:
+async def test_invalid_response_closes_the_connection_and_the_next_call_reconnects(
+    response: bytes, message: str
+) -> None:
     connections = 0
 
-    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def invalid(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
         await shake_hands(reader, writer, served())
         await next_request(reader)
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
 
-    async with listening(odd) as port, closing(TcpClient("127.0.0.1", port)) as client:
+    async with listening(invalid) as port, closing(TcpClient("127.0.0.1", port)) as client:
         for turn in (1, 2):
             with pytest.raises(TransportError) as caught:
                 await said(client, "a")
-            assert says in str(caught.value)
+            assert message in str(caught.value)
             assert connections == turn
 
 
@@ -218,12 +220,12 @@ async def test_unexpected_response_closes_the_connection() -> None:
 
 @pytest.mark.asyncio
 async def test_lost_connection_fails_all_calls_and_the_next_call_reconnects() -> None:
-    stage = ScriptedHandler("a")
-    first = TcpServer(stage)
+    handler = ScriptedHandler("a")
+    first = TcpServer(handler)
     await first.start()
     async with closing(TcpClient("127.0.0.1", first.port)) as client:
         calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b")]
-        await stage.has_begun("a", "b")
+        await handler.has_begun("a", "b")
         for connection in list(first._connections):
             connection.abort()
         for call in calls:
@@ -232,19 +234,19 @@ async def test_lost_connection_fails_all_calls_and_the_next_call_reconnects() ->
         assert await said(client, "c") == "c"
         await first.close(grace_s=0.05)
 
-        second = TcpServer(stage, port=first.port)
+        second = TcpServer(handler, port=first.port)
         await second.start()
-        answers: list[str | None] = []
-        while not answers:  # the client may still have to notice that the first is gone
+        responses: list[str | None] = []
+        while not responses:  # the client may not have detected the loss yet
             with suppress(TransportError):
-                answers.append(await said(client, "d"))
-        assert answers == ["d"]
+                responses.append(await said(client, "d"))
+        assert responses == ["d"]
         await second.close()
 
 
 @pytest.mark.asyncio
 async def test_close_ends_a_connection_attempt() -> None:
-    """L7: also where the other side never answers."""
+    """L7: also if the server never responds."""
     reached = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -263,22 +265,22 @@ async def test_close_ends_a_connection_attempt() -> None:
 
 @pytest.mark.asyncio
 async def test_calls_that_wait_for_the_connection_are_sent_in_order_and_may_be_cancelled() -> None:
-    stage = ScriptedHandler()
-    tcp = TcpServer(stage)
+    handler = ScriptedHandler()
+    tcp = TcpServer(handler)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
         calls = [asyncio.ensure_future(said(client, str(number))) for number in range(10)]
         await asyncio.sleep(0)
-        calls[0].cancel()  # it was the one that connected
+        calls[0].cancel()  # the call that opened the connection
         calls[5].cancel()
         await asyncio.wait(calls)
-        assert stage.began == [str(number) for number in range(10) if number not in (0, 5)]
+        assert handler.began == [str(number) for number in range(10) if number not in (0, 5)]
     await tcp.close()
 
 
 @pytest.mark.asyncio
 async def test_calls_wait_while_the_server_does_not_read() -> None:
-    """What is sent to a server that stands still does not pile up without end; in time it fails."""
+    """Requests to a server that does not read are bounded; in time they fail."""
 
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer, served())
@@ -289,16 +291,16 @@ async def test_calls_wait_while_the_server_does_not_read() -> None:
         outcomes = await asyncio.gather(
             *(said(client, name, timeout_s=1.0) for _ in range(1000)), return_exceptions=True
         )
-        # A request that was not sent may be retried whatever it is; one that was sent may have been processed.
+        # A request that was not sent may always be retried; one that was sent may have been processed.
         assert {type(outcome) for outcome in outcomes} == {NotSent, TransportError}
-        # "no response within": the time was over before the connection was established.
+        # "no response within": the timeout passed before the connection was established.
         not_sent = ("could not be sent", "no response within")
         assert all(any(text in str(error) for text in not_sent) == (type(error) is NotSent) for error in outcomes)
 
 
 async def test_request_is_not_sent_without_a_connection() -> None:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # and does not listen
+        bound.bind(("127.0.0.1", 0))  # without listening
         async with closing(TcpClient("127.0.0.1", bound.getsockname()[1])) as client:
             with pytest.raises(NotSent, match="cannot connect"):
                 await client.call(DescribeRequest(), timeout_s=5)

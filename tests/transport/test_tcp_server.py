@@ -1,4 +1,4 @@
-"""The TCP server on real sockets: the contract, and what a peer may do to it (reliability list, wire 1-3, 10, 16)."""
+"""The TCP server on real sockets: the contract, and faulty peers (reliability list, wire 1-3, 10, 16)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def server(handler: ScriptedHandler, **limits: float) -> AsyncIterator[Tcp
 
 
 class Peer:
-    """A bare socket: it sends what a well-behaved client never would."""
+    """A bare socket, which sends what no correct client would."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -76,13 +76,13 @@ class Peer:
         return decode_response(await self.reader.readexactly(length), api_key=api_key, version=version)
 
     async def is_alive(self) -> bool:
-        """Whether the server still answers on this connection."""
+        """Whether the server still responds on this connection."""
         self.send(beat("alive?"), correlation_id=999)
         correlation_id, response = await self.receive(HEARTBEAT)
         return correlation_id == 999 and isinstance(response, HeartbeatResponse) and response.error_message == "alive?"
 
     async def is_closed_by_server(self) -> bool:
-        """Read to the end: true when there is one, false if there was something to read."""
+        """Read to the end: true if the connection was closed, false if there were bytes to read."""
         with suppress(ConnectionError):
             return await self.reader.read() == b""
         return True
@@ -103,8 +103,8 @@ class TestTcpTransport(TransportContract):
 
 @pytest.mark.asyncio
 async def test_responses_are_sent_in_the_order_of_the_requests() -> None:
-    stage = ScriptedHandler("a")
-    async with server(stage) as tcp:
+    handler = ScriptedHandler("a")
+    async with server(handler) as tcp:
         peer = await Peer.to(tcp)
         peer.send(beat("a"), correlation_id=11)
         peer.send(beat("b"), correlation_id=10)
@@ -116,31 +116,33 @@ async def test_responses_are_sent_in_the_order_of_the_requests() -> None:
             9,
             8,
         ]
-        assert stage.began == ["a", "b", "releases a"]
+        assert handler.began == ["a", "b", "releases a"]
         peer.close()
 
 
 @pytest.mark.asyncio
 async def test_concurrent_requests_of_one_connection_are_limited() -> None:
-    """F11: the rest stays in the sockets' buffers, and comes when there is room."""
+    """F11: further requests stay in the socket buffers until earlier ones have completed."""
     names = [str(number) for number in range(40)]
-    stage = ScriptedHandler(*names)
-    async with server(stage, max_in_flight=4) as tcp:
+    handler = ScriptedHandler(*names)
+    async with server(handler, max_in_flight=4) as tcp:
         peer = await Peer.to(tcp)
         for number, name in enumerate(names):
             peer.send(beat(name), correlation_id=number)
         for done in range(40):
-            await stage.has_begun(*names[: done + 4])
+            await handler.has_begun(*names[: done + 4])
             other = TcpClient("127.0.0.1", tcp.port)
-            assert await said(other, f"other {done}") == f"other {done}"  # a round trip in which more could have begun
+            assert (
+                await said(other, f"other {done}") == f"other {done}"
+            )  # a round trip, during which further requests could have begun
             await other.close()
-            assert len([name for name in stage.began if name in names]) == min(done + 4, 40)
-            stage.release(names[done])
+            assert len([name for name in handler.began if name in names]) == min(done + 4, 40)
+            handler.release(names[done])
             assert (await peer.receive(HEARTBEAT))[0] == done
         peer.close()
 
 
-# ------------------------------------------------------------------------------------------- the server's own
+# ------------------------------------------------------------------------------------------- APIs of the server
 
 
 @pytest.mark.asyncio
@@ -211,12 +213,12 @@ async def test_port_in_use_is_rejected_with_one_line() -> None:
             await TcpServer(ScriptedHandler(), "127.0.0.1", tcp.port).start()
 
 
-# ------------------------------------------------------------------------------------------- bad bytes
+# ------------------------------------------------------------------------------------------- invalid bytes
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"\x7f\xff\xff\xff", "frame of 2147483647 bytes exceeds max 8388608"),
         (b"\xff\xff\xff\xff", "frame of -1 bytes"),
@@ -227,9 +229,9 @@ async def test_port_in_use_is_rejected_with_one_line() -> None:
     ],
 )
 async def test_invalid_frame_closes_only_its_connection(
-    data: bytes, says: str, caplog: pytest.LogCaptureFixture
+    data: bytes, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Wire 1; one line a peer and minute, however often it tries."""
+    """Wire 1; one log line per peer and minute, however many attempts."""
     async with server(ScriptedHandler()) as tcp:
         good = await Peer.to(tcp)
         with caplog.at_level(logging.WARNING):
@@ -240,7 +242,7 @@ async def test_invalid_frame_closes_only_its_connection(
                 peer.close()
         assert len(caplog.records) == 1
         assert caplog.records[0].getMessage().startswith("127.0.0.1: closed: ")
-        assert says in caplog.text
+        assert message in caplog.text
         assert await good.is_alive()
         good.close()
 
@@ -250,25 +252,25 @@ async def test_invalid_frame_closes_only_its_connection(
 async def test_unknown_api_or_version_closes_the_connection_after_earlier_responses(
     header: tuple[int, int],
 ) -> None:
-    """Wire 10. No answer to it could be read, as in Kafka; what was asked before is still answered, in order."""
-    stage = ScriptedHandler("a")
-    async with server(stage) as tcp:
+    """Wire 10. No client could read a response to it, as in Kafka; earlier requests get their responses, in order."""
+    handler = ScriptedHandler("a")
+    async with server(handler) as tcp:
         peer = await Peer.to(tcp)
         peer.send(beat("a"), correlation_id=1)
         peer.writer.write(frame(struct.pack(">hhih", *header, 2, -1) + bytes(20)))
         peer.send(beat("never"), correlation_id=3)
-        await stage.has_begun("a")
-        stage.release("a")
+        await handler.has_begun("a")
+        handler.release("a")
         assert (await peer.receive(HEARTBEAT))[0] == 1
         assert await peer.is_closed_by_server()
-        assert stage.began == ["a"]
+        assert handler.began == ["a"]
         peer.close()
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 100, b"\0" + b"\x80" * 9, b"\0" + b"\xff\xff\xff\xff\x0f" * 3])
 async def test_undecodable_request_is_answered_and_the_connection_stays_open(body: bytes) -> None:
-    """Wire 4-8: the frame was whole, so nothing else is lost."""
+    """Wire 4-8: the frame was complete, so the connection remains usable."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.write(frame(struct.pack(">hhih", HEARTBEAT, 0, 5, -1) + body))
@@ -281,7 +283,7 @@ async def test_undecodable_request_is_answered_and_the_connection_stays_open(bod
 
 @pytest.mark.asyncio
 async def test_bytes_received_one_at_a_time_form_the_same_request() -> None:
-    """F5, the slicer."""
+    """F5: the socket delivers one byte at a time."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -298,9 +300,9 @@ async def test_bytes_received_one_at_a_time_form_the_same_request() -> None:
 
 @pytest.mark.asyncio
 async def test_connection_reset_in_a_frame_has_no_effect() -> None:
-    """F5: half a command is no command."""
-    stage = ScriptedHandler()
-    async with server(stage) as tcp:
+    """F5: an incomplete request is not executed."""
+    handler = ScriptedHandler()
+    async with server(handler) as tcp:
         whole = frame(encode_request(beat("half"), version=0, correlation_id=4, client_id="c"))
         for length in (1, 4, 5, len(whole) - 1):
             peer = await Peer.to(tcp)
@@ -311,11 +313,11 @@ async def test_connection_reset_in_a_frame_has_no_effect() -> None:
             peer.close()
         good = await Peer.to(tcp)
         assert await good.is_alive()
-        assert stage.began == ["alive?"]
+        assert handler.began == ["alive?"]
         good.close()
 
 
-# ------------------------------------------------------------------------------------------- bad timing
+# ------------------------------------------------------------------------------------------- slow peers
 
 
 @pytest.mark.asyncio
@@ -332,7 +334,7 @@ async def test_incomplete_frame_is_closed_at_its_deadline(data: bytes, caplog: p
 
 @pytest.mark.asyncio
 async def test_slow_bytes_do_not_extend_the_deadline_of_a_frame() -> None:
-    """Wire 3: one byte at a time, for ever."""
+    """Wire 3: one byte at a time, forever."""
     async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
         peer = await Peer.to(tcp)
         peer.writer.write(struct.pack(">i", 2**20))
@@ -352,14 +354,14 @@ async def test_slow_bytes_do_not_extend_the_deadline_of_a_frame() -> None:
 async def test_idle_connection_without_a_parked_request_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = ScriptedHandler("a")
-    async with server(stage, idle_deadline_s=1.0) as tcp:
+    handler = ScriptedHandler("a")
+    async with server(handler, idle_deadline_s=1.0) as tcp:
         parked, idle = await Peer.to(tcp), await Peer.to(tcp)
         parked.send(beat("a"), correlation_id=1)
-        await stage.has_begun("a")
+        await handler.has_begun("a")
         assert await idle.is_closed_by_server()
         assert "idle for 1 s" in caplog.text
-        stage.release("a")
+        handler.release("a")
         assert (await parked.receive(HEARTBEAT))[0] == 1
         parked.close()
         idle.close()
@@ -370,10 +372,10 @@ async def test_idle_connection_without_a_parked_request_is_closed(
 async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
     own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Wire 16: what waits for it in the server stays bounded, however much it sends."""
-    stage = ScriptedHandler()
+    """Wire 16: the responses buffered in the server stay bounded, however much the peer sends."""
+    handler = ScriptedHandler()
     limits = {"max_unsent_bytes": 4096, "max_in_flight": 8, "unsent_deadline_s": 0.3}
-    async with server(stage, **limits) as tcp:
+    async with server(handler, **limits) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
         request = ApiVersionsRequest() if own else beat("x" * 1000)
         data = frame(encode_request(request, version=0, correlation_id=1, client_id=None)) * 1000
@@ -385,7 +387,7 @@ async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
                     await peer.writer.drain()
 
         flooding = asyncio.ensure_future(flood())
-        await asyncio.wait({flooding})  # it floods until it is thrown out
+        await asyncio.wait({flooding})  # it sends until the server closes the connection
         assert "did not read its responses for 0.3 s" in caplog.text
         good = await Peer.to(tcp)
         assert await good.is_alive()
@@ -396,7 +398,7 @@ async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("own", [True, False])
 async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -> None:
-    """Wire 16: it stands still long before 32 MB are taken from it."""
+    """Wire 16: the server stops reading long before it has received 32 MB."""
     async with server(ScriptedHandler(), max_unsent_bytes=4096, max_in_flight=8) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
         request = ApiVersionsRequest() if own else beat("x" * 1000)
@@ -418,7 +420,7 @@ async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -
 
 @pytest.mark.asyncio
 async def test_thousand_pipelined_requests_are_all_answered() -> None:
-    """Wire 16: slow to read is not a crime."""
+    """Wire 16: a slow reader is served as long as it reads."""
     async with server(ScriptedHandler(), max_unsent_bytes=4096) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)
         for number in range(1000):
@@ -427,7 +429,7 @@ async def test_thousand_pipelined_requests_are_all_answered() -> None:
         peer.close()
 
 
-# ------------------------------------------------------------------------------------------- too many
+# ------------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.asyncio
@@ -445,8 +447,8 @@ async def test_connection_above_the_limit_is_rejected_until_another_closes(limit
             assert await peer.is_alive()
         peers.pop().close()
         client = TcpClient("127.0.0.1", tcp.port)
-        while True:  # the server has to notice first
-            with suppress(TransportError):  # the server closes a connection that it has refused
+        while True:  # the server has to detect the close first
+            with suppress(TransportError):  # the server closes a rejected connection
                 if await said(client, "a") == "a":
                     break
         await client.close()
@@ -464,9 +466,9 @@ async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.Mon
 
 @pytest.mark.asyncio
 async def test_simultaneous_connections_of_all_workers_are_accepted() -> None:
-    """They wait to be taken in, and none of them is turned away, although the server takes them one by one."""
+    """They queue in the backlog, and none is rejected, although the server accepts them one by one."""
     async with server(ScriptedHandler()) as tcp:
-        # The loop stands still meanwhile. Where the queue is full, a connection is not made.
+        # The loop is blocked meanwhile. If the backlog were full, a connection would fail.
         peers = [socket.create_connection(("127.0.0.1", tcp.port), timeout=5) for _ in range(100)]
         for peer in peers:
             peer.close()
@@ -474,39 +476,39 @@ async def test_simultaneous_connections_of_all_workers_are_accepted() -> None:
 
 @pytest.mark.asyncio
 async def test_lost_connection_counts_until_its_last_request_is_done() -> None:
-    """Or a peer could park requests without end by connecting anew."""
-    stage = ScriptedHandler("a", "b")
-    async with server(stage, max_connections_per_address=1) as tcp:
+    """Otherwise a peer could park requests without limit by reconnecting."""
+    handler = ScriptedHandler("a", "b")
+    async with server(handler, max_connections_per_address=1) as tcp:
         peer = await Peer.to(tcp)
         peer.send(beat("a"), correlation_id=1)
         peer.send(beat("b"), correlation_id=2)
-        await stage.has_begun("a", "b")
+        await handler.has_begun("a", "b")
         peer.close()
         for name in ("b", "a"):
             client = TcpClient("127.0.0.1", tcp.port)
             assert "limit of 1 connections" in str(await said(client, "too early"))
-            stage.release(name)
+            handler.release(name)
         while True:
-            with suppress(TransportError):  # the server closes a connection that it has refused
+            with suppress(TransportError):  # the server closes a rejected connection
                 if await said(client, "c") == "c":
                     break
         await client.close()
 
 
-# ------------------------------------------------------------------------------------------- the end
+# ------------------------------------------------------------------------------------------- closing
 
 
 @pytest.mark.asyncio
 async def test_closing_server_finishes_requests() -> None:
-    stage = ScriptedHandler("a")
-    tcp = TcpServer(stage)
+    handler = ScriptedHandler("a")
+    tcp = TcpServer(handler)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
         call = asyncio.ensure_future(said(client, "a"))
-        await stage.has_begun("a")
+        await handler.has_begun("a")
         ending = asyncio.ensure_future(tcp.close(grace_s=30))
         await asyncio.sleep(0)
-        stage.release("a")
+        handler.release("a")
         assert await call == "a"
         await ending
         with pytest.raises(TransportError, match=r"cannot connect|connection lost"):
@@ -516,13 +518,13 @@ async def test_closing_server_finishes_requests() -> None:
 
 @pytest.mark.asyncio
 async def test_closing_server_answers_requests_that_cannot_finish() -> None:
-    """L7: every request is answered or refused, and close returns."""
-    stage = ScriptedHandler("a")
-    tcp = TcpServer(stage)
+    """L7: every request gets a response or a rejection, and close returns."""
+    handler = ScriptedHandler("a")
+    tcp = TcpServer(handler)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
         call = asyncio.ensure_future(client.call(beat("a"), timeout_s=30))
-        await stage.has_begun("a")
+        await handler.has_begun("a")
         await tcp.close(grace_s=0.05)
         response = await call
         assert isinstance(response, HeartbeatResponse)
@@ -546,9 +548,9 @@ async def test_response_that_cannot_be_encoded_is_a_server_error() -> None:
 async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carried_out(
     limits: dict[str, float],
 ) -> None:
-    """Wire 3. At once, and not when the deadline of its first frame is over."""
-    stage = ScriptedHandler()
-    async with server(stage, **limits) as tcp:
+    """Wire 3. At once, not at the deadline of the first frame."""
+    handler = ScriptedHandler()
+    async with server(handler, **limits) as tcp:
         peers = [await Peer.to(tcp) for _ in range(2)]
         for peer in peers:
             assert await peer.is_alive()
@@ -557,7 +559,7 @@ async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carri
         async with asyncio.timeout(4):  # below the deadline of a connection above the limit
             assert (await refused.receive(HEARTBEAT))[0] == 1
             assert await refused.is_closed_by_server()
-        assert "refused" not in stage.began
+        assert "refused" not in handler.began
         for peer in (*peers, refused):
             with suppress(ConnectionError):
                 peer.close()
@@ -566,14 +568,14 @@ async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carri
 @pytest.mark.asyncio
 async def test_connection_with_a_parked_request_outlives_the_idle_deadline() -> None:
     """A connection without a request is closed earlier."""
-    stage = ScriptedHandler("a")
-    async with server(stage, idle_deadline_s=0.5) as tcp:
+    handler = ScriptedHandler("a")
+    async with server(handler, idle_deadline_s=0.5) as tcp:
         parked = await Peer.to(tcp)
         parked.send(beat("a"), correlation_id=1)
-        await stage.has_begun("a")
+        await handler.has_begun("a")
         idle = await Peer.to(tcp)
         assert await idle.is_closed_by_server()
-        stage.release("a")
+        handler.release("a")
         assert (await parked.receive(HEARTBEAT))[0] == 1
         parked.close()
         idle.close()

@@ -1,4 +1,4 @@
-"""Questions for assignors of connectors and tasks: any, and of the kinds that a group meets, with who may keep what."""
+"""Random inputs for assignors of connectors and tasks, of every kind that occurs in a group."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from .tables import group
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> ConnectGroup:
-    """Groups whose holdings are none, lopsided (a few hold all) or anyhow, with claims of what is gone or twice."""
+def input_groups(draw: st.DrawFn) -> ConnectGroup:
+    """Groups where no member owns anything, a few own everything, or units are scattered, with stale and duplicate
+    claims.
+    """
     connectors = draw(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 12), max_size=6))
     members = draw(st.lists(st.sampled_from([f"m{n}" for n in range(8)]), unique=True, min_size=1))
     holders = members[: draw(st.integers(0, len(members)))]
@@ -31,13 +33,13 @@ def questions(draw: st.DrawFn) -> ConnectGroup:
 
 
 def case(random: Random, assignor: ConnectAssignor) -> ConnectGroup:
-    """A group that is fresh, lopsided, anyhow, or at rest with a member, a connector or a task more or less."""
+    """A group with no, few or scattered owners, or a balanced one with a member, connector or task changed."""
     connectors = {f"c{number}": random.randint(0, 7) for number in range(random.randint(1, 5))}
     members = [f"m{number}" for number in range(random.randint(1, 7))]
-    stage = random.choice(["fresh", "lopsided", "anyhow", "at rest"])
-    if stage == "at rest":
-        _, answer = last(assignor, group(connectors, dict.fromkeys(members, "")))
-        held = {each.member_id: each.units for each in answer.members}
+    kind_of_case = random.choice(["fresh", "lopsided", "anyhow", "at rest"])
+    if kind_of_case == "at rest":
+        _, result = last(assignor, group(connectors, dict.fromkeys(members, "")))
+        held = {each.member_id: each.units for each in result.members}
         change = random.choice(["leaves", "joins", "grows", "shrinks"])
         if change == "leaves" and len(members) > 1:
             del held[random.choice(members)]
@@ -48,27 +50,27 @@ def case(random: Random, assignor: ConnectAssignor) -> ConnectGroup:
         else:
             connectors["c0"] = 0
         return group(connectors, held)
-    holders = {"fresh": [], "lopsided": members[:2], "anyhow": members}[stage]
+    holders = {"fresh": [], "lopsided": members[:2], "anyhow": members}[kind_of_case]
     everything = group(connectors, {}).units if holders else ()
     whose = {unit: random.choice(holders) for unit in everything if random.random() < 0.9}
     return group(connectors, {each: frozenset(unit for unit in whose if whose[unit] == each) for each in members})
 
 
-def last(assignor: ConnectAssignor, question: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
-    """The answer of the last round, and the question it is for."""
+def last(assignor: ConnectAssignor, input_group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
+    """The result of the last round, and its input."""
 
     class Contract(ConnectAssignorContract):
         def assignor(self) -> ConnectAssignor:
             return assignor
 
-    return Contract().final(question)
+    return Contract().final(input_group)
 
 
-def one_holder_each(question: ConnectGroup, *, of_two: bool = True) -> dict[Unit, str]:
-    """Who holds what: of two that claim a unit the first, or nobody."""
-    claims = Counter(unit for member in question.members for unit in member.owned)
+def one_holder_each(input_group: ConnectGroup, *, of_two: bool = True) -> dict[Unit, str]:
+    """The owner of each unit: of two that claim a unit the first, or neither."""
+    claims = Counter(unit for member in input_group.members for unit in member.owned)
     holders: dict[Unit, str] = {}
-    for member in sorted(question.members, key=lambda member: member.member_id):
+    for member in sorted(input_group.members, key=lambda member: member.member_id):
         for unit in member.owned:
             if of_two or claims[unit] == 1:
                 holders.setdefault(unit, member.member_id)
@@ -76,8 +78,9 @@ def one_holder_each(question: ConnectGroup, *, of_two: bool = True) -> dict[Unit
 
 
 def fewest_moves(members: int, holder: Mapping[Unit, str], everything: list[Unit]) -> int:
-    """How many of these units cannot stay (or be) where they are if counts are to be even: the definition, not a
-    formula; whoever holds most keeps one more."""
+    """How many of these units cannot stay (or be) where they are if counts are to be even: by definition, without a
+    formula; the members with the most units keep the remainder.
+    """
     share, extra = divmod(len(everything), members)
     held = sorted(Counter(holder[unit] for unit in everything if unit in holder).values(), reverse=True)
     held += [0] * (members - len(held))
@@ -85,21 +88,21 @@ def fewest_moves(members: int, holder: Mapping[Unit, str], everything: list[Unit
     return len(everything) - sum(map(min, held, limits))
 
 
-def moves(question: ConnectGroup, after: Mapping[str, Units], *, of_two: bool) -> tuple[int, int]:
-    """How many units do not stay where they are, connectors and tasks added up, and the fewest there can be."""
-    before = one_holder_each(question, of_two=of_two)
+def moves(input_group: ConnectGroup, after: Mapping[str, Units], *, of_two: bool) -> tuple[int, int]:
+    """The number of units that move, connectors plus tasks, and the minimum."""
+    before = one_holder_each(input_group, of_two=of_two)
     found = fewest = 0
     for is_connector in (True, False):
-        everything = [unit for unit in question.units if unit.is_connector is is_connector]
+        everything = [unit for unit in input_group.units if unit.is_connector is is_connector]
         found += len(everything) - sum(unit in after[before[unit]] for unit in everything if unit in before)
         fewest += fewest_moves(len(after), before, everything)
     return found, fewest
 
 
-def owning(question: ConnectGroup, after: Mapping[str, Units]) -> ConnectGroup:
-    """The same question, asked when everybody has its share."""
+def owning(input_group: ConnectGroup, after: Mapping[str, Units]) -> ConnectGroup:
+    """The same group after every member has reached its assignment."""
     return replace(
-        question,
-        members=[replace(member, owned=after[member.member_id]) for member in question.members],
+        input_group,
+        members=[replace(member, owned=after[member.member_id]) for member in input_group.members],
         delayed=(),
     )

@@ -1,4 +1,4 @@
-"""Questions about partitions for hypothesis: fresh, lopsided, anyhow, with claims of what is gone or claimed twice."""
+"""Random partition groups for hypothesis: without owners, with few owners, scattered, with invalid claims."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MEMBERS = tuple(f"m{number}" for number in range(7))
 
 
 @st.composite
-def questions(draw: st.DrawFn, *, alike: bool | None = None) -> PartitionGroup:
-    """Groups of up to seven members and five topics; ``alike``: all subscribed to the same, or None for either."""
+def input_groups(draw: st.DrawFn, *, alike: bool | None = None) -> PartitionGroup:
+    """Groups of up to seven members and five topics; ``alike``: equal subscriptions; None: equal or not."""
     sizes = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), max_size=len(TOPICS)))
     ids = draw(st.lists(st.sampled_from(MEMBERS), unique=True, min_size=1))
-    holders = ids[: draw(st.integers(0, len(ids)))]  # few of them: lopsided; none: fresh
+    holders = ids[: draw(st.integers(0, len(ids)))]  # few owners, or none
     same = draw(st.booleans()) if alike is None else alike
     names = st.frozensets(st.sampled_from(sorted(sizes))) if sizes else st.just(frozenset[str]())
     subscribed = {member_id: frozenset(sizes) if same else draw(names) for member_id in ids}
