@@ -1,1 +1,1 @@
-"""Tests: one folder a package of the library."""
+"""Tests: one folder per package of the library."""

@@ -14,7 +14,7 @@ import pytest
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that cannot run says why and is skipped on a user's machine; where CI=true, it is a failure."""
+    """A test that cannot run gives the reason and is skipped; where CI=true, it fails."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -31,7 +31,7 @@ SHARED_FIXTURES = {"broker", "cluster", "spark"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Distribute the tests over two processes (``-n 2 --dist loadgroup``): the longest tests start first.
 
-    The tests that share a broker, a group of processes or a Spark session run in one process, one after the other: it
+    Tests that share a broker, a group of processes or a Spark session run in one process, one after the other: it
     starts each of them once, and no two of them compete for the cores.
     """
     for item in items:

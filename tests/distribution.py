@@ -1,4 +1,4 @@
-"""Plug-ins as they are installed: a folder with code and a ``.dist-info``, to be put on the path."""
+"""Plug-ins as they are installed: a folder with code and a ``.dist-info``, for the path."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def make_distribution(site: Path, distribution: str, group: str, code: str, **entries: str) -> None:
-    """Write one into a new folder: ``make_distribution(site, "dist", "connectgroup.assignors", CODE, good=":Good")``.
+    """Write a distribution: ``make_distribution(site, "dist", "connectgroup.assignors", CODE, good=":Good")``.
 
-    Its module is named after it, ``dist_code``; entries say what of it is meant, below what name.
+    Its module is ``dist_code``; each entry is the name of a plug-in and its object in the module.
     """
     info = site / f"{distribution}-1.0.dist-info"
     info.mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""Bytes that are nearly right: valid ones with bits flipped, lengths blown up, parts cut out, doubled or swapped.
+"""Almost valid bytes: valid inputs with bits flipped, lengths enlarged, and parts cut out, doubled or swapped.
 
-``FUZZ_INPUTS`` sets the number of inputs a decoder: 200,000 by default where CI=true, else 20,000. ``FUZZ_SEED`` sets
-the seed. A failure prints both the seed and the input.
+``FUZZ_INPUTS`` sets the number of inputs per decoder: 200,000 by default where CI=true, else 20,000. ``FUZZ_SEED`` sets
+the seed. A failure prints the seed and the input.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SEED: Final = int(os.environ.get("FUZZ_SEED") or 1)
 
 
 def inputs_each(parts: int) -> int:
-    """How many inputs each of several parts of one decoder gets, so that the whole has no less than its number."""
+    """Number of inputs for each of several parts of one decoder, so that the sum is at least the configured number."""
     return -(-INPUTS // parts)
 
 
 TELLING: Final = (0x00, 0x01, 0x02, 0x7F, 0x80, 0xFF, 0x40, 0x0F, 0x10, 0xC0)
-"""Bytes at the edge of something: of a varint, an integer, a character."""
+"""Boundary bytes: of a varint, an integer, a character."""
 
 LENGTHS: Final = tuple(
     map(
@@ -48,10 +48,10 @@ LENGTHS: Final = tuple(
 
 
 def mutated(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
-    """One to three changes to ``data``; now and then nothing but noise.
+    """One to three changes to ``data``; sometimes only random bytes.
 
     Args:
-        others: valid inputs, to put the end of one behind the beginning of another.
+        others: valid inputs, whose ends may be appended to a beginning of ``data``.
     """
     dice = rng.random
     if dice() < 0.02:
@@ -89,11 +89,11 @@ def attack(
     inputs: int,
     refusals: type[Exception],
 ) -> None:
-    """Any bytes whatever are read or refused, with no error but ``refusals``, and one line that is not endless.
+    """Any bytes are decoded or rejected, with no exception but ``refusals``, in one line of bounded length.
 
     Args:
-        encode: what was read must be read again from what this makes of it; ``None`` where there is no way back.
-        valid: what the inputs are made from; all of them are read.
+        encode: its result must decode to the same value; ``None``: no round trip.
+        valid: valid inputs, from which the others are made.
     """
     rng = random.Random(SEED)
     accepted = refused = 0
@@ -103,37 +103,37 @@ def attack(
             decoded = decode(data)
         except refusals as error:
             refused += 1
-            if refused % 64 == 0:  # it takes as long as the decoding
+            if refused % 64 == 0:  # it takes as long as decoding
                 one_line(error)
             continue
         except BaseException as error:
             raise AssertionError(f"FUZZ_SEED={SEED}: {data.hex()} ended in {error!r}") from error
         accepted += 1
         if encode is not None:
-            assert decode(encode(decoded)) == decoded, f"FUZZ_SEED={SEED}: {data.hex()} is not what it was read as"
-    # Noise that is always refused, or always accepted, tests nothing.
+            assert decode(encode(decoded)) == decoded, f"FUZZ_SEED={SEED}: {data.hex()} does not survive a round trip"
+    # Inputs that are always rejected, or always accepted, test nothing.
     assert refused > 0 or not any(valid)
     assert accepted > 0
 
 
 def one_line(error: Exception, begins: str = "") -> None:
-    """An error as people may be shown it."""
-    says = str(error)
-    assert "\n" not in says, says
-    assert len(says) < 1500, says
-    assert says.startswith(begins), says
+    """Check that an error is one line of bounded length."""
+    message = str(error)
+    assert "\n" not in message, message
+    assert len(message) < 1500, message
+    assert message.startswith(begins), message
 
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
-    """A folder for files that are written by the thousand; on the disk where there is no other place."""
+    """A folder for thousands of files; on disk where there is no memory file system."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
 
 
-def most_memory(decode: Callable[[bytes], Any], data: bytes, refusals: type[Exception]) -> int:
-    """The most bytes that were held at a time while ``data`` was read, or refused; ``tracemalloc`` must be on."""
+def peak_memory(decode: Callable[[bytes], Any], data: bytes, refusals: type[Exception]) -> int:
+    """Peak memory in bytes while ``data`` was decoded or rejected; ``tracemalloc`` must be on."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     with suppress(refusals):
@@ -142,12 +142,12 @@ def most_memory(decode: Callable[[bytes], Any], data: bytes, refusals: type[Exce
 
 
 def cut_after(data: bytes) -> list[bytes]:
-    """The beginning of ``data`` up to each place, and then each of ``LENGTHS``: of what it claims, nothing comes."""
+    """Prefixes of ``data`` of every length, each followed by each of ``LENGTHS`` and nothing else."""
     return [data[:at] + length for at in range(len(data)) for length in LENGTHS]
 
 
-def blown_up(data: bytes) -> list[bytes]:
-    """``data`` with each of ``LENGTHS`` at each place, once in place of as many bytes and once in place of one."""
+def enlarged(data: bytes) -> list[bytes]:
+    """``data`` with each of ``LENGTHS`` at each position, replacing as many bytes, or one byte."""
     return [
         data[:at] + length + data[at + taken :]
         for at in range(len(data))

@@ -1,4 +1,4 @@
-"""An operating system that has no thread to give, for some of those who ask (reliability F36)."""
+"""An operating system without a free thread for some callers (reliability F36)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 
 class NoThreads:
-    """No thread can be started whose name begins so, until ``over``.
+    """No thread whose name begins like this can be started, until ``over``.
 
     Attributes:
-        refused: how often one was asked for.
+        refused: number of rejected starts.
     """
 
     def __init__(self, patched: pytest.MonkeyPatch, *names: str) -> None:
@@ -27,5 +27,5 @@ class NoThreads:
         patched.setattr(threading.Thread, "start", refuse)
 
     def over(self) -> None:
-        """There are threads again."""
+        """Threads are available again."""
         self.names = ()

@@ -1,6 +1,6 @@
-"""The rules, the worker's state machine and the wire are run by their own tests: 95 of 100 lines, and of branches.
+"""The rules, the worker's state machine and the wire are covered by their own tests: 95 % of lines and of branches.
 
-Only tests of their own folders count: what is run by chance in an integration test, nobody has looked at.
+Only tests of their own folders count: code that an integration test happens to run is not checked by it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("group", "member", "wire")
-LEAST_PERCENT: Final = 95.0
+MIN_PERCENT: Final = 95.0
 
-ASKED_FOR: Final = os.environ.get("CI") == "true" or os.environ.get("COVERAGE") == "true"
+REQUESTED: Final = os.environ.get("CI") == "true" or os.environ.get("COVERAGE") == "true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """How much of a file, or of all files of a package, was run."""
+    """Coverage of a file, or of all files of a package."""
 
     lines: int
     lines_run: int
@@ -34,7 +34,7 @@ class Covered:
 
     @property
     def percent(self) -> float:
-        """The lower one of lines and branches."""
+        """The lower percentage of lines and branches."""
         return min(
             100 * run / of if of else 100.0
             for run, of in ((self.lines_run, self.lines), (self.branches_run, self.branches))
@@ -43,24 +43,24 @@ class Covered:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not ASKED_FOR, reason="takes a minute or two; runs where CI=true or COVERAGE=true")
+@pytest.mark.skipif(not REQUESTED, reason="takes a minute or two; runs where CI=true or COVERAGE=true")
 def test_pure_packages_are_covered_by_their_own_tests(tmp_path: Path) -> None:
     if importlib.util.find_spec("coverage") is None:
         pytest.skip("coverage is not installed; allowed: pip install coverage")
     files = measured(tmp_path)
     for package in PACKAGES:
-        if covered(files, package).percent < LEAST_PERCENT:
-            pytest.fail(told(files, package), pytrace=False)
+        if covered(files, package).percent < MIN_PERCENT:
+            pytest.fail(report_of(files, package), pytrace=False)
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Coverage's report of each file, by its path below the repository; runs the tests."""
+    """The coverage report of each file, by its path in the repository; runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE"))}
     environment = {
         **kept,
         "PYTHONPATH": str(ROOT),
         "COVERAGE_FILE": str(folder / "data"),
-        # The lines are run by the first few; the other 199,000 are for ``tests/wire/test_fuzz.py`` itself.
+        # A few inputs cover the lines; the other 199,000 are for ``tests/wire/test_fuzz.py`` itself.
         "FUZZ_INPUTS": "300",
     }
     coverage = (sys.executable, "-m", "coverage")
@@ -74,14 +74,16 @@ def measured(folder: Path) -> dict[str, Any]:
         ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1700)
         assert ran.returncode == 0, f"{' '.join(command)}\n{ran.stdout[-4000:]}{ran.stderr[-2000:]}"
     files: dict[str, Any] = json.loads((folder / "report.json").read_text())["files"]
-    there = {path.relative_to(ROOT).as_posix() for p in PACKAGES for path in (ROOT / "connectgroup" / p).rglob("*.py")}
-    # A file that is not imported would else count as none.
-    assert there == set(files), f"not the files of the tree: {sorted(there ^ set(files))}"
+    measured_files = {
+        path.relative_to(ROOT).as_posix() for p in PACKAGES for path in (ROOT / "connectgroup" / p).rglob("*.py")
+    }
+    # A file that is never imported would otherwise not count.
+    assert measured_files == set(files), f"not the files of the tree: {sorted(measured_files ^ set(files))}"
     return files
 
 
 def covered(files: dict[str, Any], part: str) -> Covered:
-    """All files of a package, or a file, together."""
+    """The total of a package, or of a file."""
     of = [file["summary"] for path, file in files.items() if f"{path}/".startswith(f"connectgroup/{part}/")]
     return Covered(
         lines=sum(each["num_statements"] for each in of),
@@ -91,12 +93,12 @@ def covered(files: dict[str, Any], part: str) -> Covered:
     )
 
 
-def told(files: dict[str, Any], package: str) -> str:
-    """A package's percentages and, the worst first, what of its files was not run."""
+def report_of(files: dict[str, Any], package: str) -> str:
+    """A package's percentages and, the lowest first, the lines and branches of its files that did not run."""
     whole = covered(files, package)
     lines = [
         f"connectgroup/{package}: {whole.lines_run} of {whole.lines} lines, {whole.branches_run} of {whole.branches}"
-        f" branches; allowed: {LEAST_PERCENT:g} % of each"
+        f" branches; allowed: {MIN_PERCENT:g} % of each"
     ]
     names = [path for path in files if path.startswith(f"connectgroup/{package}/")]
     for path in sorted(names, key=lambda path: covered(files, path.removeprefix("connectgroup/")).percent)[:8]:

@@ -1,4 +1,4 @@
-"""What a reader copies must work: the examples, and the program in README."""
+"""The examples and the program in README run as documented."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*words: str) -> str:
-    """Run Python with these words; its output, or what it said when it failed."""
+    """Run Python with these arguments; return its output."""
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert done.returncode == 0, f"{words[0]} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def test_embedding_example_hands_over_its_units() -> None:
-    said = run("examples/embedding.py").splitlines()
-    assert "ann leaves" in said
-    assert "bob runs letters, letters-0, letters-1, letters-2" in said
+    lines = run("examples/embedding.py").splitlines()
+    assert "ann leaves" in lines
+    assert "bob runs letters, letters-0, letters-1, letters-2" in lines
 
 
 def test_custom_assignor_prints_an_assignment_and_passes_its_contract() -> None:
-    said = run("examples/custom_assignor.py")
-    assert "cat joins: nothing moves\n  ann: a, a-0, a-1, a-2\n  bob: b, b-0, c, c-0, c-1\n  cat: nothing\n" in said
-    assert "ann leaves: hers goes to the emptiest\n  bob: b, b-0, c, c-0, c-1\n  cat: a, a-0, a-1, a-2\n" in said
-    assert re.search(r"\b8 passed", said)
+    output = run("examples/custom_assignor.py")
+    assert "cat joins: nothing moves\n  ann: a, a-0, a-1, a-2\n  bob: b, b-0, c, c-0, c-1\n  cat: nothing\n" in output
+    assert "ann leaves: hers goes to the emptiest\n  bob: b, b-0, c, c-0, c-1\n  cat: a, a-0, a-1, a-2\n" in output
+    assert re.search(r"\b8 passed", output)
 
 
 def test_program_in_readme_runs(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_readme_has_its_sections(heading: str) -> None:
 
 
 class StubSupervisor:
-    """A supervisor whose workers join after so many seconds; ``None``: one of them has ended."""
+    """A supervisor whose workers join after this number of seconds; ``None``: a worker has ended."""
 
     def __init__(self, joins_after_s: float | None) -> None:
         self.joins_after_s = joins_after_s

@@ -1,4 +1,4 @@
-"""What workers and operators say of where tasks shall run: read, or refused with one line."""
+"""Placement options of workers and connectors: parsed, or rejected in one line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SETTINGS: Final = [
 def test_any_options_are_worker_properties_or_a_config_error() -> None:
     def decode(data: bytes) -> WorkerTraits:
         try:
-            said = json.loads(data)
-            labels = tuple((str(name), str(value)) for name, value in said["labels"].items())
-            rack, capacity, host = str(said["rack"]), int(said["capacity"]), str(said["host"])
+            options = json.loads(data)
+            labels = tuple((str(name), str(value)) for name, value in options["labels"].items())
+            rack, capacity, host = str(options["rack"]), int(options["capacity"]), str(options["host"])
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ConfigError("none", "no traits", "a test's own words") from error
+            raise ConfigError("none", "no traits", "test options") from error
         traits = WorkerTraits(labels=labels, rack=rack, capacity=capacity, host=host)
         check_traits(traits)
         return traits
@@ -40,10 +40,10 @@ def test_any_options_are_worker_properties_or_a_config_error() -> None:
 def test_any_settings_make_a_placement_or_a_config_error() -> None:
     def decode(data: bytes) -> Placement:
         try:
-            said = json.loads(data)
+            settings = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ConfigError("none", "no JSON", "a test's own words") from error
-        words = said.items() if isinstance(said, dict) else ()
+            raise ConfigError("none", "no JSON", "test settings") from error
+        words = settings.items() if isinstance(settings, dict) else ()
         return placement_of({key: value for key, value in words if isinstance(value, str)})
 
     attack(decode, None, SETTINGS, INPUTS, ConfigError)

@@ -1,4 +1,4 @@
-"""What the fuzz tests rest on: how many inputs a decoder gets where CI=true, and what is noticed."""
+"""The fuzz tests' helpers: the number of inputs per decoder where CI=true, and what is detected."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_decoder_gets_200_000_inputs_in_ci() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FUZZ_")}
     environment |= {"CI": "true", "PYTHONPATH": str(ROOT)}
     command = (sys.executable, "-c", "from tests import fuzzing; print(fuzzing.INPUTS, fuzzing.inputs_each(3) * 3)")
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    whole, in_three_parts = map(int, said.split())
+    output = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    whole, in_three_parts = map(int, output.split())
     assert whole >= 200_000
     assert in_three_parts >= whole
 
@@ -52,14 +52,14 @@ def test_attack_fails_on_any_other_exception() -> None:
 
 
 def test_attack_fails_if_the_round_trip_differs() -> None:
-    with pytest.raises(AssertionError, match="is not what it was read as"):
+    with pytest.raises(AssertionError, match="does not survive a round trip"):
         attack(lambda data: data[:1].decode("ascii"), lambda text: b"a", [b"abc"], 5_000, UnicodeDecodeError)
 
 
-@pytest.mark.parametrize(("says", "wrong"), [("two\nlines", "two"), ("endless " * 400, "endless"), ("it", "it")])
-def test_error_message_is_one_line_of_bounded_length(says: str, wrong: str) -> None:
+@pytest.mark.parametrize(("message", "wrong"), [("two\nlines", "two"), ("endless " * 400, "endless"), ("it", "it")])
+def test_error_message_is_one_line_of_bounded_length(message: str, wrong: str) -> None:
     with pytest.raises(AssertionError, match=wrong):
-        one_line(ValueError(says), begins="the file")
+        one_line(ValueError(message), begins="the file")
 
 
 def test_equal_seeds_make_equal_inputs() -> None:

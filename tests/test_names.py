@@ -1,4 +1,4 @@
-"""Text that came from elsewhere, made safe for one line."""
+"""External text, escaped for one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_text_is_escaped_and_cut_to_80_characters(value: object, shown: str) -> 
 
 @pytest.mark.parametrize("value", ["\n" * (7 << 20), b"\n" * (7 << 20), "x" * (7 << 20)])
 def test_long_text_is_cut_before_it_is_escaped(value: object) -> None:
-    """7 MiB took 2.7 s, and every worker of the coordinator lost its lease meanwhile."""
+    """7 MiB took 2.7 s, and meanwhile every worker of the coordinator lost its lease."""
     started = time.process_time()
     for _ in range(10):
         assert len(printable(value)) == 80

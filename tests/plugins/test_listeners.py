@@ -20,7 +20,7 @@ def test_listener_without_overrides_does_nothing() -> None:
 
 
 async def test_callback_may_be_async() -> None:
-    """Checked by mypy as much as by running it: an ``async def`` is a legal override."""
+    """Checked by mypy as much as at run time: an ``async def`` is a valid override."""
     heard: list[tuple[Units, int]] = []
 
     class Async(WorkerRebalanceListener):

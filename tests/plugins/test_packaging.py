@@ -1,4 +1,4 @@
-"""What an install puts into site-packages, and under which names it is imported there: wheel, sdist and editable."""
+"""The contents of site-packages after an installation, and the importable names: wheel, sdist and editable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Built(NamedTuple):
 
 
 def run(*words: object, cwd: Path) -> str:
-    """Run a command outside of the checkout's path; its output."""
+    """Run a command outside of the checkout's path; return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in words],
@@ -91,7 +91,7 @@ def test_install_adds_one_top_level_package(built: Built, tmp_path: Path, source
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
     python = venv / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    # Dependencies and build back end: those of the environment the tests run in. Its .pth files are not read.
+    # Dependencies and the build back end come from the test environment. Its .pth files are not read.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
     run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", *source(built), cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Plug-ins come from distributions that are really there: a folder with code and a ``.dist-info`` on the path."""
+"""Plug-ins come from installed distributions: a folder with code and a ``.dist-info`` on the path."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_plug_in_is_found_by_its_entry_point_name(install: Install) -> None:
     assert type(load_listener("ears")).__name__ == "Listens"
     assert load_connector_class("whole").__name__ == "Whole"
     assert "good" in available("assignors")
-    assert load_assignor("good") is not load_assignor("good"), "no state is shared between two who load it"
+    assert load_assignor("good") is not load_assignor("good"), "each load creates an object"
 
 
 @pytest.mark.parametrize("name", ["", "nope", "mine_code:Good", "os.path", "connectgroup.plugins:Kind", "../good"])
@@ -96,7 +96,7 @@ def test_each_kind_has_its_own_names(install: Install) -> None:
 
 
 def test_two_plug_ins_of_one_name_are_rejected_naming_both(install: Install) -> None:
-    """KAFKA-20843: silently accepted there, and a crash later."""
+    """KAFKA-20843: accepted silently there, with a crash later."""
     install("first", "connectgroup.assignors", good=":Good")
     install("second", "connectgroup.assignors", good=":Good")
     with pytest.raises(PluginError) as caught:

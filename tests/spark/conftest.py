@@ -1,4 +1,4 @@
-"""A pipeline on real Spark as a worker would run it: grants by hand, everything else for real."""
+"""A pipeline on real Spark as a worker would run it; only the grants are simulated."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PATIENCE_S = 120.0
 
 
 class Run:
-    """One grant of one task, and what it has reported."""
+    """One grant of one task, and what the task reported."""
 
     def __init__(self, task: Task, context: TaskContext, rows: list[int], errors: list[BaseException]) -> None:
         self.task, self.context, self.rows, self.errors = task, context, rows, errors
         self.batches: list[Batch] = []
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Until something holds, while the task is well."""
+        """Wait until the condition holds; fails if the task fails."""
         wait(lambda: bool(self.errors) or until())
         assert not self.errors, self.errors
 
     def failure(self) -> BaseException:
-        """The one error the task ends with."""
+        """The single error that ends the task."""
         wait(lambda: bool(self.errors))
-        time.sleep(0.3)  # a second call would be a defect
+        time.sleep(0.3)  # a second error would be a defect
         assert len(self.errors) == 1, self.errors
         return self.errors[0]
 
@@ -110,7 +110,7 @@ class Bench:
 
 
 def wait(until: Callable[[], bool]) -> None:
-    """Until something holds."""
+    """Wait until the condition holds."""
     give_up = time.monotonic() + PATIENCE_S
     while not until():
         assert time.monotonic() < give_up, f"not true within {PATIENCE_S:.0f} s"
@@ -119,7 +119,7 @@ def wait(until: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[None]:
-    """The one warm session of this process."""
+    """The Spark session of this process."""
     from connectgroup.spark.session import stop_session
 
     PipelineConnector.warm_up()
@@ -138,7 +138,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, spark: None) -> Iterat
 
 @pytest.fixture
 def table(tmp_path: Path, spark: None) -> Iterator[Bench]:
-    """The SQLite sink, where the sink makes no difference."""
+    """The SQLite sink, for tests where the sink makes no difference."""
     made = Bench(tmp_path, "sqlite")
     yield made
     for run in made.runs:
@@ -147,7 +147,7 @@ def table(tmp_path: Path, spark: None) -> Iterator[Bench]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The connection string of a PostgreSQL server; skipped where there is none, but not in continuous integration."""
+    """The connection string of a PostgreSQL server; skipped if there is none, except in continuous integration."""
     from .postgres_server import Unavailable, running_server
 
     with contextlib.ExitStack() as stack:
@@ -175,7 +175,7 @@ def database(postgres: str) -> str:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
-    """The address of a Kafka broker; skipped where there cannot be one, but not in continuous integration."""
+    """The address of a Kafka broker; skipped if none can run, except in continuous integration."""
     pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
     from tests.consumer.broker import Unavailable, running_broker
 

@@ -17,7 +17,7 @@ from .conftest import wait
 
 
 class Unavailable(Exception):
-    """What this machine lacks; the reason for which tests are skipped."""
+    """What is missing on this machine; the reason for skipping tests."""
 
 
 def programs() -> Path:
@@ -35,10 +35,10 @@ def programs() -> Path:
 
 @contextlib.contextmanager
 def running_server() -> Iterator[str]:
-    """A server for as long as the block lasts; yields its connection string.
+    """A server until the end of the block; yields its connection string.
 
     Raises:
-        Unavailable: PostgreSQL is not installed, or cannot make its data directory.
+        Unavailable: PostgreSQL is not installed, or cannot create its data directory.
     """
     binaries = programs()
     # The server refuses to run as root.

@@ -109,7 +109,7 @@ def test_non_regular_file_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
-    """Root may read everything, so this looks as somebody else where it can."""
+    """Root may read every file, so the check runs as another user where possible."""
     (tmp_path / "a").write_bytes(b"1\n")
     (tmp_path / "a").chmod(0)
     for parent in (tmp_path, *tmp_path.parents):
@@ -142,7 +142,7 @@ def test_every_file_belongs_to_one_task_under_any_hash_seed() -> None:
         "from connectgroup.spark.sources.listing import is_slice_of;"
         "print(''.join(str(int(is_slice_of(f'part-{n}.csv', 0, 2))) for n in range(100)))"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -152,7 +152,7 @@ def test_every_file_belongs_to_one_task_under_any_hash_seed() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert said == {"".join(str(int(is_slice_of(n, 0, 2))) for n in names) + "\n"}
+    assert outputs == {"".join(str(int(is_slice_of(n, 0, 2))) for n in names) + "\n"}
     assert 30 < sum(is_slice_of(n, 0, 2) for n in names) < 70
 
 

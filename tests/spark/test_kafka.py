@@ -176,17 +176,17 @@ def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> No
         make_topic(kafka, name, 1)
     columns = (*from_ddl("value STRING, topic STRING"), Column("key", "STRUCT<ID:INT>"))
     sink = KafkaSink.create(KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": first}), columns)
-    who = Owner(connector=first, task=0, tasks=1, fencing_token=1)
-    sink.claim(who, lambda name: True)
+    owner = Owner(connector=first, task=0, tasks=1, fencing_token=1)
+    sink.claim(owner, lambda name: True)
     rows = pa.table({"value": ["v", "w"], "topic": [second, None], "key": [{"id": 1}, None]})
-    assert sink.commit(who, [Range(slice="s", start=0, end=2)], rows) is True
+    assert sink.commit(owner, [Range(slice="s", start=0, end=2)], rows) is True
     sink.close()
     assert committed(kafka, second) == [('{"id":1}', "v")]
     assert committed(kafka, first) == [(None, "w")]
 
 
 def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:
-    """kill -9 in mid-batch: records have been sent, the transaction is open, and a successor reads the batch again."""
+    """kill -9 during a batch: records are sent, the transaction is open, and a successor reads the batch again."""
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 1)
     code = f"""
@@ -197,9 +197,9 @@ from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 import pyarrow as pa
 settings = KafkaSinkSettings.model_validate({{"bootstrap.servers": {kafka!r}, "topic": {name!r}}})
 sink = KafkaSink.create(settings, from_ddl("a INT"))
-who = Owner(connector={name!r}, task=0, tasks=1, fencing_token=1)
-sink.claim(who, lambda name: True)
-sink.commit(who, [Range(slice="s", start=0, end=1)], pa.table({{"a": [0]}}))
+owner = Owner(connector={name!r}, task=0, tasks=1, fencing_token=1)
+sink.claim(owner, lambda name: True)
+sink.commit(owner, [Range(slice="s", start=0, end=1)], pa.table({{"a": [0]}}))
 producer = sink._producer
 class Dies:
     def __getattr__(self, name):
@@ -208,16 +208,16 @@ class Dies:
         producer.flush(10)
         os.kill(os.getpid(), 9)
 sink._producer = Dies()
-sink.commit(who, [Range(slice="s", start=1, end=2)], pa.table({{"a": [1]}}))
+sink.commit(owner, [Range(slice="s", start=1, end=2)], pa.table({{"a": [1]}}))
 """
     died = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert died.returncode == -9, died.stderr
     settings = KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": name})
     sink = KafkaSink.create(settings, from_ddl("a INT"))
-    who = Owner(connector=name, task=0, tasks=1, fencing_token=2)
-    assert sink.claim(who, lambda name: True) == {"s": 1}
+    owner = Owner(connector=name, task=0, tasks=1, fencing_token=2)
+    assert sink.claim(owner, lambda name: True) == {"s": 1}
     import pyarrow as pa
 
-    assert sink.commit(who, [Range(slice="s", start=1, end=2)], pa.table({"a": [1]})) is True
+    assert sink.commit(owner, [Range(slice="s", start=1, end=2)], pa.table({"a": [1]})) is True
     sink.close()
     assert committed(kafka, name) == [(None, '{"a":0}'), (None, '{"a":1}')]

@@ -1,4 +1,4 @@
-"""Lines into typed columns, and the complaint about the first that will not do; no Spark."""
+"""Lines to typed columns, and the error for the first invalid line; no Spark."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_invalid_line_is_named_with_file_line_byte_and_allowed_values(
 ) -> None:
     good = b"1,x\n" if form == "csv" else b'{"a": 1}\n'
     header = CSV_HEADER if form == "csv" else b""
-    for bad, told in CSV_FAULTS if form == "csv" else JSON_FAULTS:
+    for bad, expected in CSV_FAULTS if form == "csv" else JSON_FAULTS:
         at = len(header) + len(good) * before
         for start, after in ((0, 0), (at, 0), (0, 3), (at, 3)):
             data = header + good * before + bad + b"\n" + good * after
@@ -139,7 +139,7 @@ def test_invalid_line_is_named_with_file_line_byte_and_allowed_values(
                 read(tmp_path, data, form, start=start)
             message = str(caught.value)
             assert message.startswith(f"{tmp_path / 'x'}, line {before + (2 if header else 1)} (byte {at}): "), message
-            assert told in message, (bad, message)
+            assert expected in message, (bad, message)
             assert "\n" not in message
             assert "; allowed: " in message
             assert len(message) < 400
@@ -173,7 +173,7 @@ def test_different_header_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 def test_missing_and_surplus_rows_are_both_found(tmp_path: Path) -> None:
-    """One row too few and one too many: three lines, three rows, and all of them wrong."""
+    """One row too few and one too many: three lines and three rows, all wrong."""
     with pytest.raises(BadLine, match=r"line 2 \(byte 4\): not CSV"):
         read(tmp_path, CSV_HEADER + b'1,"x\ny"\n1,a\r2,b\n', "csv")
 
@@ -188,7 +188,7 @@ def test_first_of_several_invalid_lines_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) -> None:
-    """A small fuzz: good lines with bytes changed, doubled, dropped."""
+    """A small fuzz test: valid lines with bytes changed, doubled, dropped."""
     chance = random.Random(7)
     good = b'1,x\n-20,"a b"\n3,\n' if form == "csv" else b'{"a": 1, "b": "x"}\n{"a": null}\n{"b": "\\u00e9"}\n'
     refused = 0
@@ -226,7 +226,7 @@ def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("ddl", "told"),
+    ("ddl", "allowed"),
     [
         ("", "columns as NAME TYPE"),
         ("a", "columns as NAME TYPE"),
@@ -236,6 +236,6 @@ def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path
         ("a INT; DROP TABLE t", "columns as NAME TYPE"),
     ],
 )
-def test_invalid_schema_is_a_one_line_error(ddl: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"source.schema: got .*; allowed: .*{told}"):
+def test_invalid_schema_is_a_one_line_error(ddl: str, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=f"source.schema: got .*; allowed: .*{allowed}"):
         from_ddl(ddl)

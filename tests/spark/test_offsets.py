@@ -1,4 +1,4 @@
-"""The offset store alone, on real SQLite files: fences, positions, and what happens when two write."""
+"""The offset store alone, on real SQLite files: fences, positions, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_successor_resumes_at_the_positions_of_its_predecessor(store: OffsetStor
 
 
 def test_predecessor_cannot_write_after_the_claim_of_its_successor(store: OffsetStore) -> None:
-    """X1, on a slice both know."""
+    """X1, for a slice that both owners know."""
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
     store.claim(owner(2), every)
@@ -69,7 +69,7 @@ def test_predecessor_cannot_write_after_the_claim_of_its_successor(store: Offset
 
 
 def test_predecessor_cannot_write_a_new_slice(store: OffsetStore) -> None:
-    """X1, where no slice's fence could help."""
+    """X1, where no fence of a slice exists."""
     store.claim(owner(1), every)
     store.claim(owner(2), every)
     with pytest.raises(Fenced, match="task-0"):
@@ -78,7 +78,7 @@ def test_predecessor_cannot_write_a_new_slice(store: OffsetStore) -> None:
 
 
 def test_slice_moved_to_another_task_rejects_the_former_owner(store: OffsetStore) -> None:
-    """The slice's own fence: here layout and task would let the old owner through."""
+    """The fence of the slice: the layout and the task's fence would not reject the old owner."""
     store.claim(owner(1, task=0, tasks=2), every)
     store.claim(owner(2, task=1, tasks=2), every)
     put(store, owner(2, task=1, tasks=2), one("a", 0, 10))
@@ -87,7 +87,7 @@ def test_slice_moved_to_another_task_rejects_the_former_owner(store: OffsetStore
 
 
 def test_removed_task_is_fenced_by_the_new_number_of_tasks(store: OffsetStore) -> None:
-    """No task 2 comes after it to fence it, and its batch touches only a new file: the layout refuses it."""
+    """No later owner of task 2 fences it, and its batch has only a new file: the fence of the layout rejects it."""
     store.claim(owner(5, task=2, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
     with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
@@ -95,7 +95,7 @@ def test_removed_task_is_fenced_by_the_new_number_of_tasks(store: OffsetStore) -
 
 
 def test_task_of_an_earlier_layout_is_fenced_when_the_number_of_tasks_returns(store: OffsetStore) -> None:
-    """3 -> 2 -> 3: the number alone would let task 2 of the first layout through."""
+    """3 -> 2 -> 3: the number of tasks alone would not reject task 2 of the first layout."""
     store.claim(owner(5, task=2, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
     store.claim(owner(8, task=0, tasks=3), every)
@@ -106,7 +106,7 @@ def test_task_of_an_earlier_layout_is_fenced_when_the_number_of_tasks_returns(st
 
 
 def test_tasks_of_one_layout_may_claim_in_any_order_of_epochs(store: OffsetStore) -> None:
-    """A task granted at 8 that is slower to start than one granted at 9 is no zombie."""
+    """A task with epoch 8 that starts later than one with epoch 9 is not a zombie."""
     store.claim(owner(5, task=0, tasks=2), every)
     store.claim(owner(9, task=0, tasks=3), lambda name: is_slice_of(name, 0, 3))
     store.claim(owner(8, task=1, tasks=3), lambda name: is_slice_of(name, 1, 3))
@@ -130,7 +130,7 @@ def test_new_layout_fences_the_old_one_in_any_order_of_claims(store: OffsetStore
 
 
 def test_claim_takes_only_the_slices_of_its_own_task(store: OffsetStore) -> None:
-    """A task that is granted anew must not stop its neighbours."""
+    """A new owner of one task must not fence its neighbours."""
     store.claim(owner(1, task=0, tasks=2), every)
     put(store, owner(1, task=0, tasks=2), one("a", 0, 1))
     assert store.claim(owner(2, task=1, tasks=2), lambda name: name != "a") == {}
@@ -144,7 +144,7 @@ def test_lower_epoch_cannot_claim(store: OffsetStore) -> None:
 
 
 def test_task_may_restart_under_its_own_epoch(store: OffsetStore) -> None:
-    """The worker starts a failed task again without a new grant."""
+    """The worker restarts a failed task without a new grant."""
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
     assert store.claim(owner(1), every) == {"a": 10}
@@ -163,16 +163,16 @@ def test_committed_batch_is_not_written_again(store: OffsetStore) -> None:
 @pytest.mark.parametrize(
     "ranges",
     [
-        one("a", 0, 12),  # begins before where it stands, ends after
+        one("a", 0, 12),  # begins before the position, ends after it
         one("a", 9, 12),
         one("a", 11, 12),  # a gap
         one("a", 0, 9),
-        [*one("a", 0, 10), *one("new", 0, 5)],  # one slice is in, the other is not
+        [*one("a", 0, 10), *one("new", 0, 5)],  # one slice is committed, the other is not
         [*one("a", 10, 12), *one("new", 3, 5)],
     ],
 )
 def test_batch_that_does_not_start_at_the_positions_is_rejected_whole(store: OffsetStore, ranges: list[Range]) -> None:
-    """X2: another input range under a batch that is in ends the query, it is no second write."""
+    """X2: another range for a committed batch ends the query; it is not written a second time."""
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
     with pytest.raises(OffsetConflict, match="allowed: a batch that starts where every slice of it stands"):
@@ -275,7 +275,7 @@ def test_many_workers_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_byte_of_every_slice_is_committed_once_in_random_runs(tmp_path: Path, seed: int) -> None:
-    """A random life of grants, layouts, zombies, replays, lost answers: what is in is [0, position), once."""
+    """Random grants, layouts, zombies, replays and lost responses: committed is [0, position), once."""
     chance = random.Random(seed)
     store = OffsetStore(tmp_path / "o.sqlite")
     store.execute("CREATE TABLE bytes (slice TEXT, at INTEGER)")
@@ -311,7 +311,7 @@ def test_every_byte_of_every_slice_is_committed_once_in_random_runs(tmp_path: Pa
             fenced += 1
             lives.remove((who, at))
         else:
-            # A lost answer: the owner does not know, and sends the same again.
+            # A lost response: the owner repeats the same batch.
             if chance.random() < 0.3:
                 assert store.commit(who, batch, write) is False
             at.update({r.slice: r.end for r in batch})
@@ -323,7 +323,7 @@ def test_every_byte_of_every_slice_is_committed_once_in_random_runs(tmp_path: Pa
 
 
 def test_recreated_group_resumes_at_the_positions_of_the_former_one(store: OffsetStore, tmp_path: Path) -> None:
-    """X1, the group's incarnation: its log was lost, so its epochs begin at 1 again, below every fence in the sink."""
+    """X1, the group's incarnation: its log was lost, so its epochs restart at 1, below every fence in the sink."""
 
     def token(made_at_s: int, epoch: int) -> int:
         return TaskContext(
@@ -348,7 +348,7 @@ def test_recreated_group_resumes_at_the_positions_of_the_former_one(store: Offse
 
 
 def test_claim_fences_the_former_owner_before_the_first_write(store: OffsetStore) -> None:
-    """X5: fence, then read the positions. Rows written in between would be read a second time."""
+    """X5: first the fence, then the positions. Rows written in between would be read a second time."""
     store.claim(owner(1, 0, tasks=2), every)
     store.commit(owner(1, 0, tasks=2), one("a", 0, 10))
     assert store.claim(owner(2, 1, tasks=2), every) == {"a": 10}
@@ -357,7 +357,7 @@ def test_claim_fences_the_former_owner_before_the_first_write(store: OffsetStore
 
 
 def test_slice_of_a_later_owner_cannot_be_claimed(store: OffsetStore) -> None:
-    """X1: neither the fence of the task nor that of the layout would reject it."""
+    """X1: the fences of the task and of the layout would not reject it."""
     store.claim(owner(5, 1, tasks=2), every)
     store.commit(owner(5, 1, tasks=2), one("a", 0, 10))
     with pytest.raises(Fenced, match="a belongs to owner epoch 5, ours is 3"):
@@ -366,12 +366,12 @@ def test_slice_of_a_later_owner_cannot_be_claimed(store: OffsetStore) -> None:
 
 
 def test_offset_store_is_opened_with_synchronous_full(store: OffsetStore) -> None:
-    """NORMAL (1) may lose an acknowledged commit with the machine; FULL is 2. A test cannot pull the plug."""
+    """NORMAL (1) may lose an acknowledged commit when the machine fails; FULL is 2. A test cannot cut the power."""
     assert store.execute("PRAGMA synchronous") == [(2,)]
 
 
 def test_write_lock_is_taken_before_the_fences_are_read(store: OffsetStore) -> None:
-    """Fences read without the lock could be out of date."""
+    """Fences read without the lock could be outdated."""
     store.claim(owner(1, 0, tasks=2), every)
     other = sqlite3.connect(store.path, isolation_level=None, timeout=0)
 

@@ -1,4 +1,4 @@
-"""Files that connectors make have the modes that the umask says, no more and no less."""
+"""Files created by connectors have the modes of the umask."""
 
 from __future__ import annotations
 

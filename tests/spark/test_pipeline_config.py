@@ -1,4 +1,4 @@
-"""The pipeline's settings: what is refused, and how it reads. No Spark."""
+"""The pipeline's settings: which are rejected, and the error messages. No Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"source": None}, "source: missing; allowed: "),
         ({"source": "nope"}, "source: got 'nope'; allowed: "),
@@ -51,11 +51,11 @@ GOOD = {
         ({"zzz\n": "x"}, "zzz"),
     ],
 )
-def test_invalid_setting_is_a_one_line_error(change: dict[str, str | None], told: str) -> None:
+def test_invalid_setting_is_a_one_line_error(change: dict[str, str | None], message: str) -> None:
     config = {key: value for key, value in (GOOD | change).items() if value is not None}
     with pytest.raises(ConfigError) as caught:
         PipelineConnector("c", config)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -68,7 +68,7 @@ def test_error_for_an_unknown_setting_lists_no_key_of_the_framework() -> None:
 
 
 def test_division_depends_on_settings_and_number_of_tasks_only() -> None:
-    """A task whose configuration changed would be stopped and started again."""
+    """A task whose configuration changed would be restarted."""
     connector = PipelineConnector("c", GOOD)
     assert (
         connector.task_configs(2)
@@ -86,8 +86,10 @@ def test_importing_the_connector_does_not_import_spark() -> None:
         f"p.PipelineConnector('c', {GOOD!r}).task_configs(1);"
         "print(sorted({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
-    assert said.stdout.strip() == "[]"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment()
+    )
+    assert finished.stdout.strip() == "[]"
 
 
 def _environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""docs/connectors.md says what the settings models say."""
+"""docs/connectors.md matches the settings models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every shipped sink keeps the contract of sinks, and what its own settings promise."""
+"""Every shipped sink passes the contract of sinks, and tests of its own settings."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def sinks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 
 def seen(tmp_path: Path) -> list[int]:
-    """What a reader that goes by the rules sees."""
+    """The rows that a reader of committed files sees."""
     if (tmp_path / "out.db").exists():
         with sqlite3.connect(tmp_path / "out.db") as connection:
             return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY a")]
@@ -79,7 +79,7 @@ def test_rows_and_offsets_are_committed_together(sinks: Open, tmp_path: Path) ->
 
 
 def test_batch_without_rows_moves_the_offsets(sinks: Open, tmp_path: Path) -> None:
-    """A CSV file that holds its header only."""
+    """A CSV file with only a header."""
     sink = sinks()
     sink.claim(owner(1), every)
     assert sink.commit(owner(1), one(0, 4), rows())
@@ -111,7 +111,7 @@ def test_repeated_batch_is_written_once(sinks: Open, tmp_path: Path) -> None:
         sink.commit(owner(1), one(0, 6), rows(1, 2))
     assert seen(tmp_path) == [1]
     if (tmp_path / "out").exists():
-        assert len(list((tmp_path / "out").glob("*.parquet"))) <= 2  # nothing but what is in and the refused one
+        assert len(list((tmp_path / "out").glob("*.parquet"))) <= 2  # only the committed files and the rejected one
 
 
 def test_locked_sink_loses_nothing(sinks: Open, tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_locked_sink_loses_nothing(sinks: Open, tmp_path: Path) -> None:
     assert seen(tmp_path) == [1]
 
 
-def _fill(kind: str, root: str, answer: Any) -> None:
-    """In a process whose files may not exceed 200 kB: write batches until it no longer goes, say how that looked."""
+def _fill(kind: str, root: str, queue: Any) -> None:
+    """In a process whose files may not exceed 200 kB: write batches until an error, and return the error."""
     path = Path(root)
     sink: Sink = (
         SqliteSink(path / "out.db", TableSettings(table="t"), COLUMNS)
@@ -146,22 +146,22 @@ def _fill(kind: str, root: str, answer: Any) -> None:
     )
     try:
         sink.commit(owner(1), one(1, 2), wide.cast(to_arrow(COLUMNS)))
-        answer.put("no error")
+        queue.put("no error")
     except BaseException as error:
-        answer.put(f"{type(error).__name__}: {error}")
+        queue.put(f"{type(error).__name__}: {error}")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "parquet"])
 def test_sink_without_space_is_a_one_line_error_and_loses_nothing(tmp_path: Path, kind: str) -> None:
     context = multiprocessing.get_context("spawn")
-    answer = context.Queue()
-    process = context.Process(target=_fill, args=(kind, str(tmp_path), answer))
+    queue = context.Queue()
+    process = context.Process(target=_fill, args=(kind, str(tmp_path), queue))
     process.start()
-    said = answer.get(timeout=60)
+    message = queue.get(timeout=60)
     process.join()
-    assert said.startswith(f"SinkError: {tmp_path / 'out'}"), said
-    assert "; allowed: " in said
-    assert "\n" not in said
+    assert message.startswith(f"SinkError: {tmp_path / 'out'}"), message
+    assert "; allowed: " in message
+    assert "\n" not in message
     assert seen(tmp_path) == [1]
     sink: Sink = (
         SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS)
@@ -206,9 +206,9 @@ def test_parquet_sink_without_a_directory_is_a_one_line_error(tmp_path: Path) ->
 
 def test_manifest_has_owner_and_range_of_each_file(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "out")
-    who = owner(3, task=1, tasks=2, connector="a.b/c")
-    sink.claim(who, every)
-    sink.commit(who, [*one(0, 4), *one(0, 9, "g")], rows(1, 2))
+    owner_ = owner(3, task=1, tasks=2, connector="a.b/c")
+    sink.claim(owner_, every)
+    sink.commit(owner_, [*one(0, 4), *one(0, 9, "g")], rows(1, 2))
     sink.close()
     (file,) = read_committed(tmp_path / "out")
     with sqlite3.connect(tmp_path / "out" / MANIFEST) as connection:
@@ -221,20 +221,20 @@ def test_manifest_has_owner_and_range_of_each_file(tmp_path: Path) -> None:
 def test_claim_removes_uncommitted_leftovers_only(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "out")
 
-    def leftover(who: Owner) -> Path:
-        """A batch whose file is written and whose transaction never came."""
+    def leftover(by: Owner) -> Path:
+        """A batch whose file was written and whose transaction was not committed."""
         path = (
             tmp_path
             / "out"
-            / f"{who.connector}.{who.task}.{who.fencing_token}.{who.task:016x}{who.fencing_token:016x}.parquet"
+            / f"{by.connector}.{by.task}.{by.fencing_token}.{by.task:016x}{by.fencing_token:016x}.parquet"
         )
         pa.parquet.write_table(rows(666), path)
         return path
 
     two = [owner(5, task=t, tasks=2) for t in range(2)]
-    for who in two:
-        sink.claim(who, every)
-        sink.commit(who, one(0, 1, str(who.task)), rows(who.task))
+    for by in two:
+        sink.claim(by, every)
+        sink.commit(by, one(0, 1, str(by.task)), rows(by.task))
     kept = read_committed(tmp_path / "out")
     mine_old, others = leftover(two[0]), leftover(two[1])
     foreign = leftover(owner(1, connector="other"))
@@ -243,13 +243,13 @@ def test_claim_removes_uncommitted_leftovers_only(tmp_path: Path) -> None:
 
     sink.claim(owner(6, task=0, tasks=2), every)
     assert not mine_old.exists()
-    assert others.exists(), "task 1 at epoch 5 has not been fenced: its batch may be on its way"
+    assert others.exists(), "task 1 at epoch 5 is not fenced: its batch may still be committed"
     mine_now = leftover(owner(6, task=0, tasks=2))
     sink.claim(owner(6, task=0, tasks=2), every)
-    assert mine_now.exists(), "a file of our own epoch may be on its way"
+    assert mine_now.exists(), "a file of the current epoch may still be committed"
 
     sink.claim(owner(7, task=0, tasks=1), every)
-    assert not others.exists(), "the layout of two is over"
+    assert not others.exists(), "the layout of two tasks is fenced"
     assert not mine_now.exists()
     assert foreign.exists()
     assert unrelated.exists()

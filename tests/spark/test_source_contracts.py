@@ -1,4 +1,4 @@
-"""Every shipped source keeps the contract of sources, and what its own settings promise."""
+"""Every shipped source passes the contract of sources, and tests of its own settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from connectgroup.testing.contracts.source import SourceContract
 
 
 class OnSpark(SourceContract):
-    """The contract, with this process's session warm."""
+    """The contract, with this process's Spark session started."""
 
     @pytest.fixture(autouse=True)
     def warm(self, spark: None) -> None:

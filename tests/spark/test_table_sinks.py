@@ -26,7 +26,7 @@ AT = datetime.datetime(2024, 2, 29, 12, 30, 1, 500, datetime.UTC)
 
 
 class Database:
-    """One of the two databases: opens sinks on it, and reads it."""
+    """One of the two databases: creates sinks on it, and queries it."""
 
     def __init__(self, place: str) -> None:
         self.place = place

@@ -1,4 +1,4 @@
-"""Tasks on real Spark into real sinks: what is read once is written once, whoever owns the task and whatever fails."""
+"""Tasks on real Spark with real sinks: every row is written once, whoever owns the task and whatever fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .conftest import Bench, wait
 
 
 def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None:
-    """X3, X8: over three grants, files that grow and files that come."""
+    """X3, X8: over three grants, with growing files and new files."""
     bench.write("one.csv", range(10))
     first = bench.start(1)
     first.wait(lambda: bench.seen() == [*range(10)])
@@ -31,7 +31,7 @@ def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None
     first.wait(lambda: bench.seen() == [*range(30)])
     first.task.stop()
     assert sum(first.rows) == 30
-    assert not any(first.context.scratch.iterdir()), "a checkpoint is scratch"
+    assert not any(first.context.scratch.iterdir()), "checkpoints are temporary"
 
     bench.write("one.csv", range(30, 40), mode="a")
     bench.write("three.csv", range(40, 50))
@@ -45,7 +45,7 @@ def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None
 
 
 def test_zombie_is_fenced_after_the_claim_of_its_successor(bench: Bench) -> None:
-    """X1: the old owner is alive, connected and busy; only the fence stands between it and the sink."""
+    """X1: the old owner is alive and connected; only the fence prevents its writes."""
     bench.write("one.csv", range(10))
     zombie = bench.start(1)
     zombie.wait(lambda: bench.seen() == [*range(10)])
@@ -64,12 +64,12 @@ def test_zombie_is_fenced_after_the_claim_of_its_successor(bench: Bench) -> None
 
 
 def test_two_tasks_become_three_without_lost_or_duplicate_rows(bench: Bench) -> None:
-    """Slices move between tasks one by one, some with their first bytes read by another; zombies still run."""
+    """Slices move between tasks one by one, some partly read; zombies still run."""
     for n in range(12):
         bench.write(f"part-{n}.csv", range(n * 100, n * 100 + 50))
     old = [bench.start(1, task=t, tasks=2) for t in range(2)]
     wait(lambda: len(bench.seen()) == 600)
-    old[0].task.stop()  # the other one is a zombie
+    old[0].task.stop()  # the other task is a zombie
     new = [bench.start(2, task=t, tasks=3) for t in range(3)]
     for n in range(12):
         bench.write(f"part-{n}.csv", range(n * 100 + 50, n * 100 + 100), mode="a")
@@ -83,7 +83,7 @@ def test_two_tasks_become_three_without_lost_or_duplicate_rows(bench: Bench) -> 
 
 
 def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """paimon#9667: the batch is committed, its answer is lost, and it comes once more."""
+    """paimon#9667: the batch is committed, its response is lost, and it is repeated."""
     handed: list[bool] = []
     commit_once = Batches.__call__
 
@@ -103,7 +103,7 @@ def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pyte
 
 
 def test_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blank lines and headers are bytes without rows; the ranges have no gap and no overlap all the same."""
+    """Blank lines and headers are bytes without rows; the ranges have no gap and no overlap."""
     read: list[list[Range]] = []
     ranges = Batches.ranges
 
@@ -146,7 +146,7 @@ def test_json_lines_are_read(table: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "bad", "told"),
+    ("form", "bad", "message"),
     [
         ("jsonl", '{"a": 1}\n{"a": oops}\n', "line 2 (byte 9): not JSON (Expecting value at column 7); allowed: one"),
         ("csv", "a,b\n1,x\nthree,x\n", "line 3 (byte 8): a is 'three'; allowed: INT or null"),
@@ -154,12 +154,12 @@ def test_json_lines_are_read(table: Bench) -> None:
         ("csv", "b,a\n", "line 1 (byte 0): header 'b,a'; allowed: exactly the columns 'a,b', in this order"),
     ],
 )
-def test_invalid_line_fails_the_task_and_commits_nothing(table: Bench, form: str, bad: str, told: str) -> None:
+def test_invalid_line_fails_the_task_and_commits_nothing(table: Bench, form: str, bad: str, message: str) -> None:
     (table.input / "x").write_text(bad)
     run = table.start(1, source_format=form)
     error = run.failure()
     assert isinstance(error, BadLine)
-    assert str(error).startswith(f"{table.input / 'x'}, {told}")
+    assert str(error).startswith(f"{table.input / 'x'}, {message}")
     assert "\n" not in str(error)
     run.task.stop()
     assert table.seen() == []
@@ -209,7 +209,7 @@ def test_locked_sink_fails_the_task_and_loses_nothing(bench: Bench) -> None:
     assert bench.seen() == []
     other.execute("ROLLBACK")
     other.close()
-    again = bench.start(1)  # as the worker does it: the same grant
+    again = bench.start(1)  # as the worker does: the same grant
     again.wait(lambda: bench.seen() == [*range(10)])
 
 
@@ -242,7 +242,7 @@ def test_full_sink_fails_the_task_and_loses_nothing(table: Bench, monkeypatch: p
 
 
 def test_stop_returns_after_the_last_write(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X6: stopped in the middle of a commit, the task is silent from the moment stop returns."""
+    """X6: stopped during a commit, the task writes nothing after stop returns."""
     from connectgroup.spark.sinks.sqlite import SqliteSink
 
     inside, ended = threading.Event(), threading.Event()
@@ -265,11 +265,11 @@ def test_stop_returns_after_the_last_write(table: Bench, monkeypatch: pytest.Mon
     assert before in ([], [*range(10)])
     assert run.errors == []
     assert [query.name for query in spark_session().streams.active] == []
-    run.task.stop()  # a second one does nothing
+    run.task.stop()  # a second stop has no effect
 
 
 def test_query_without_a_watching_thread_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F36: a start that failed leaves nothing behind that writes, and the same grant may try again."""
+    """F36: a failed start leaves no running query behind, and may be retried under the same grant."""
     bench.write("one.csv", range(10))
     none = NoThreads(monkeypatch, "watch ")
     with pytest.raises(SparkError, match="can't start new thread"):
@@ -312,7 +312,7 @@ def test_csv_columns_without_a_schema_are_strings(table: Bench) -> None:
 
 
 def test_task_leaves_no_process_behind(table: Bench) -> None:
-    """Each query has a Python process of its own; it goes with the query."""
+    """Each query has its own Python process, which ends with the query."""
     run = table.start(1)
     wait(lambda: len(_source_processes()) == 1)
     run.task.stop()

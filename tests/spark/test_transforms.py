@@ -27,7 +27,7 @@ METADATA = frozenset({"key", "topic", "partition", "offset", "timestamp"})
 def run(
     settings: Row, rows: list[Any] = ROWS, schema: str = SCHEMA, metadata: frozenset[str] = frozenset()
 ) -> list[Row]:
-    """The rows after one transform ``t``, or after a whole configuration that has ``transforms``."""
+    """The rows after one transform ``t``, or after a whole configuration with ``transforms``."""
     from connectgroup.spark.session import spark_session
     from connectgroup.spark.transforms.chain import apply_chain
 

@@ -19,7 +19,7 @@ from .test_kafka import committed, make_topic
 
 ROWS = 15_000
 PATIENCE_S = 240.0
-"""How long the test waits for what must come, on a loaded machine too."""
+"""Limit of every wait, for a loaded machine too."""
 
 
 class Flow:

@@ -1,4 +1,4 @@
-"""What becomes of Spark's processes when the worker's process ends, in every way it can."""
+"""Spark's processes when the worker's process ends, in every way."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ except KeyboardInterrupt:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Process ids and command lines of everything below a process."""
+    """Process ids and command lines of all descendants of a process."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -71,11 +71,11 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A worker process in the middle of a batch, and the lines of its output; killed at the end if still alive."""
+    """A worker process during a batch, and its output lines; killed at the end if still alive."""
     made = Bench(tmp_path, "sqlite")
     made.write("one.csv", range(20_000))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # Spark's Python workers are started in this directory, too, and must not take its modules for the standard ones.
+    # Spark's Python workers are started in this directory too; its modules must not shadow the standard ones.
     here = tmp_path / "here"
     here.mkdir()
     (here / "numbers.py").write_text("raise ImportError('numbers of the current directory')\n")
@@ -108,7 +108,7 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
 def test_killed_worker_takes_java_and_every_python_helper_with_it(
     worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path, spark: None
 ) -> None:
-    """SIGKILL in the middle of a batch: nothing keeps running, and a successor has every row once."""
+    """SIGKILL during a batch: no process keeps running, and a successor writes every row once."""
     process, _ = worker
     below = descendants(process.pid)
     assert any("org.apache.spark.deploy.SparkSubmit" in command for command in below.values()), below
@@ -128,7 +128,7 @@ def test_killed_worker_takes_java_and_every_python_helper_with_it(
 
 
 def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(tmp_path: Path, spark: None) -> None:
-    """The out-of-memory killer takes Java and leaves Python."""
+    """The out-of-memory killer ends Java but not Python."""
     bench = Bench(tmp_path, "sqlite")
     bench.write("one.csv", range(10))
     run = bench.start(1)
@@ -149,7 +149,7 @@ def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(tmp_path
 def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     worker: tuple[subprocess.Popen[str], list[str]], tmp_path: Path
 ) -> None:
-    """Ctrl-C reaches the whole group; Java is not in it, so queries are stopped and do not die."""
+    """Ctrl-C reaches the whole process group; Java is not in it, so queries are stopped cleanly."""
     process, lines = worker
     below = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)
@@ -161,4 +161,4 @@ def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     assert code == 0, complaints
     wait(lambda: "stopped\n" in lines)
     assert not [line for line in lines if line.startswith("failed")]
-    assert complaints == "", "a terminal stays quiet from start to end"
+    assert complaints == "", "no output on a terminal"

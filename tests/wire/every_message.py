@@ -1,4 +1,4 @@
-"""Every message and record in every version, with two ways to make one up: for hypothesis, and from a seed."""
+"""Every message and record in every version, with random values: for hypothesis, and from a seed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CASES: Final = _cases()
 
 
 def raw_definition(name: str) -> dict[str, Any]:
-    """The definition file as it is, common structs filled in where they are used."""
+    """The definition file as written, with common structs expanded where they are used."""
     text = resources.files("connectgroup.wire").joinpath("messages", f"{name}.json").read_text("utf-8")
     definition: dict[str, Any] = json.loads(text)
     common = {each["name"]: each["fields"] for each in definition.pop("commonStructs", ())}
@@ -68,7 +68,7 @@ def raw_definition(name: str) -> dict[str, Any]:
 
 
 def messages(of: Struct, version: int) -> st.SearchStrategy[Any]:
-    """Any value of the struct that the version can carry."""
+    """Any value of the struct that the version can encode."""
     return st.builds(of.cls, **{f.attribute: _values(f, version) for f in of.fields if version in f.versions})
 
 
@@ -93,12 +93,12 @@ def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
 
 
 def _texts(field: Field) -> list[str]:
-    """Those that the field's declared limit allows."""
+    """Texts within the field's declared limit."""
     return [text for text in TEXTS if field.max_length is None or len(text.encode()) <= field.max_length]
 
 
-def made_up(of: Struct, version: int, rng: random.Random, *, full: bool = False) -> Any:
-    """A value of the struct out of a seed; ``full``: nothing null, nothing empty, every tagged field set."""
+def random_value(of: Struct, version: int, rng: random.Random, *, full: bool = False) -> Any:
+    """A random value of the struct from a seed; ``full``: no null, no empty value, every tagged field set."""
     values: dict[str, Any] = {}
     for field in of.fields:
         if version not in field.versions or (not full and version in field.tagged and rng.random() < 0.5):
@@ -107,13 +107,13 @@ def made_up(of: Struct, version: int, rng: random.Random, *, full: bool = False)
             values[field.attribute] = None
         elif field.array:
             length = rng.randrange(1 if full else 0, 3)
-            values[field.attribute] = tuple(_made_up(field, version, rng, full) for _ in range(length))
+            values[field.attribute] = tuple(_random_value(field, version, rng, full) for _ in range(length))
         else:
-            values[field.attribute] = _made_up(field, version, rng, full)
+            values[field.attribute] = _random_value(field, version, rng, full)
     return of.cls(**values)
 
 
-def _made_up(field: Field, version: int, rng: random.Random, full: bool) -> Any:
+def _random_value(field: Field, version: int, rng: random.Random, full: bool) -> Any:
     if field.choices is not None:
         return rng.choice(list(field.choices))
     if field.wire_type in INTEGERS:
@@ -126,4 +126,4 @@ def _made_up(field: Field, version: int, rng: random.Random, full: bool) -> Any:
     if field.wire_type == "string":
         return rng.choice(_texts(field)[1:])
     assert field.struct is not None
-    return made_up(field.struct, version, rng, full=full)
+    return random_value(field.struct, version, rng, full=full)

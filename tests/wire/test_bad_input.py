@@ -1,6 +1,6 @@
-"""The list of bad input to the wire (reliability, section 4, wire 4 to 10), one test an offence.
+"""Invalid input to the wire (reliability, section 4, wire 4 to 10), one test per violation.
 
-Every refusal is one line that names the field, what came and what is allowed.
+Every error is one line that names the field, the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_count_beyond_the_end_is_rejected() -> None:
     ],
 )
 def test_invalid_varint_is_rejected(varint: str, match: str) -> None:
-    """In each of the places that hold one: a length, a count, a number of tags, a tag, a tag's size."""
+    """At every place with a varint: a length, a count, a number of tags, a tag, a tag's size."""
     refused(HEARTBEAT, bytes.fromhex(varint), match)
     refused(DESCRIBE, bytes.fromhex(varint), match)
     for before in ("", "01", "01 7f"):
@@ -134,7 +134,7 @@ def test_huge_count_allocates_nothing(data: bytes) -> None:
 
 
 def test_count_is_checked_against_the_minimum_size_of_its_elements() -> None:
-    """2^20 task lists would need two bytes each at the least: half as many bytes are not enough."""
+    """2^20 task lists need at least two bytes each: half as many bytes are too few."""
     update = wire.APIS[20484].requests[0]
     change = bytes.fromhex("02 67 00  02  02 63 ffffffff 00 00 00")
     refused(update, change + bytes.fromhex("818040") + bytes(1 << 20), r"got 1048576 elements; allowed: 0 to 524288")
@@ -186,7 +186,7 @@ def test_tagged_fields_are_checked_in_header_and_unknown_places(tags: str, match
 
 
 def test_unknown_tagged_fields_are_skipped_everywhere() -> None:
-    """WC-03, F24: what a newer peer adds, in header, message or a struct within, is no obstacle to an older one."""
+    """WC-03, F24: an older peer skips the additions of a newer one, in header, message or nested struct."""
     unknown = "02 28 00 8a01 03 616263"
     header = "5000 0000 00000001 ffff" + unknown
     body = "02 67 02 6d 00000000 00 ffffffff 00 00  02 02 63 01 01" + unknown + "03 00 04 00000007" + unknown[2:]
@@ -241,21 +241,21 @@ def test_request_without_a_complete_header_has_none() -> None:
 
 @pytest.mark.parametrize("head", ["5003 0000 00000007", "0012 0000 00000007", "000a 0001 00000007"])
 def test_length_of_the_client_id_is_checked(head: str) -> None:
-    for length, says in (
+    for length, message in (
         ("fffe", "length -2"),
         ("8000", "length -32768"),
         ("0005", "length 5"),
         ("7fff", "length 327"),
     ):
         with pytest.raises(
-            wire.DecodeFailure, match=f"request header: got client_id of {says}.*; allowed: -1 to the 4 bytes"
+            wire.DecodeFailure, match=f"request header: got client_id of {message}.*; allowed: -1 to the 4 bytes"
         ) as caught:
             wire.decode_request(bytes.fromhex(head + length + "01010100"))
         assert caught.value.header is not None
 
 
 def test_unknown_api_closes_the_connection() -> None:
-    """As Kafka does: ``RequestHeader.parse`` throws and the socket server closes."""
+    """As in Kafka: ``RequestHeader.parse`` throws and the socket server closes the connection."""
     with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: 10, 18, 20480, 20481") as caught:
         wire.decode_request(bytes.fromhex("0003 0001 00000007 ffff 00"))
     assert (caught.value.header, caught.value.code) == ((3, 1, 7), 35)
@@ -276,15 +276,15 @@ def test_unsupported_version_closes_the_connection() -> None:
 
 @pytest.mark.parametrize("version", [4, 5, 32767, -1])
 def test_unsupported_api_versions_is_answered_in_version_0(version: int) -> None:
-    """KIP-511; the connection must not be closed on it. The body is not read: its form is not known."""
+    """KIP-511; the connection stays open. The body is not read, because its format is unknown."""
     with pytest.raises(wire.DecodeFailure, match="got ApiVersions v") as caught:
         wire.decode_request(struct.pack(">hhi", 18, version, 7) + b"\xff\xff whatever")
     assert caught.value.header is not None
-    answer = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
-    assert answer is not None
-    assert answer == wire.error_response(18, version, 7, 42, "whatever the code asked for")
-    assert answer[:14] == bytes.fromhex("00000007 0023 00000009 000a 0000")  # header v0, error 35, 9 APIs, the first
-    assert wire.decode_response(answer, api_key=18, version=version) == (
+    response = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
+    assert response is not None
+    assert response == wire.error_response(18, version, 7, 42, "ignored")
+    assert response[:14] == bytes.fromhex("00000007 0023 00000009 000a 0000")  # header v0, error 35, 9 APIs, the first
+    assert wire.decode_response(response, api_key=18, version=version) == (
         7,
         ApiVersionsResponse(error_code=35, api_keys=wire.served()),
     )
@@ -301,8 +301,8 @@ def test_client_that_asks_for_version_3_reads_the_response_in_version_0() -> Non
 
 
 def test_api_versions_has_a_response_header_without_tagged_fields() -> None:
-    answer = wire.encode_response(ApiVersionsResponse(), api_key=18, version=3, correlation_id=7)
-    assert answer == bytes.fromhex("00000007 0000 01 00000000 00")
+    response = wire.encode_response(ApiVersionsResponse(), api_key=18, version=3, correlation_id=7)
+    assert response == bytes.fromhex("00000007 0000 01 00000000 00")
 
 
 @pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)
@@ -313,18 +313,18 @@ def test_error_after_the_header_is_answered_and_the_connection_stays_open(api: w
             with pytest.raises(wire.DecodeFailure) as caught:
                 wire.decode_request(head + rest)
             assert (caught.value.header, caught.value.code) == ((api.key, version, 7), 42)
-        answer = wire.error_response(api.key, version, 7, 42, str(caught.value))
-        assert answer is not None
-        correlation_id, response = wire.decode_response(answer, api_key=api.key, version=version)
+        encoded = wire.error_response(api.key, version, 7, 42, str(caught.value))
+        assert encoded is not None
+        correlation_id, response = wire.decode_response(encoded, api_key=api.key, version=version)
         assert correlation_id == 7
         assert type(response) is api.response_class
         assert "error_code=42" in repr(response)
 
 
 def test_error_message_is_escaped_before_it_is_sent() -> None:
-    answer = wire.error_response(20480, 0, 1, 42, "bad \ud800 \n" + "x" * 100_000)
-    assert answer is not None
-    _, response = wire.decode_response(answer, api_key=20480, version=0)
+    encoded = wire.error_response(20480, 0, 1, 42, "bad \ud800 \n" + "x" * 100_000)
+    assert encoded is not None
+    _, response = wire.decode_response(encoded, api_key=20480, version=0)
     assert isinstance(response, HeartbeatResponse)
     assert response.error_message is not None
     assert response.error_message.startswith("bad \\ud800 \\nxxx")
@@ -384,7 +384,7 @@ def test_non_record_is_not_stored() -> None:
     assert wire.encode_record(Tombstone(Key(Kind.GROUP, "g"))) is None
 
 
-# values that their fields cannot hold
+# values that do not fit their fields
 
 
 def heartbeat(**fields: Any) -> HeartbeatRequest:
@@ -392,7 +392,7 @@ def heartbeat(**fields: Any) -> HeartbeatRequest:
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("message", "message_"),
     [
         (heartbeat(member_epoch=1 << 31), "member_epoch: got 2147483648; allowed: int32, -2147483648 to 2147483647"),
         (heartbeat(member_epoch=-(1 << 31) - 1), "member_epoch: got -2147483649"),
@@ -455,17 +455,17 @@ def heartbeat(**fields: Any) -> HeartbeatRequest:
         ),
     ],
 )
-def test_value_outside_its_field_is_rejected_by_field_name(message: Any, says: str) -> None:
+def test_value_outside_its_field_is_rejected_by_field_name(message: Any, message_: str) -> None:
     api = next(api for api in wire.APIS.values() if type(message) in (api.request_class, api.response_class))
     codec = api.requests[0] if type(message) is api.request_class else api.responses[0]
     with pytest.raises(WireError) as caught:
         codec.encode(message)
-    assert says in str(caught.value)
+    assert message_ in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_error_repeats_no_text_of_the_message() -> None:
-    """It may be a password out of a connector's configuration, and errors are logged."""
+    """The value may be a password in a connector's configuration, and errors are logged."""
     for secret in ("hunter2\udc00", b"hunter2", ("hunter2",), {"hunter2": 1}):
         entry = ConfigEntry(name="password", value=secret)  # type: ignore[arg-type]
         request = UpdateConnectorsRequest(group_id="g", changes=(ConnectorChange(connector="c", config=(entry,)),))
@@ -475,14 +475,14 @@ def test_error_repeats_no_text_of_the_message() -> None:
 
 
 def test_length_of_a_string_is_limited_by_its_encoding() -> None:
-    """A classic length is an int16; a compact one is not the limit: the declared one is, or the frame."""
+    """A classic length is an int16; a compact one is limited by the declared limit or the frame."""
     long = FindCoordinatorRequest(key="é" * 16384)  # 32,768 bytes
     with pytest.raises(WireError, match=r"key: got a string of 32768 bytes; allowed: .* at most 32767 bytes"):
         wire.encode_request(long, version=2, correlation_id=1, client_id=None)
-    answer = FindCoordinatorResponse(error_message="é" * 16384)
-    data = wire.encode_response(answer, api_key=10, version=3, correlation_id=1)
-    assert wire.decode_response(data, api_key=10, version=3) == (1, answer)
-    # ... so a long name beside a bad value is not the one to blame.
+    response = FindCoordinatorResponse(error_message="é" * 16384)
+    data = wire.encode_response(response, api_key=10, version=3, correlation_id=1)
+    assert wire.decode_response(data, api_key=10, version=3) == (1, response)
+    # ... so a long name beside an invalid value is not the cause.
     bad = heartbeat(client_assignors=(AssignorInfo(name="x" * 40000, metadata="text"),))  # type: ignore[arg-type]
     with pytest.raises(WireError, match=r"client_assignors\.metadata: got a string of 4 bytes; allowed: bytes"):
         wire.encode_request(bad, version=0, correlation_id=1, client_id=None)
@@ -501,8 +501,8 @@ def test_record_with_an_invalid_enum_value_is_not_written() -> None:
         wire.encode_record(record)
     with pytest.raises(WireError, match=r"state: got 3; allowed: 1 \(RUNNING\), 2 \(FAILED\)"):
         wire.encode_record(StatusRecord(group_id="g", connector="c", state=3))  # type: ignore[arg-type]
-    held = OwnedTasks(connector="c", tasks=(1,), owner_epochs=(1 << 31,))
-    current = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0, assigned=(held,))
+    peak = OwnedTasks(connector="c", tasks=(1,), owner_epochs=(1 << 31,))
+    current = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0, assigned=(peak,))
     with pytest.raises(WireError, match=r"assigned\.owner_epochs: got 2147483648"):
         wire.encode_record(current)
     with pytest.raises(WireError, match="prepared: got 2; allowed: bool"):

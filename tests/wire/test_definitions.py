@@ -1,4 +1,4 @@
-"""A definition and its class agree, and where they do not, importing says which field of which message."""
+"""A definition and its class must agree; otherwise importing fails and names the field and message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sample:
 
 
 def definition(**changes: Any) -> dict[str, Any]:
-    """The definition of ``Sample``; ``changes`` replace keys of a field, or with None the whole field."""
+    """The definition of ``Sample``; ``changes`` replaces keys of a field, or with None the whole field."""
     fields: dict[str, dict[str, Any]] = {
         "Key": {"type": "string", "versions": "0+"},
         "Number": {"type": "int32", "versions": "0+", "default": "7"},
@@ -75,7 +75,7 @@ def test_sample_agrees_with_its_definition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"Number": None}, "Sample.number: in Sample, not in the definition"),
         ({"Extra": {"type": "int8", "versions": "0+"}}, "Sample.extra: in the definition, not in Sample"),
@@ -98,14 +98,14 @@ def test_sample_agrees_with_its_definition() -> None:
         ({"Colour": {"taggedVersions": "0+", "tag": 0}}, "Sample.colour: the codec has no tagged struct"),
     ],
 )
-def test_definition_that_disagrees_with_its_class_is_rejected_by_name(changes: dict[str, Any], says: str) -> None:
+def test_definition_that_disagrees_with_its_class_is_rejected_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(AssertionError) as caught:
         bind(definition(**changes), Sample)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_class_with_post_init_is_rejected() -> None:
-    """The decoder never calls ``__init__``: a check there would be passed by."""
+    """The decoder never calls ``__init__``, so such a check would be bypassed."""
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Checked:
@@ -160,7 +160,7 @@ def test_tagged_fields_of_classes_are_tagged_in_definitions(case: Case) -> None:
 
 
 def test_wire_is_pure_and_not_imported_by_default() -> None:
-    """Standard library and the shared words; and ``import connectgroup`` does not pay for it."""
+    """Only the standard library and the shared words; and ``import connectgroup`` does not load it."""
     package = Path(str(resources.files("connectgroup.wire")))
     for file in package.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""Inflexible versions (lengths of fixed size), and definitions that are rejected."""
+"""Inflexible versions (lengths of fixed size), and invalid definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Colour(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Old:
-    """A message of the time before flexible versions."""
+    """A message without flexible versions."""
 
     names: tuple[str, ...] = ()
     blob: bytes = b""
@@ -57,7 +57,7 @@ def test_inflexible_version_has_lengths_of_fixed_size(old: Codec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         ("7f ff ff ff", "names at byte 4: got 2147483647 elements; allowed: 0 to 0: 0 bytes remain, 2 or more each"),
         ("ff ff ff ff", "names at byte 4: got null"),
@@ -69,14 +69,14 @@ def test_inflexible_version_has_lengths_of_fixed_size(old: Codec) -> None:
         ("00 00 00 00 00 00 00 00 ff ff 03", "colour at byte 11: got 3; allowed: 1, 2"),
     ],
 )
-def test_fixed_size_lengths_are_checked_against_the_remaining_bytes(old: Codec, data: str, says: str) -> None:
+def test_fixed_size_lengths_are_checked_against_the_remaining_bytes(old: Codec, data: str, message: str) -> None:
     with pytest.raises(WireError) as caught:
         old.decode(bytes.fromhex(data), 0)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         (Old(names=("x" * 40_000,)), "names: got a string of 40000 bytes; allowed: a string"),
         (Old(maybe=5), "maybe: got 5; allowed: a string without lone surrogates, at most 32767 bytes or None"),  # type: ignore[arg-type]
@@ -84,21 +84,21 @@ def test_fixed_size_lengths_are_checked_against_the_remaining_bytes(old: Codec, 
         (Old(blob=None), "blob: got None; allowed: bytes"),  # type: ignore[arg-type]
     ],
 )
-def test_value_that_cannot_be_encoded_is_rejected_by_field_name(old: Codec, value: Old, says: str) -> None:
+def test_value_that_cannot_be_encoded_is_rejected_by_field_name(old: Codec, value: Old, message: str) -> None:
     with pytest.raises(WireError) as caught:
         old.encode(value)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"validVersions": "0+"}, "validVersions must end"),
         ({"type": "header"}, "type be request, response or data"),
     ],
 )
-def test_definition_with_open_versions_or_of_an_unknown_type_is_rejected(changes: dict[str, str], says: str) -> None:
-    with pytest.raises(AssertionError, match=says):
+def test_definition_with_open_versions_or_of_an_unknown_type_is_rejected(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         bind({**DEFINITION, **changes}, Old)
 
 

@@ -1,4 +1,4 @@
-"""Frames come out whole however the stream is cut, and a length that cannot be one ends it."""
+"""Frames are complete however the stream is cut, and an invalid length ends the stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_single_bytes_form_a_frame_and_report_an_unfinished_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "says"),
+    ("length", "message"),
     [
         ("7fffffff", "frame of 2147483647 bytes exceeds max 1048576"),
         ("00100001", "frame of 1048577 bytes exceeds max 1048576"),
@@ -40,13 +40,13 @@ def test_single_bytes_form_a_frame_and_report_an_unfinished_one() -> None:
         ("80000000", "frame of -2147483648 bytes; allowed: 1 to 1048576"),
     ],
 )
-def test_invalid_length_ends_the_stream(length: str, says: str) -> None:
-    """Reliability, section 4, wire 1. Refused on its four bytes, before any of the body is there to be kept."""
+def test_invalid_length_ends_the_stream(length: str, message: str) -> None:
+    """Reliability, section 4, wire 1. Rejected by its four bytes, before any of the body is buffered."""
     reader = FrameReader(max_bytes=1 << 20)
     for data in (frame(b"ok") + bytes.fromhex(length), frame(b"ok"), b""):
         with pytest.raises(WireError) as caught:
             reader.feed(data)
-        assert str(caught.value) == says
+        assert str(caught.value) == message
     assert not reader.mid_frame
 
 

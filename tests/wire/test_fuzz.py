@@ -1,4 +1,4 @@
-"""Any bytes whatever make a message or a ``WireError``, and nothing else (KAFKA-20570); see ``tests.fuzzing``.
+"""Any bytes are either a valid message or a ``WireError`` (KAFKA-20570); see ``tests.fuzzing``.
 
 A decoder is a message or a record of one name: its versions share the inputs.
 """
@@ -16,16 +16,16 @@ import pytest
 from connectgroup import wire
 from connectgroup.errors import WireError
 from connectgroup.protocol.records.base import Kind
-from tests.fuzzing import INPUTS, LENGTHS, SEED, attack, blown_up, cut_after, inputs_each, most_memory, mutated
+from tests.fuzzing import INPUTS, LENGTHS, SEED, attack, cut_after, enlarged, inputs_each, mutated, peak_memory
 
-from .every_message import CASES, Case, made_up
+from .every_message import CASES, Case, random_value
 
 MESSAGES: Final = sorted({case.definition.name for case in CASES if case.definition.kind != "data"})
 
 
 def made(case: Case, count: int = 8) -> list[Any]:
-    """Values of a message; the first has everything set."""
-    return [made_up(case.definition.body, case.version, random.Random(n), full=n == 0) for n in range(count)]
+    """Values of a message; the first has every field set."""
+    return [random_value(case.definition.body, case.version, random.Random(n), full=n == 0) for n in range(count)]
 
 
 def cases_of(name: str) -> list[Case]:
@@ -46,11 +46,11 @@ def test_any_bytes_make_a_message_or_a_wire_error(name: str) -> None:
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
 def test_any_bytes_make_a_record_or_a_wire_error(kind: Kind) -> None:
-    """With the version in front, and under the record's own key."""
+    """With the version in front, under the record's own key."""
     (case,) = cases_of(wire.record_codec.CLASSES[kind].__name__)
     every = made(case, 100)
     key = min((value.key for value in every), key=lambda key: len(key.group_id) + len(key.name))
-    # All of one key: under another's a record is refused as a whole.
+    # All under one key: under another key a record is rejected as a whole.
     keyed = [value for value in every if value.key == key]
 
     def decode(data: bytes) -> Any:
@@ -77,7 +77,7 @@ def test_any_bytes_make_a_request_or_a_decode_failure() -> None:
             if failure.header is not None:
                 wire.error_response(*failure.header, failure.code, str(failure))
             elif len(data) >= 8:
-                raise RuntimeError("a header that is whole was not told") from failure
+                raise RuntimeError("a complete header was not reported") from failure
             raise
 
     def encode(decoded: wire.DecodedRequest) -> bytes:
@@ -124,53 +124,53 @@ def test_any_stream_makes_frames_or_a_wire_error() -> None:
 # ------------------------------------------------------------------------------------------- memory
 
 MOST_HELD: Final = 5_000, 80
-"""Bytes that may be held while a message is read: so many, and so many a byte that came. An empty string takes 16."""
+"""Limit of memory while a message is read: a constant, and bytes per input byte. An empty string takes 16."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_length_is_checked_against_the_input_before_any_allocation(case: Case) -> None:
-    """Lengths up to 2^32 - 1, in all places of a message."""
-    inputs = blown_up(case.codec.encode(made(case, 1)[0]))
-    least, each = MOST_HELD
+    """Lengths up to 2^32 - 1, at all positions of a message."""
+    inputs = enlarged(case.codec.encode(made(case, 1)[0]))
+    base, each = MOST_HELD
     tracemalloc.start()
     try:
         for data in random.Random(SEED).sample(inputs, min(3000, len(inputs))):
-            held = most_memory(lambda data: case.codec.decode(data, 0), data, WireError)
-            assert held <= least + each * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
+            peak = peak_memory(lambda data: case.codec.decode(data, 0), data, WireError)
+            assert peak <= base + each * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_message_with_a_count_of_two_thousand_million_is_rejected_cheaply(case: Case) -> None:
-    """It ends where the elements would begin; a list made for them first would take 16 GiB."""
+    """Decoding ends where the elements would begin; a list allocated for them would take 16 GiB."""
     inputs = cut_after(case.codec.encode(made(case, 1)[0]))
     tracemalloc.start()
     try:
         for data in random.Random(SEED).sample(inputs, min(2000, len(inputs))):
-            held = most_memory(lambda data: case.codec.decode(data, 0), data, WireError)
-            # What was read before and a traceback; nothing of what is only spoken of.
-            assert held <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
+            peak = peak_memory(lambda data: case.codec.decode(data, 0), data, WireError)
+            # The memory of the fields read before, and a traceback; none for the claimed elements.
+            assert peak <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize("end", ["request", "response"])
 def test_frame_with_a_count_of_two_thousand_million_allocates_nothing(end: str) -> None:
-    """As they come from a socket: header, then at once the largest counts there are, as in KAFKA-20570."""
+    """As from a socket: a header, followed by the largest possible counts, as in KAFKA-20570."""
     tracemalloc.start()
     try:
         for api in wire.APIS.values():
             for version in api.versions:
                 for length in LENGTHS:
-                    held = most_memory(whole_frame(end, api.key, version), length, WireError)
-                    assert held < 20_000, f"{api.name} v{version}: {len(length)} bytes made it hold {held}"
+                    peak = peak_memory(whole_frame(end, api.key, version), length, WireError)
+                    assert peak < 20_000, f"{api.name} v{version}: {len(length)} bytes made it hold {peak}"
     finally:
         tracemalloc.stop()
 
 
 def whole_frame(end: str, api_key: int, version: int) -> Callable[[bytes], Any]:
-    """Reads a header with these bytes behind it."""
+    """Decode a header followed by these bytes."""
     header = struct.pack(">hhihb", api_key, version, 5, -1, 0) if end == "request" else struct.pack(">ib", 5, 0)
 
     def decode(body: bytes) -> Any:
@@ -186,7 +186,7 @@ def test_frames_are_buffered_as_they_arrive_whatever_their_claimed_length() -> N
     try:
         for claimed in (1, 1 << 20, (1 << 20) + 1, 0x7FFFFFFF, -1, -0x80000000):
             data = struct.pack(">i", claimed) + bytes(100)
-            held = most_memory(lambda data: wire.FrameReader().feed(data), data, WireError)
-            assert held < 5_000, f"a frame of {claimed} bytes made it hold {held}"
+            peak = peak_memory(lambda data: wire.FrameReader().feed(data), data, WireError)
+            assert peak < 5_000, f"a frame of {claimed} bytes made it hold {peak}"
     finally:
         tracemalloc.stop()

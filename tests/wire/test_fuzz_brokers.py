@@ -1,4 +1,4 @@
-"""Whatever a broker answers makes a message or a ``WireError``; see ``tests.fuzzing`` and ``test_fuzz``."""
+"""Any bytes from a broker are either a valid message or a ``WireError``; see ``tests.fuzzing`` and ``test_fuzz``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from connectgroup.errors import WireError
 from connectgroup.wire.kafka_apis import BROKER_APIS, BrokerApi, decode_kafka_response
-from tests.fuzzing import LENGTHS, SEED, attack, blown_up, cut_after, inputs_each, most_memory
+from tests.fuzzing import LENGTHS, SEED, attack, cut_after, enlarged, inputs_each, peak_memory
 
-from .every_message import made_up
+from .every_message import random_value
 from .test_kafka_oracle import CASES, Spoken
 
 ANSWERS = [
@@ -22,10 +22,12 @@ ANSWERS = [
 
 
 def valid(case: Spoken) -> list[bytes]:
-    """Answers with a header in front; the first has everything set."""
+    """Responses with a header; the first has every field set."""
     header = struct.pack(">ib", 5, 0)
     body = case.definition.body
-    return [header + case.codec.encode(made_up(body, case.version, random.Random(n), full=n == 0)) for n in range(8)]
+    return [
+        header + case.codec.encode(random_value(body, case.version, random.Random(n), full=n == 0)) for n in range(8)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted({api.name for api, _ in ANSWERS}))
@@ -37,8 +39,8 @@ def test_any_bytes_of_a_broker_decode_or_raise_wire_error(name: str) -> None:
             return decode_kafka_response(data, to=api.request_class, version=case.version)
 
         def encode(decoded: Any, case: Spoken = case) -> bytes:
-            correlation_id, answer = decoded
-            return struct.pack(">ib", correlation_id, 0) + case.codec.encode(answer)
+            correlation_id, response = decoded
+            return struct.pack(">ib", correlation_id, 0) + case.codec.encode(response)
 
         attack(decode, encode, valid(case), inputs_each(len(versions)), WireError)
 
@@ -46,13 +48,13 @@ def test_any_bytes_of_a_broker_decode_or_raise_wire_error(name: str) -> None:
 @pytest.mark.parametrize(("api", "case"), ANSWERS, ids=[str(case) for _, case in ANSWERS])
 def test_length_in_a_broker_response_is_checked_before_any_allocation(api: BrokerApi, case: Spoken) -> None:
     whole = valid(case)[0]
-    inputs = [whole[:5] + length for length in LENGTHS] + blown_up(whole) + cut_after(whole)
+    inputs = [whole[:5] + length for length in LENGTHS] + enlarged(whole) + cut_after(whole)
     tracemalloc.start()
     try:
         for data in random.Random(SEED).sample(inputs, min(3000, len(inputs))):
-            held = most_memory(
+            peak = peak_memory(
                 lambda data: decode_kafka_response(data, to=api.request_class, version=case.version), data, WireError
             )
-            assert held <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {held}: {data.hex()}"
+            assert peak <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""What a consumer says to a broker is, byte for byte, what kafka-python says, by its own copies of the definitions."""
+"""A consumer's messages to a broker equal those of kafka-python, byte for byte, with its copies of the definitions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from connectgroup.wire.apis import encode_response
 from connectgroup.wire.codec import Codec
 from connectgroup.wire.definition import Message, load
 
-from .every_message import made_up
+from .every_message import random_value
 from .test_oracles import in_kafka_words
 
 SEEDS = 40
 
 
 class Spoken(NamedTuple):
-    """One message in one version, and kafka-python's class of it."""
+    """One message in one version, and kafka-python's class for it."""
 
     definition: Message
     version: int
@@ -39,7 +39,7 @@ class Spoken(NamedTuple):
 
     @property
     def listed(self) -> list[dict[str, Any]]:
-        """The fields as our definition file has them."""
+        """The fields of our definition file."""
         file = resources.files("connectgroup.wire").joinpath("kafka", f"{self.definition.name}.json")
         fields: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["fields"]
         return fields
@@ -48,7 +48,7 @@ class Spoken(NamedTuple):
 def _spoken() -> Iterator[Spoken]:
     for api in kafka_apis.BROKER_APIS.values():
         if api.name in ("ApiVersions", "FindCoordinator"):
-            continue  # they are in test_oracles
+            continue  # covered in test_oracles
         for end, cls, codecs in (
             ("Request", api.request_class, api.requests),
             ("Response", api.response_class, api.responses),
@@ -62,13 +62,13 @@ def _spoken() -> Iterator[Spoken]:
 CASES = list(_spoken())
 
 
-def with_sets(said: Any) -> Any:
-    """Authorized operations are 32 bits; kafka-python has them as a set of places, under a name of its own."""
-    if isinstance(said, list):
-        return [with_sets(each) for each in said]
-    if not isinstance(said, dict):
-        return said
-    ours = {name: with_sets(value) for name, value in said.items()}
+def with_sets(value: Any) -> Any:
+    """Authorized operations are 32 bits; kafka-python has them as a set of bit positions, under another name."""
+    if isinstance(value, list):
+        return [with_sets(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ours = {name: with_sets(value) for name, value in value.items()}
     for name in ("topic_authorized_operations", "cluster_authorized_operations"):
         if name in ours:
             bits = ours.pop(name)
@@ -79,9 +79,9 @@ def with_sets(said: Any) -> Any:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kafka_python_writes_the_same_bytes(case: Spoken) -> None:
     for seed in range(SEEDS):
-        message = made_up(case.definition.body, case.version, random.Random(seed), full=seed == 0)
-        said = with_sets(in_kafka_words(message, case.definition.body, case.listed, case.version))
-        theirs = case.theirs._struct.encode(said, version=case.version, compact=True, tagged=True)
+        message = random_value(case.definition.body, case.version, random.Random(seed), full=seed == 0)
+        value = with_sets(in_kafka_words(message, case.definition.body, case.listed, case.version))
+        theirs = case.theirs._struct.encode(value, version=case.version, compact=True, tagged=True)
         assert theirs == case.codec.encode(message), f"seed {seed}: {message}"
         assert case.codec.decode(theirs, 0) == message
 
@@ -92,23 +92,23 @@ def test_every_definition_file_is_used() -> None:
 
 
 def test_request_with_header_is_the_one_of_kafka_python() -> None:
-    """Request header v2 and response header v1, as all flexible versions have."""
+    """Request header v2 and response header v1, as in all flexible versions."""
     theirs = consumer.HeartbeatRequest[4](group_id="g", generation_id=3, member_id="m", group_instance_id=None)
     theirs.with_header(correlation_id=77, client_id="c")
     ours = words.GroupHeartbeatRequest(group_id="g", generation_id=3, member_id="m")
     sent = kafka_apis.encode_call(ours, version=4, correlation_id=77, client_id="c")
     assert sent == theirs.encode(header=True)
 
-    answer = consumer.HeartbeatResponse[4](throttle_time_ms=5, error_code=27)
-    answer.with_header(correlation_id=77)
-    read = kafka_apis.decode_kafka_response(answer.encode(header=True), to=words.GroupHeartbeatRequest, version=4)
+    response = consumer.HeartbeatResponse[4](throttle_time_ms=5, error_code=27)
+    response.with_header(correlation_id=77)
+    read = kafka_apis.decode_kafka_response(response.encode(header=True), to=words.GroupHeartbeatRequest, version=4)
     assert read == (77, words.GroupHeartbeatResponse(throttle_time_ms=5, error_code=27))
 
 
 def test_find_coordinator_has_one_definition_for_both_sides() -> None:
     found = FoundCoordinator(key="g", node_id=1, host="h", port=9)
-    answer = encode_response(FindCoordinatorResponse(coordinators=(found,)), api_key=10, version=4, correlation_id=5)
-    read = kafka_apis.decode_kafka_response(answer, to=FindCoordinatorRequest, version=4)
+    response = encode_response(FindCoordinatorResponse(coordinators=(found,)), api_key=10, version=4, correlation_id=5)
+    read = kafka_apis.decode_kafka_response(response, to=FindCoordinatorRequest, version=4)
     assert read == (5, FindCoordinatorResponse(coordinators=(found,)))
 
 

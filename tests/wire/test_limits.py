@@ -1,6 +1,6 @@
-"""Limits on strings and arrays that a message definition declares: checked before anything is allocated.
+"""Limits on strings and arrays in the message definitions: checked before any allocation.
 
-Identifiers are 249 bytes at most, as Kafka limits topic names; arrays have a limit each (reliability, section 4,
+Identifiers have at most 249 bytes, as in Kafka's topic names; every array has a limit (reliability, section 4,
 wire 4, 6, 9 and 12).
 """
 
@@ -29,7 +29,7 @@ from connectgroup.wire.primitives import MAX_LENGTH, Fault, uvarint
 LONG = "x" * 250
 FITS = "x" * 249
 FRAME = 8 << 20
-"""Bytes of the longest frame that a server accepts."""
+"""Maximum frame size that a server accepts, in bytes."""
 
 
 def sent(request: Request, *, client_id: str | None = None) -> bytes:
@@ -120,7 +120,7 @@ def test_key_of_an_inflexible_version_is_limited_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "says"),
+    ("request_", "message"),
     [
         (
             HeartbeatRequest(group_id="g", member_id="m", client_assignors=(assignor(metadata=bytes(65_537)),)),
@@ -191,14 +191,14 @@ def test_key_of_an_inflexible_version_is_limited_too() -> None:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
 )
-def test_value_above_its_limit_is_rejected(request_: Request, says: str) -> None:
+def test_value_above_its_limit_is_rejected(request_: Request, message: str) -> None:
     data = sent(request_)
     assert len(data) < FRAME
-    assert says in refusal_of(data)
+    assert message in refusal_of(data)
 
 
 def test_largest_legal_group_fits() -> None:
-    """1,000 members and 100,000 units: an Install, a report of one member that owns all, and its task list."""
+    """1,000 members and 100,000 units: an Install, a heartbeat of one member that owns all units, and its task list."""
     share = tuple(range(100))
     members = tuple(
         InstalledMember(member_id=f"worker-{number:040}", units=(ConnectorTasks(connector=FITS, tasks=share),))
@@ -259,14 +259,14 @@ def test_every_string_and_array_of_a_request_declares_its_limit(api: wire.Api) -
 
 
 @pytest.mark.parametrize(
-    ("limits", "says"),
+    ("limits", "message"),
     [
         ({"type": "[]string", "maxElements": True}, "maxElements is True"),
         ({"type": "[]string", "maxLength": 0}, "maxLength is 0; allowed: 1 or more"),
         ({"type": "[]string", "maxTotal": "9"}, "maxTotal is '9'"),
     ],
 )
-def test_limit_that_cannot_apply_is_an_error_of_the_definition(limits: dict[str, Any], says: str) -> None:
+def test_limit_that_cannot_apply_is_an_error_of_the_definition(limits: dict[str, Any], message: str) -> None:
     field = {"name": "GroupIds", "versions": "0+", **limits}
     definition = {
         "type": "data",
@@ -275,14 +275,14 @@ def test_limit_that_cannot_apply_is_an_error_of_the_definition(limits: dict[str,
         "flexibleVersions": "0+",
         "fields": [field],
     }
-    with pytest.raises(AssertionError, match=says):
+    with pytest.raises(AssertionError, match=message):
         bind(definition, DescribeRequest)
 
 
 def test_responses_and_records_are_limited_by_the_frame_only() -> None:
-    answer = FindCoordinatorResponse(error_message=LONG)
-    data = wire.encode_response(answer, api_key=10, version=3, correlation_id=1)
-    assert wire.decode_response(data, api_key=10, version=3) == (1, answer)
+    response = FindCoordinatorResponse(error_message=LONG)
+    data = wire.encode_response(response, api_key=10, version=3, correlation_id=1)
+    assert wire.decode_response(data, api_key=10, version=3) == (1, response)
 
 
 @pytest.mark.parametrize("length", [-1, MAX_LENGTH + 1])

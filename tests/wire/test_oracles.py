@@ -1,8 +1,8 @@
-"""Other people's codecs say the same bytes.
+"""Other implementations produce the same bytes.
 
-kafka-python reads a definition in Kafka's JSON form: its own copies of Kafka's for ApiVersions and FindCoordinator,
-where it stands for what Kafka speaks, and ours for the rest, where it stands for the form itself. Both ways: what it
-writes we read, what we write it reads, and the bytes are the same.
+kafka-python reads definitions in Kafka's JSON format: its own copies for ApiVersions and FindCoordinator, as a
+reference for Kafka's protocol, and ours for the other APIs, as a reference for the format. Both directions: each side
+reads the other's bytes, and the bytes are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.cluster import ApiVersionsRequest, ApiVersio
 from connectgroup.wire import kafka_apis
 from connectgroup.wire.definition import Struct
 
-from .every_message import CASES, Case, made_up, raw_definition
+from .every_message import CASES, Case, random_value, raw_definition
 
 SEEDS = 40
 KAFKA_OWN = {
@@ -33,7 +33,7 @@ KAFKA_OWN = {
 
 
 def in_kafka_words(message: Any, of: Struct, listed: list[dict[str, Any]], version: int) -> dict[str, Any]:
-    """A message of ours as kafka-python takes it: a dict by its names for the definition's fields."""
+    """Our message as kafka-python takes it: a dict with its names of the definition's fields."""
     words: dict[str, Any] = {}
     for field, entry in zip(of.fields, listed, strict=True):
         if version not in field.versions:
@@ -54,7 +54,7 @@ def in_kafka_words(message: Any, of: Struct, listed: list[dict[str, Any]], versi
 
 
 def by_kafka(case: Case) -> tuple[StructField, dict[str, Any], list[dict[str, Any]]]:
-    """kafka-python's codec of the message, the flags it wants for the version, our field list."""
+    """kafka-python's codec of the message, its flags for the version, and our list of fields."""
     raw = raw_definition(case.definition.name)
     own = KAFKA_OWN.get(case.definition.name)
     struct = StructField(raw) if own is None else own._struct
@@ -66,14 +66,14 @@ def by_kafka(case: Case) -> tuple[StructField, dict[str, Any], list[dict[str, An
 def test_kafka_python_writes_the_same_bytes(case: Case) -> None:
     struct, flags, listed = by_kafka(case)
     for seed in range(SEEDS):
-        message = made_up(case.definition.body, case.version, random.Random(seed), full=seed == 0)
+        message = random_value(case.definition.body, case.version, random.Random(seed), full=seed == 0)
         theirs = struct.encode(in_kafka_words(message, case.definition.body, listed, case.version), **flags)
         assert theirs == case.codec.encode(message), f"seed {seed}: {message}"
         assert case.codec.decode(theirs, 0) == message
 
 
 def plain(value: Any) -> Any:
-    """What kafka-python decoded, as nested dicts without the fields that stand at a default."""
+    """A value decoded by kafka-python, as nested dicts without fields at their defaults."""
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     fields = getattr(value, "fields", None)
@@ -88,8 +88,8 @@ def plain(value: Any) -> Any:
 def test_kafka_python_reads_what_we_write(case: Case) -> None:
     struct, flags, listed = by_kafka(case)
     for seed in range(SEEDS):
-        # Every tagged field set: kafka-python leaves out of its dicts those that are not there.
-        message = made_up(case.definition.body, case.version, random.Random(seed), full=True)
+        # Every tagged field set: kafka-python omits absent ones from its dicts.
+        message = random_value(case.definition.body, case.version, random.Random(seed), full=True)
         data = BytesIO(case.codec.encode(message))
         theirs = struct.decode(data, **flags)
         assert data.read() == b""
@@ -114,8 +114,8 @@ def test_headers_are_those_of_kafka(api_key: int, client_id: str | None) -> None
         response: Response = ApiVersionsResponse(api_keys=wire.served())
         if api_key == 10:
             response = wire.refusal(api_key, 42, "no")
-        answer = wire.encode_response(response, api_key=api_key, version=version, correlation_id=77)
-        read = KAFKA_OWN[api.name + "Response"].decode(answer, version=version, header=True)
+        response_bytes = wire.encode_response(response, api_key=api_key, version=version, correlation_id=77)
+        read = KAFKA_OWN[api.name + "Response"].decode(response_bytes, version=version, header=True)
         assert read.header.correlation_id == 77
         if api_key == 18:
             assert [(each.api_key, each.min_version, each.max_version) for each in read.api_keys] == [
@@ -127,25 +127,25 @@ def test_headers_are_those_of_kafka(api_key: int, client_id: str | None) -> None
 
 
 def test_rejection_of_an_unsupported_version_is_understood() -> None:
-    """kafka-python asks in version 4, is answered in version 0, and finds the list it needs to ask again."""
-    answer = wire.error_response(18, 4, 77, 35, "no")
-    assert answer is not None
-    read = KAFKA_OWN["ApiVersionsResponse"].decode(answer, version=4, header=True)
+    """kafka-python requests version 4, gets a response in version 0, and finds the supported versions in it."""
+    response_bytes = wire.error_response(18, 4, 77, 35, "no")
+    assert response_bytes is not None
+    read = KAFKA_OWN["ApiVersionsResponse"].decode(response_bytes, version=4, header=True)
     assert (read.header.correlation_id, read.error_code) == (77, 35)
     assert [each.max_version for each in read.api_keys if each.api_key == 18] == [3]
 
 
 def test_features_of_a_broker_are_skipped() -> None:
-    """A Kafka broker answers ApiVersions v3 with tagged fields that mean nothing here."""
+    """A Kafka broker's ApiVersions v3 response has tagged fields that are unknown here."""
     theirs = KAFKA_OWN["ApiVersionsResponse"][3](
         error_code=0, throttle_time_ms=5, finalized_features_epoch=9, zk_migration_ready=True
     )
     theirs.api_keys = []
     theirs.supported_features = []
     theirs.with_header(correlation_id=3)
-    answer = theirs.encode(header=True)
-    assert len(answer) > 12
-    assert wire.decode_response(answer, api_key=18, version=3)[0] == 3
+    response_bytes = theirs.encode(header=True)
+    assert len(response_bytes) > 12
+    assert wire.decode_response(response_bytes, api_key=18, version=3)[0] == 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What goes in comes out, in every version, and nothing cut short or drawn out is taken for a message."""
+"""Messages survive a round trip in every version; truncated or extended bytes are rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.wire import record_codec
 from connectgroup.wire.definition import load
 
-from .every_message import CASES, UNICODE, Case, made_up, messages
+from .every_message import CASES, UNICODE, Case, messages, random_value
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 RECORDS = sorted(record_codec.CLASSES.items())
@@ -43,8 +43,8 @@ def test_every_message_round_trips_with_its_class(case: Case, data: st.DataObjec
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_decoded_message_equals_a_constructed_one(case: Case) -> None:
-    """The decoder fills slots without ``__init__``; nobody may notice: frozen, hashable, every slot filled."""
-    message = made_up(case.definition.body, case.version, random.Random(1))
+    """The decoder fills slots without ``__init__``; the object is still frozen, hashable, with every slot filled."""
+    message = random_value(case.definition.body, case.version, random.Random(1))
     decoded = case.codec.decode(case.codec.encode(message), 0)
     assert hash(decoded) == hash(message)
     assert repr(decoded) == repr(message)
@@ -56,7 +56,7 @@ def test_decoded_message_equals_a_constructed_one(case: Case) -> None:
 def test_every_truncation_and_every_extension_is_rejected(case: Case) -> None:
     """Reliability, section 4, wire 8."""
     for seed, full in ((1, True), (2, False), (3, False)):
-        encoded = case.codec.encode(made_up(case.definition.body, case.version, random.Random(seed), full=full))
+        encoded = case.codec.encode(random_value(case.definition.body, case.version, random.Random(seed), full=full))
         for length in range(len(encoded)):
             with pytest.raises(WireError):
                 case.codec.decode(encoded[:length], 0)
@@ -98,7 +98,7 @@ def test_records_round_trip_under_their_own_key(kind: Kind, cls: type[Any], data
 
 
 def test_null_and_empty_are_different_bytes() -> None:
-    """Null is "as before", empty is "nothing": mixing them has made servers assign twice."""
+    """Null means "unchanged", empty means "no units": confusing them has made servers assign units twice."""
     as_before = HeartbeatRequest(group_id="g", member_id="m")
     nothing = HeartbeatRequest(group_id="g", member_id="m", owned=())
     codec = wire.APIS[20480].requests[0]
@@ -107,7 +107,7 @@ def test_null_and_empty_are_different_bytes() -> None:
 
 
 def test_golden_bytes_of_a_steady_heartbeat() -> None:
-    """Written by hand from the proposal's schema and Kafka's protocol guide."""
+    """Written by hand from the KIP's schema and Kafka's protocol guide."""
     request = HeartbeatRequest(group_id="g1", member_id="w-7", member_epoch=5, max_wait_ms=3000)
     encoded = wire.encode_request(request, version=0, correlation_id=9, client_id="c")
     assert encoded == bytes.fromhex(
@@ -116,7 +116,7 @@ def test_golden_bytes_of_a_steady_heartbeat() -> None:
         "04 772d37"  # member_id "w-7"
         "00000005"  # member_epoch
         "00"  # instance_id null
-        "ffffffff"  # rebalance_timeout_ms as before
+        "ffffffff"  # rebalance_timeout_ms unchanged
         "00 00 00"  # server_assignor, client_assignors, owned: null
         "01 00 04 00000bb8"  # one tagged field: tag 0, 4 bytes, max_wait_ms 3000
     )
@@ -160,8 +160,8 @@ def test_golden_bytes_of_heartbeat_responses() -> None:
         "01 01 08 0000000000000002"  # one tagged field: tag 1, 8 bytes, coordinator_epoch 2
     )
     assignment = MemberAssignment(units=(ConnectorTasks(connector="c", tasks=(1,)),), version=1, metadata=b"z")
-    given_work = HeartbeatResponse(error_code=110, error_message="no", assignment=assignment)
-    assert wire.encode_response(given_work, api_key=20480, version=0, correlation_id=-1) == bytes.fromhex(
+    with_assignment = HeartbeatResponse(error_code=110, error_message="no", assignment=assignment)
+    assert wire.encode_response(with_assignment, api_key=20480, version=0, correlation_id=-1) == bytes.fromhex(
         "ffffffff 00  00000000 006e 03 6e6f  00000000 00000000"
         "01  00  02 02 63 00 02 00000001 00  0001  02 7a  00"  # present; error, units, version, metadata, tagged
         "00"
@@ -169,7 +169,7 @@ def test_golden_bytes_of_heartbeat_responses() -> None:
 
 
 def test_field_that_a_version_lacks_is_rejected_unless_ignorable() -> None:
-    """A key lost on the way would be an answer to another question; a client's name is not worth an error."""
+    """A key must not be lost silently; a client's name may be."""
     request = FindCoordinatorRequest(key="g")
     with pytest.raises(WireError, match=r"FindCoordinatorRequest v4: key: got g; allowed: its default in version 4"):
         wire.encode_request(request, version=4, correlation_id=1, client_id=None)
@@ -183,7 +183,7 @@ def test_field_that_a_version_lacks_is_rejected_unless_ignorable() -> None:
 
 
 def test_coordinator_is_named_in_the_form_of_each_version() -> None:
-    """Whoever answers does not know the version of the request, so the response may hold both."""
+    """The sender of the response does not know the version of the request, so both forms may be set."""
     found = FoundCoordinator(key="g", node_id=1, host="h", port=2)
     both = FindCoordinatorResponse(node_id=1, host="h", port=2, coordinators=(found,))
     for version in range(5):
@@ -194,7 +194,7 @@ def test_coordinator_is_named_in_the_form_of_each_version() -> None:
 
 
 def test_equal_messages_have_equal_bytes() -> None:
-    """Lists and subclasses of int are taken too; what comes out is a tuple."""
+    """Lists and subclasses of int are accepted; decoding returns tuples."""
     codec = wire.APIS[20483].requests[0]
     listed = DescribeRequest(group_ids=["a", "b"])  # type: ignore[arg-type]
     assert codec.decode(codec.encode(listed), 0) == DescribeRequest(group_ids=("a", "b"))
@@ -202,12 +202,12 @@ def test_equal_messages_have_equal_bytes() -> None:
 
 @pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)
 def test_every_request_has_an_error_response(api: wire.Api) -> None:
-    """Some responses have one error for each requested item, and none of their own."""
+    """Some responses have one error per requested item, and none of their own."""
     for version in api.versions:
-        answer = wire.error_response(api.key, version, 7, 42, "no")
-        assert answer is not None
-        correlation_id, response = wire.decode_response(answer, api_key=api.key, version=version)
+        response_bytes = wire.error_response(api.key, version, 7, 42, "no")
+        assert response_bytes is not None
+        correlation_id, response = wire.decode_response(response_bytes, api_key=api.key, version=version)
         assert correlation_id == 7
         inside = [getattr(response, name, ()) for name in ("groups", "results", "coordinators")]
-        told = [each.error_code for some in inside for each in some] or [getattr(response, "error_code", None)]
-        assert told == [42]
+        codes = [each.error_code for some in inside for each in some] or [getattr(response, "error_code", None)]
+        assert codes == [42]
