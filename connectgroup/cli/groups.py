@@ -11,6 +11,7 @@ from dataclasses import asdict
 from ..errors import NO_VALUE, ConfigError, TimedOut, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
+from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import Unit, show
 from ..rest.views import group_description, group_summary
 from .render import print_json, print_table
@@ -42,10 +43,16 @@ async def describe_groups(options: argparse.Namespace) -> int:
 
 
 def _description(group: DescribedGroup) -> Iterable[str]:
-    """Format a group: its epochs and assignor, its workers, its delayed units, its connectors and tasks."""
-    yield f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
-    computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
-    yield f"assignor: {group.assignor_name or 'none yet'}{computing}"
+    """Format a group: its epochs and assignor, its workers, its delayed units, its connectors and tasks.
+
+    Only groups of the type ``connect`` have a target assignment and an assignor.
+    """
+    if group.group_type not in ("", GROUP_TYPE):
+        yield f"group {group.group_id} of type {group.group_type}: {group.state}, epoch {group.group_epoch}"
+    else:
+        yield f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
+        computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
+        yield f"assignor: {group.assignor_name or 'none yet'}{computing}"
     # Units that the assignment in force leaves out: its assignor says why.
     left_out = group.state != "Assigning" and any(not delayed.member_id for delayed in group.delayed)
     if group.assignor_error:

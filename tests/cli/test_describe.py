@@ -1,4 +1,4 @@
-"""``connectgroup groups describe``: what it shows of a worker that joined over TCP."""
+"""``connectgroup groups describe``: what it shows of a worker that joined over TCP, and of a group of another type."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import pytest
 from connectgroup.cli.command import main
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.records.connect import GroupRecord
 from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import TcpServer
+from tests.coordinator.toys import CounterType
 
 
 async def test_client_id_joined_epoch_and_properties_of_a_worker_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +53,22 @@ async def test_client_id_joined_epoch_and_properties_of_a_worker_are_shown(capsy
         "a": "  client id connect-a, joined at epoch 1",
         "b": "  client id connect-b, joined at epoch 2, capacity 5, labels gpu=true,zone=z, rack r1",
     }
+
+
+async def test_group_of_another_type_is_shown_with_its_type(capsys: pytest.CaptureFixture[str]) -> None:
+    storage = MemoryStorage()
+    earlier = MemoryLog(storage)
+    await earlier.open()
+    await earlier.append([GroupRecord(group_id="c", epoch=3, group_type="counter")])
+    await earlier.close()
+    coordinator = Coordinator(MemoryLog(storage), GroupSettings(), group_types=[CounterType()])
+    server = TcpServer(coordinator)
+    await coordinator.start()
+    try:
+        await server.start()
+        command = ["groups", "describe", "c", "--coordinator", f"127.0.0.1:{server.port}"]
+        assert await asyncio.to_thread(main, command) == 0
+    finally:
+        await server.close()
+        await coordinator.close()
+    assert capsys.readouterr().out == "group c of type counter: Active, epoch 3\n"

@@ -105,7 +105,7 @@ class ToyType:
                 group.members.discard(record.key.name)
 
     def describe(self, group: Toy, request: DescribeRequest, now_ms: int) -> DescribedGroup:
-        return DescribedGroup(group_id=group.group_id, group_epoch=group.epoch)
+        return DescribedGroup(group_id=group.group_id, state="Active", group_epoch=group.epoch)
 
     def measure(self, group: Toy) -> GroupNumbers:
         return GroupNumbers(members=len(group.members), epoch=group.epoch)
