@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..integration.processes import Program, run_command, wait
-from .test_command import connector_file
+from .connector_files import connector_file
 
 GROUP = "sleepers"
 

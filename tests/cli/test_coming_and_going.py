@@ -11,7 +11,7 @@ import pytest
 from tests.distribution import make_distribution
 
 from ..integration.processes import Program, run_command, wait
-from .test_command import connector_file
+from .connector_files import connector_file
 
 GROUP = "sleepers"
 

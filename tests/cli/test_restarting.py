@@ -15,7 +15,7 @@ from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.supervisor import Supervisor
 
 from ..integration.processes import Finished, Program, run_command, wait
-from .test_command import connector_file
+from .connector_files import connector_file
 
 GROUP = "sleepers"
 TASKS = 9

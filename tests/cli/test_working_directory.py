@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..integration.processes import COMMAND, Program
-from .test_command import connector_file
+from .connector_files import connector_file
 
 SHADOW = "raise ImportError(f'{__name__} of the current directory')\n"
 

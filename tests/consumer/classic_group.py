@@ -289,8 +289,6 @@ class ClassicGroup:
     def _log(self, process: Process, what: str) -> None:
         self.history.append(f"{process.name} {what}")
 
-    # ----------------------------------------------------------------------------------------------
-
     def step(self, process: Process) -> None:
         """One step of one process."""
         if not process.can_step:
@@ -400,8 +398,6 @@ class ClassicGroup:
                 raise AssertionError(self.failure(f"{_listed(other.holds & partitions)} has two owners"))
         process.holds |= partitions
 
-    # ----------------------------------------------------------------------------------------------
-
     def settle(self, *, max_rounds: int = 1000) -> int:
         """Run all processes, expire dead ones, until nothing changes; return the number of rebalances."""
         before = self.coordinator.generation
@@ -419,10 +415,7 @@ class ClassicGroup:
         raise AssertionError(self.failure("it never settles"))
 
     def round(self) -> None:
-        """Every process makes a step, in random order; revocations are slow.
-
-        Otherwise a partition would be revoked just before the next owner takes it, under any rule.
-        """
+        """Every process makes a step, in random order; revocations are slow, so that early assignments are detected."""
         for process in self._random.sample(self.processes, len(self.processes)):
             if process.phase is not Phase.REVOKE or self._random.random() < 0.2:
                 self.step(process)

@@ -18,7 +18,7 @@ KAFKA-17306: tombstones of unknown keys, and reordered records, failed a load
     test_replay.py::test_records_may_precede_those_they_refer_to
     group/test_fencing.py::test_tombstones_of_unknown_keys_have_no_effect
 KAFKA-18672: old software misread a record of a newer version
-    log/test_sqlite.py::test_record_of_a_newer_version_is_not_skipped
+    log/test_sqlite_damage.py::test_record_of_a_newer_version_is_not_skipped
 KAFKA-19760: batches filled by an estimated size were too large, and all their requests failed
     test_coordinator.py::test_configuration_is_rejected_for_its_uncompressed_size
     coordinator/test_durability.py::test_batch_that_is_too_large_fails_only_its_command
@@ -84,16 +84,16 @@ KAFKA-16375: the reconciliation before a fencing was applied after it
     worker/test_perform.py::test_unit_that_starts_during_a_loss_is_stopped_too
     worker/test_perform.py::test_actions_queued_before_a_loss_are_dropped
 KAFKA-16251, KAFKA-16258: a fenced member sent heartbeats, and a stale one had not released its partitions
-    worker/test_life.py::test_fenced_worker_rejoins_after_everything_has_stopped
+    worker/test_unexpected_responses.py::test_fenced_worker_rejoins_after_everything_has_stopped
 KAFKA-16190: a rejoin sent only changed fields
     member/test_machine.py::test_join_is_a_full_request_with_no_owned_units
 KAFKA-16639: no leave was sent while a heartbeat was in flight
     member/test_leave.py::test_leave_is_sent_once_and_last
     coordinator/test_serving.py::test_join_overtaken_by_the_leave_of_its_sender_creates_no_member
 KAFKA-16985: no leave was sent by an interrupted member
-    worker/test_life.py::test_cancelled_run_stops_its_tasks_and_leaves
+    worker/test_stopping.py::test_cancelled_run_stops_its_tasks_and_leaves
 KAFKA-17116: no leave was sent before the member had an id
-    worker/test_life.py::test_stop_before_the_first_response_leaves_no_member_behind
+    worker/test_stopping.py::test_stop_before_the_first_response_leaves_no_member_behind
 KAFKA-20332: records were returned for partitions that were being revoked
     test_member.py::test_revoked_unit_has_stopped_when_it_is_acknowledged
 KAFKA-20428: a queued assignment was applied after a leave
@@ -103,14 +103,14 @@ KAFKA-20145: the same acknowledgement was sent repeatedly
     member/test_machine.py::test_acknowledgement_is_sent_once
     worker/test_life.py::test_idle_worker_sends_at_most_two_heartbeats_an_interval
 KAFKA-20253: heartbeats without back-off after an error
-    worker/test_life.py::test_worker_backs_off_on_repeated_errors
+    worker/test_unexpected_responses.py::test_worker_backs_off_on_repeated_errors
 KAFKA-19242: the state that a commit is checked against was read twice
     test_exactly_once.py::test_fences_and_positions_are_read_in_one_transaction
 KAFKA-19394: a component that failed to start could not be closed
     test_coordinator_life.py::test_coordinator_that_fails_to_start_holds_no_resource
     test_coordinator_life.py::test_server_whose_port_is_in_use_closes_its_log
 KAFKA-19357: close waited for an unavailable coordinator
-    worker/test_life.py::test_stop_returns_while_joining_without_a_coordinator
+    worker/test_stopping.py::test_stop_returns_while_joining_without_a_coordinator
 KAFKA-19813: a back-off with the wrong jitter, and a thundering herd of clients
     worker/test_waiting.py::test_equal_numbers_of_failures_have_jittered_back_offs
 
@@ -120,8 +120,8 @@ KAFKA-10763: a second rebalance before the end of the first skipped its revocati
     worker/test_life.py::test_second_rebalance_before_the_end_of_the_first_skips_no_revocation
 KAFKA-9184: a worker that was cut off kept its tasks after they were reassigned
     test_lost_workers.py::test_worker_that_was_cut_off_rejoins_without_units
-    worker/test_life.py::test_worker_that_was_cut_off_stops_before_its_units_are_granted_again
-    worker/test_misbehaviour.py::test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs
+    worker/test_partitioned.py::test_worker_that_was_cut_off_stops_before_its_units_are_granted_again
+    worker/test_misbehaving_listeners.py::test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs
 KAFKA-9841: a worker that was cut off rejoined with its old assignment
     test_lost_workers.py::test_worker_that_was_cut_off_rejoins_without_units
 KAFKA-9849: a worker that could not read the configurations kept its tasks
@@ -144,7 +144,7 @@ KAFKA-10792, KAFKA-17871, KAFKA-15238: a slow stop, flush or set-up blocked the 
     test_connect.py::test_plug_in_code_never_runs_in_the_event_loop
     worker/test_life.py::test_blocked_connector_does_not_delay_heartbeats
 KAFKA-13586: an exception in a connector crashed the herder
-    worker/test_misbehaviour.py::test_connector_that_raises_fails_with_one_line_and_is_retried
+    worker/test_misbehaving_connectors.py::test_connector_that_raises_fails_with_one_line_and_is_retried
 KAFKA-17105: new connectors restarted others
     worker/test_life.py::test_only_units_that_move_are_stopped
     group/test_connectors.py::test_ten_more_tasks_interrupt_none_of_three_hundred

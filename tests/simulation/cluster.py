@@ -262,11 +262,6 @@ class Cluster:
             self.trace.add((self.loop.now, *words))
 
     @property
-    def digest(self) -> Trace:
-        """The trace of all events; see ``hexdigest``."""
-        return self.trace
-
-    @property
     def events(self) -> int:
         """Number of events so far."""
         return self.trace.events

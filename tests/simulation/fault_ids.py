@@ -83,7 +83,7 @@ ELSEWHERE: Final = {
     "F8": "tests/log/test_killed.py",
     "F22": "tests/group/test_computing.py",
     "F24": "tests/wire/test_bad_input.py",
-    "F27": "tests/log/test_sqlite.py",
+    "F27": "tests/log/test_sqlite_damage.py",
     "F28": "tests/log/test_damaged_files.py",
     "F35": "tests/known_bugs/test_exactly_once_on_spark.py",
     "F36": "tests/cli/test_exhaustion.py",

@@ -98,7 +98,7 @@ def _run_seed(loop: SimulatedLoop, seed: int, began_s: float, schedule: FaultSch
         _cancel_all(loop, cluster)
     return Result(
         seed=seed,
-        trace=cluster.digest.hexdigest(),
+        trace=cluster.trace.hexdigest(),
         events=cluster.events,
         members=cluster.members_at_first,
         simulated_s=simulated_s,

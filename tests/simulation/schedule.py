@@ -16,7 +16,7 @@ from random import Random
 from connectgroup.group.connect.describe import state_name
 from connectgroup.protocol.units import show
 
-from . import faults
+from . import worker_faults
 from .cluster import Cluster, WorkerNode
 from .disk import FAULTS
 from .faults import CONNECTORS, KINDS
@@ -157,7 +157,7 @@ class FaultSchedule:
         for coordinator in cluster.coordinators:
             coordinator.resume(cluster.loop)
         while sum(not node.leaving for node in cluster.living()) < 2:
-            faults.join(self, self._free_name())
+            worker_faults.join(self, self._free_name())
         cluster.restore_connectors()
         cluster.watch.on_quiet()
         gives_up_s = cluster.loop.now + cluster.watch.the(GroupConverges).bound_s
@@ -168,7 +168,7 @@ class FaultSchedule:
                 cluster.start_coordinator()
             if not cluster.living():
                 # All joins were rejected because of the versions of a dead member that has not expired yet.
-                faults.join(self, self._free_name())
+                worker_faults.join(self, self._free_name())
             if cluster.loop.now > gives_up_s:
                 cluster.watch.the(GroupConverges).broken(f"not settled after {gives_up_s - self.ends_s:.0f} s: {why}")
                 return
@@ -234,8 +234,8 @@ class FaultSchedule:
             living = cluster.living()
             what = random.choice(["join", "leave", "scale", "lose"])
             epoch = cluster.durable.epoch
-            if what == "join" and len(living) < faults.MAX_WORKERS and len(cluster.setting.versions) == 1:
-                faults.join(self, self._free_name())
+            if what == "join" and len(living) < worker_faults.MAX_WORKERS and len(cluster.setting.versions) == 1:
+                worker_faults.join(self, self._free_name())
             elif what == "lose" and cluster.setting.delay_s and len(living) > 2:
                 await self._lose(random.choice(living))
                 epoch = cluster.durable.epoch - 1
@@ -296,11 +296,11 @@ class FaultSchedule:
 
     def _free_name(self) -> str:
         names = (f"w{number}" for number in count())
-        return next(name for name in names if faults.node_of(self, name) is None)
+        return next(name for name in names if worker_faults.node_of(self, name) is None)
 
     def again(self, member_id: str) -> None:
         """Start a worker unless it is alive."""
-        if faults.node_of(self, member_id) is None:
+        if worker_faults.node_of(self, member_id) is None:
             self.cluster.start_worker(member_id)
 
     def stop(self, node: WorkerNode, *, for_good: bool = False) -> None:

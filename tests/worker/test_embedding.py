@@ -22,7 +22,7 @@ from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units
 
 from .builders import Actor, World, error
-from .test_misbehaviour import until_status
+from .test_misbehaving_connectors import until_status
 
 TIMEOUT_S = 20.0
 """The rebalance timeout of these workers."""

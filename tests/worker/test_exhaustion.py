@@ -12,7 +12,7 @@ from connectgroup.protocol.units import Unit
 from tests.no_threads import NoThreads
 
 from .builders import Actor, Spread, World
-from .test_misbehaviour import until_status
+from .test_misbehaving_connectors import until_status
 
 REAL = """
 import asyncio, logging, re, resource, threading

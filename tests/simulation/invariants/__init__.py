@@ -24,11 +24,11 @@ changed, right after the event.
 | S19 balanced with minimal moves | ``MinimalMoves`` |
 | D1 write before reply | ``WriteBeforeReply`` |
 | D2 replay | ``ServedIsDurable``, ``ReplayGivesTheGroup`` |
-| D3 all or nothing | ``AllOrNothing``; torn files: ``tests/log/test_sqlite.py`` |
+| D3 all or nothing | ``AllOrNothing``; torn files: ``tests/log/test_sqlite_damage.py`` |
 | D4 one writer | ``OneWriter`` |
 | D5 reads are fenced | ``FormerCoordinatorsAreIgnored``, ``RemovedInTime`` (timers are re-armed) |
 | D6 outcome unknown | fault "append in doubt" under ``ServedIsDurable`` and ``WriteBeforeReply`` |
-| D7 damaged records | ``tests/log/test_sqlite.py``, ``tests/coordinator/test_serving.py`` |
+| D7 damaged records | ``tests/log/test_sqlite_damage.py``, ``tests/coordinator/test_serving.py`` |
 | D8 rules do not fail | ``RulesDoNotFail``; rollback: ``tests/coordinator/test_durability.py`` |
 | D9 bounded batches | fault "batch refused"; bounds: ``connectgroup/testing/contracts/log.py`` |
 | D10 reads show writes | ``ReadsShowWrites`` |

@@ -1,0 +1,272 @@
+"""Each kind of invalid use of a command: one line on standard error, exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from ..integration.processes import Program, marked, run_command
+from .connector_files import connector_file
+
+LINES = {
+    "no coordinator": (
+        ["groups", "list", "--coordinator", "{closed_port}"],
+        r"connectgroup: {closed_port}: cannot connect: Connection refused; allowed: --coordinator with the address .*",
+    ),
+    "no coordinator for a change": (
+        ["connectors", "delete", "naps", "--coordinator", "{closed_port}"],
+        r"connectgroup: {closed_port}: cannot connect: Connection refused; allowed: .*",
+    ),
+    "no such host": (
+        ["groups", "list", "--coordinator", "nowhere.invalid:8474"],
+        r"connectgroup: nowhere.invalid:8474: cannot connect: .*; allowed: .*",
+    ),
+    "unknown group described": (
+        ["groups", "describe", "nosuch", "--coordinator", "{address}"],
+        r"connectgroup: no such group 'nosuch'; groups here: .*",
+    ),
+    "unknown group explained": (
+        ["groups", "explain", "nosuch", "--coordinator", "{address}"],
+        r"connectgroup: no such group 'nosuch'; groups here: .*",
+    ),
+    "unknown connector": (
+        ["connectors", "pause", "nosuch", "--group", "g", "--coordinator", "{address}"],
+        r"connectgroup: connector nosuch does not exist: there is no group 'g'",
+    ),
+    "a connector of an unknown group": (
+        ["connectors", "delete", "naps", "--group", "nope", "--coordinator", "{address}"],
+        r"connectgroup: connector naps does not exist: there is no group 'nope'",
+    ),
+    "an invalid port of the coordinator": (
+        ["groups", "list", "--coordinator", "127.0.0.1:99999"],
+        r"connectgroup: --coordinator: got '127.0.0.1:99999'; allowed: host:port, port 1 to 65535",
+    ),
+    "an invalid address of a worker's coordinator": (
+        ["worker", "--group", "g", "--coordinator", "here"],
+        r"connectgroup: coordinator: got 'here'; allowed: host:port, port 1 to 65535",
+    ),
+    "a port that is too high": (
+        ["coordinator", "--port", "65536", "--data", "{tmp}/unused"],
+        r"connectgroup: port: got '65536'; allowed: .*",
+    ),
+    "a port that is not a number": (
+        ["coordinator", "--port", "http", "--data", "{tmp}/unused"],
+        r"connectgroup coordinator: argument --port: got 'http'; allowed: a whole number; see .* --help",
+    ),
+    "a port in use": (
+        ["coordinator", "--port", "{port}", "--data", "{tmp}/unused"],
+        r"connectgroup: 127.0.0.1:{port}: .*(in use|cannot listen).*",
+    ),
+    "an address of the whole network": (
+        ["coordinator", "--port", "0", "--host", "0.0.0.0", "--data", "{tmp}/unused"],
+        r"connectgroup: host: got '0.0.0.0'; allowed: an address of this machine's own .*",
+    ),
+    "a name of an address of the whole network": (
+        ["coordinator", "--port", "0", "--host", "0", "--data", "{tmp}/unused"],
+        r"connectgroup: host: got '0 \(0.0.0.0\)'; allowed: an address of this machine's own .*",
+    ),
+    "fewer connections than the workers need": (
+        ["up", "--workers", "3", "--max-connections", "6", "--data", "{tmp}/up", "--port", "0"],
+        r"connectgroup: max_connections: got '6'; allowed: 7 or more for 3 workers, two for each and one for commands",
+    ),
+    "a missing file": (
+        ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/none.json: got 'No such file or directory'; allowed: a readable file",
+    ),
+    "a file that is not JSON": (
+        ["connectors", "put", "{tmp}/bad.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/bad.json: got 'Expecting .*'; allowed: JSON: .*",
+    ),
+    "a file with a duplicate key": (
+        ["connectors", "put", "{tmp}/twice.json", "--coordinator", "{address}"],
+        r"""connectgroup: {tmp}/twice.json: got "duplicate key 'name'"; allowed: JSON: .*""",
+    ),
+    "a file of another shape": (
+        ["up", "--connector", "{tmp}/shape.json", "--data", "{tmp}/up", "--port", "0"],
+        r"connectgroup: {tmp}/shape.json: conf: unknown; allowed: config \(did you mean that\?\)",
+    ),
+    "a connector class that is not installed": (
+        ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
+        r"connectgroup: connector.class: got 'os.system'; allowed: idle, pipeline",
+    ),
+    "an invalid number of tasks": (
+        ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/many.json: config.tasks.max: got 'many'; allowed: a whole number from 1 to 100000",
+    ),
+    "a misspelt tasks.max": (
+        ["connectors", "put", "{tmp}/task.max.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/task.max.json: config.task.max: unknown; allowed: tasks.max \(did you mean that\?\)",
+    ),
+    "a misspelt config": (
+        ["connectors", "put", "{tmp}/confg.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/confg.json: confg: unknown; allowed: config \(did you mean that\?\)",
+    ),
+    "a missing config": (
+        ["connectors", "put", "{tmp}/none-given.json", "--coordinator", "{address}"],
+        r"connectgroup: {tmp}/none-given.json: config: missing",
+    ),
+    "a connector's setting": (
+        ["connectors", "put", "{tmp}/setting.json", "--coordinator", "{address}"],
+        r"connectgroup: stop.ms: got 'soon'; allowed: a whole number of milliseconds",
+    ),
+    "an assignor that is not installed": (
+        ["worker", "--group", "g", "--coordinator", "{address}", "--assignor", "nosuch"],
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
+    "an assignor that is not installed, for all workers": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--assignor", "nosuch"],
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
+    "an assignor and no assignor": (
+        ["worker", "--group", "g", "--assignor", "balanced", "--no-assignor"],
+        r"connectgroup worker: argument --no-assignor: not allowed with argument --assignor; see .* --help",
+    ),
+    "an assignor and a server-side assignor": (
+        ["up", "--assignor", "balanced", "--server-assignor", "balanced"],
+        r"connectgroup up: argument --server-assignor: not allowed with argument --assignor; see .* --help",
+    ),
+    "an assignor that the coordinator of up does not have": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--server-assignor", "weighted"],
+        r"connectgroup: --server-assignor: got 'weighted'; allowed: balanced \(--fallback-assignor\)",
+    ),
+    "an empty name of a server-side assignor": (
+        ["worker", "--group", "g", "--server-assignor", ""],
+        r"connectgroup: server_assignor: got ''; allowed: a non-empty name",
+    ),
+    "a rebalance timeout of 0": (
+        ["worker", "--group", "g", "--rebalance-timeout-ms", "0"],
+        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
+    ),
+    "a rebalance timeout of 0, for all workers": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "0"],
+        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
+    ),
+    "a restart in an unknown group": (
+        ["workers", "restart", "w1", "--group", "nosuch", "--coordinator", "{address}"],
+        r"connectgroup: no such group 'nosuch'; groups here: .*",
+    ),
+    "a restart of no worker": (
+        ["workers", "restart"],
+        r"connectgroup workers restart: the following arguments are required: name; see .* --help",
+    ),
+    "a fallback that is not installed": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--fallback-assignor", "nosuch"],
+        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
+    "data that is a file": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/bad.json"],
+        r"connectgroup: --data: got '{tmp}/bad.json'; allowed: a directory that can be created \(File exists\)",
+    ),
+    "data below a file": (
+        ["up", "--port", "0", "--data", "{tmp}/bad.json/data"],
+        r"connectgroup: --data: got '{tmp}/bad.json/data'; allowed: a directory that .* \(Not a directory\)",
+    ),
+    "a log in use by another process": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/data"],
+        r"connectgroup: {tmp}/data/groups.sqlite: in use by process {pid}; allowed: one process at a time",
+    ),
+    "a log that is not a database": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/text"],
+        r"connectgroup: {tmp}/text/groups.sqlite: .*not an? .*database.*",
+    ),
+    "a database of another application": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/other"],
+        r"connectgroup: {tmp}/other/groups.sqlite: .*",
+    ),
+    "conflicting timeouts": (
+        ["coordinator", "--port", "0", "--session-timeout-ms", "5000", "--data", "{tmp}/unused"],
+        r"connectgroup: heartbeat_interval_ms: got '3000'; allowed: at most a third of session_timeout_ms \(5000\)",
+    ),
+    "no workers": (
+        ["up", "--workers", "0", "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --workers: got '0'; allowed: a whole number from 1 to 10000; see .* --help",
+    ),
+    "an empty group, for all workers": (
+        ["up", "--group", "", "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --group: got ''; allowed: a non-empty name; see connectgroup up --help",
+    ),
+    "a group name that is too long, for all workers": (
+        ["up", "--group", "g" * 300, "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --group: got 'g{77}\.\.\.'; allowed: at most 249 bytes \(it has 300 .*",
+    ),
+    "a group of two lines, for all workers": (
+        ["up", "--group", "a\nb", "--data", "{tmp}/unused"],
+        r"connectgroup up: argument --group: got 'a\\\\nb'; allowed: printable characters, .*; see .* --help",
+    ),
+    "a worker's name of two lines": (
+        ["worker", "--group", "g", "--name", "a\nb"],
+        r"connectgroup worker: argument --name: got 'a\\\\nb'; allowed: printable characters, .*; see .* --help",
+    ),
+    "an empty name": (
+        ["worker", "--group", "g", "--name", ""],
+        r"connectgroup worker: argument --name: got ''; allowed: a non-empty name; see .* --help",
+    ),
+    "an empty instance id": (
+        ["worker", "--group", "g", "--instance", ""],
+        r"connectgroup worker: argument --instance: got ''; allowed: a non-empty name; see .* --help",
+    ),
+    "an empty data directory": (
+        ["up", "--data", ""],
+        r"connectgroup up: argument --data: got ''; allowed: a path; see .* --help",
+    ),
+    "a negative time": (
+        ["worker", "--group", "g", "--rebalance-timeout-ms", "-5"],
+        r"connectgroup: rebalance_timeout_ms: got '-5'; allowed: a whole number from 1 to 3600000",
+    ),
+    "a time out of range": (
+        ["up", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "9" * 20],
+        r"connectgroup: rebalance_timeout_ms: got '9{20}'; allowed: a whole number from 1 to 3600000",
+    ),
+    "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),
+    "an unknown command": (["flap"], r"connectgroup: argument COMMAND: invalid choice: 'flap' \(choose from .*\).*"),
+    "no group": (["worker"], r"connectgroup worker: the following arguments are required: --group; see .*"),
+}
+
+
+@pytest.fixture(scope="module")
+def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Values of the placeholders above: a running coordinator, a port without a listener, and invalid files."""
+    root = tmp_path_factory.mktemp("places")
+    (root / "bad.json").write_text("{")
+    (root / "twice.json").write_text('{"name": "a", "name": "b", "config": {}}')
+    (root / "shape.json").write_text('{"name": "a", "config": {}, "conf": {}}')
+    connector_file(root / "class.json", **{"connector.class": "os.system"})
+    connector_file(root / "many.json", **{"connector.class": "idle", "tasks.max": "many"})
+    connector_file(root / "setting.json", **{"connector.class": "idle", "stop.ms": "soon"})
+    connector_file(root / "task.max.json", **{"connector.class": "idle", "task.max": "2"})
+    (root / "confg.json").write_text('{"name": "a", "confg": {"connector.class": "idle"}}')
+    (root / "none-given.json").write_text('{"name": "a"}')
+    (root / "text").mkdir()
+    (root / "text" / "groups.sqlite").write_text("some text that is long enough to be looked at" * 100)
+    (root / "other").mkdir()
+    with contextlib.closing(sqlite3.connect(root / "other" / "groups.sqlite")) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    arguments = ("coordinator", "--port", 0, "--data", root / "data")
+    with socket.socket() as bound, marked(), Program(*arguments) as coordinator:
+        bound.bind(("127.0.0.1", 0))  # without listening
+        address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
+        yield {
+            "address": address,
+            "closed_port": f"127.0.0.1:{bound.getsockname()[1]}",
+            "pid": str(coordinator.pid),
+            "port": address.rpartition(":")[2],
+            "tmp": str(root),
+        }
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_error_is_one_line_and_exit_code_2(placeholders: dict[str, str], what: str) -> None:
+    """The setting, the value, what is allowed; never a traceback or a usage text."""
+    arguments, line = LINES[what]
+    done = run_command(*(word.format(**placeholders) for word in arguments))
+    assert done.code == 2, done
+    assert done.out == ""
+    for name, value in placeholders.items():
+        line = line.replace(f"{{{name}}}", re.escape(value))
+    assert re.fullmatch(line + "\n", done.err), done.err
+    assert done.err.count("\n") == 1

@@ -1,0 +1,207 @@
+"""A damaged SQLite log: records, pages and write-ahead logs that were changed or lost are detected."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from connectgroup.errors import LogError
+from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.log.sqlite.rows import row_checksum
+
+from .sqlite_helpers import alter, filled_log, parts_in, start_appending, states_of
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE records SET value = zeroblob(5) WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET value = NULL WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET name = 'm3' WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET kind = 99 WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET epoch = 7 WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET offset = 500 WHERE offset = 5", "offset 500, group g: its checksum is"),
+        ("UPDATE records SET name = x'ff' WHERE offset = 5", "offset 5, group g: its checksum is"),
+        ("UPDATE records SET crc32 = 'x' WHERE offset = 5", "group g: 19 records found where 20"),
+        ("UPDATE records SET group_id = 'x' WHERE offset = 5", "group g: 19 records found where 20"),
+        ("UPDATE records SET group_id = 5 WHERE offset = 5", "group g: 19 records found where 20"),
+        ("DELETE FROM records WHERE offset = 5", "group g: 19 records found where 20"),
+        ("DELETE FROM records WHERE group_id = 'g'", "group g: 0 records found where 20"),
+        ("DELETE FROM groups WHERE group_id = 'g'", "group g: 20 records found where 0"),
+        ("UPDATE groups SET checksum = 1 WHERE group_id = 'g'", "20 records found where 20 were written, or"),
+    ],
+)
+async def test_group_with_a_damaged_record_is_rejected_and_the_others_are_served(
+    tmp_path: Path, statement: str, message: str
+) -> None:
+    """D7, F27: never skipped, not even by compaction; the error names the position."""
+    path = tmp_path / "groups.db"
+    sound = await filled_log(path)
+    alter(path, statement)
+    for _ in range(2):  # opening compacts: the second time shows that the damage stays detected
+        states = await states_of(path)
+        assert isinstance(states["g"], LogError)
+        assert str(states["g"]).startswith(str(path))
+        assert message in str(states["g"])
+        assert states["h"] == sound["h"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (99, None, "record kind 99 is not known"),
+        (2, b"\x7f\xff" + bytes(20), "offset 41, group g: "),
+        (2, b"", "offset 41, group g: "),
+    ],
+)
+async def test_record_of_a_newer_version_is_not_skipped(
+    tmp_path: Path, kind: int, value: bytes | None, message: str
+) -> None:
+    """KAFKA-18672: a kind or version unknown to this software, with a valid checksum."""
+    path = tmp_path / "groups.db"
+    await filled_log(path)
+    crc = row_checksum(41, 41, 1, kind, b"g", b"m", value)
+    connection = sqlite3.connect(path)
+    connection.execute("INSERT INTO records VALUES (41, 41, 1, ?, 'g', 'm', ?, ?)", (kind, value, crc))
+    connection.execute(
+        "UPDATE groups SET row_count = 21, checksum = (checksum + ?) & 4294967295 WHERE group_id = 'g'", (crc,)
+    )
+    connection.commit()
+    connection.close()
+    states = await states_of(path)
+    assert message in str(states["g"])
+    assert not isinstance(states["h"], LogError)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 122])  # 122: into the text of the schema
+def test_flipped_bit_in_the_file_is_never_served(tmp_path: Path, seed: int) -> None:
+    """F9: SQLite pages have no checksum. Whatever bit flips, a group is served intact or not at all."""
+    generator = random.Random(seed)
+    original = tmp_path / "original.db"
+    sound = asyncio.run(filled_log(original))
+    size = original.stat().st_size
+    refused = 0
+    for turn in range(60):
+        path = tmp_path / f"flipped-{turn}.db"
+        shutil.copy(original, path)
+        with path.open("r+b") as file:
+            # Half of them in the first bytes of a page, where SQLite keeps its pointers.
+            offset = (
+                generator.randrange(size)
+                if turn % 2
+                else generator.randrange(size // 4096) * 4096 + generator.randrange(200)
+            )
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 1 << generator.randrange(8)]))
+        try:
+            states = asyncio.run(states_of(path))
+        except LogError:
+            refused += 1
+            continue
+        for group in ("g", "h"):
+            found = states.get(group)
+            assert found == sound[group] or isinstance(found, LogError), f"seed {seed}, byte {offset}: {group} {found}"
+            refused += isinstance(found, LogError)
+        path.unlink()
+    assert refused, "no flip was detected"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(tmp_path: Path, seed: int) -> None:
+    """F9: SQLite truncates the log at the first bad frame; a cut in the middle is rejected, again and again."""
+    generator = random.Random(seed)
+    original = tmp_path / "groups.db"
+    child = start_appending(original, 0)
+    assert child.stdout is not None
+    last = [int(child.stdout.readline()) for _ in range(30)][-1]
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    size = (tmp_path / "groups.db-wal").stat().st_size
+    refused = 0
+    for turn in range(25):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        for file in ("groups.db", "groups.db-wal", "groups.db.lock"):
+            shutil.copy(tmp_path / file, folder / file)
+        offset = generator.randrange(size) if turn else generator.randrange(32)
+        with (folder / "groups.db-wal").open("r+b") as wal:
+            wal.seek(offset)
+            byte = wal.read(1)[0]
+            wal.seek(offset)
+            wal.write(bytes([byte ^ 1 << generator.randrange(8)]))
+        for _ in range(2):
+            try:
+                parts = asyncio.run(parts_in(folder / "groups.db"))
+            except LogError:
+                refused += 1
+                continue
+            lost = set(range(last)) - parts.keys()  # ``last`` may have been the last transaction
+            assert not lost, f"seed {seed}, byte {offset} of {size}: lost {sorted(lost)}"
+    assert refused >= 2, "no flip was detected"
+
+
+def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
+    """F8, F9: a crash during an unacknowledged write."""
+    path = tmp_path / "groups.db"
+    child = start_appending(path, 0)
+    assert child.stdout is not None
+    last = [int(child.stdout.readline()) for _ in range(30)][-1]
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    wal = tmp_path / "groups.db-wal"
+    os.truncate(wal, wal.stat().st_size - 100)
+    with wal.open("ab") as file:
+        file.write(bytes(100))
+    parts = asyncio.run(parts_in(path))
+    assert set(range(last)) <= parts.keys()
+    assert all(found == {"0", "1", "2"} for found in parts.values())
+
+
+def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
+    tmp_path: Path,
+) -> None:
+    """The contents of the write-ahead log must be durable in the file before any request is served."""
+    path = tmp_path / "groups.db"
+    child = start_appending(path, 0)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    reader = sqlite3.connect(path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM records").fetchone()
+    with pytest.raises(LogError, match="another process is reading it"):
+        asyncio.run(SqliteLog(path).open())
+    reader.close()
+    assert asyncio.run(parts_in(path))
+
+
+def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
+    """Bad input 30: the file alone would open without an error, without the last acknowledged records."""
+    path = tmp_path / "groups.db"
+    child = start_appending(path, 0)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    (tmp_path / "groups.db-wal").unlink()
+    log = SqliteLog(path)
+    for _ in range(2):
+        with pytest.raises(LogError, match=f"groups.db-wal is missing though process {child.pid} did not close it"):
+            asyncio.run(log.open())
+    (tmp_path / "groups.db.lock").unlink()
+    asyncio.run(states_of(path))

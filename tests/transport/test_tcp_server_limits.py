@@ -1,0 +1,203 @@
+"""Limits of the TCP server: slow peers, idle connections, and too many connections or requests (wire 2, 3, 16)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+import pytest
+
+from connectgroup.errors import TransportError
+from connectgroup.protocol.messages.cluster import (
+    ApiVersionsRequest,
+)
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import TcpServer
+from connectgroup.wire.apis import (
+    HEARTBEAT,
+    encode_request,
+)
+from connectgroup.wire.framing import frame
+from tests.no_threads import NoThreads
+
+from .test_tcp_server import Peer, server
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\x40", b"\0\0\0\x40" + bytes(63)])
+async def test_incomplete_frame_is_closed_at_its_deadline(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Wire 2, slow-loris."""
+    async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.write(data)
+        assert await peer.is_closed_by_server()
+        assert "no whole frame within 0.1 s" in caplog.text
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_slow_bytes_do_not_extend_the_deadline_of_a_frame() -> None:
+    """Wire 3: one byte at a time, forever."""
+    async with server(ScriptedHandler(), frame_deadline_s=0.1) as tcp:
+        peer = await Peer.to(tcp)
+        peer.writer.write(struct.pack(">i", 2**20))
+
+        async def drip() -> None:
+            while True:
+                peer.writer.write(b"\0")
+                await asyncio.sleep(0.01)
+
+        dripping = asyncio.ensure_future(drip())
+        assert await peer.is_closed_by_server()
+        dripping.cancel()
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_idle_connection_without_a_parked_request_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = ScriptedHandler("a")
+    async with server(handler, idle_deadline_s=1.0) as tcp:
+        parked, idle = await Peer.to(tcp), await Peer.to(tcp)
+        parked.send(beat("a"), correlation_id=1)
+        await handler.has_begun("a")
+        assert await idle.is_closed_by_server()
+        assert "idle for 1 s" in caplog.text
+        handler.release("a")
+        assert (await parked.receive(HEARTBEAT))[0] == 1
+        parked.close()
+        idle.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("own", [True, False])
+async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
+    own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wire 16: the responses buffered in the server stay bounded, however much the peer sends."""
+    handler = ScriptedHandler()
+    limits = {"max_unsent_bytes": 4096, "max_in_flight": 8, "unsent_deadline_s": 0.3}
+    async with server(handler, **limits) as tcp:
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        request = ApiVersionsRequest() if own else beat("x" * 1000)
+        data = frame(encode_request(request, version=0, correlation_id=1, client_id=None)) * 1000
+
+        async def flood() -> None:
+            with suppress(ConnectionError):
+                while not peer.writer.is_closing():
+                    peer.writer.write(data)
+                    await peer.writer.drain()
+
+        flooding = asyncio.ensure_future(flood())
+        await asyncio.wait({flooding})  # it sends until the server closes the connection
+        assert "did not read its responses for 0.3 s" in caplog.text
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        good.close()
+        peer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("own", [True, False])
+async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -> None:
+    """Wire 16: the server stops reading long before it has received 32 MB."""
+    async with server(ScriptedHandler(), max_unsent_bytes=4096, max_in_flight=8) as tcp:
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        request = ApiVersionsRequest() if own else beat("x" * 1000)
+        data = frame(encode_request(request, version=0, correlation_id=1, client_id=None))
+        data *= 2**16 // len(data)
+
+        async def flood() -> None:
+            for _ in range(2**25 // len(data)):
+                peer.writer.write(data)
+                await asyncio.wait_for(peer.writer.drain(), 1.0)
+
+        with pytest.raises(TimeoutError):
+            await flood()
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        good.close()
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_thousand_pipelined_requests_are_all_answered() -> None:
+    """Wire 16: a slow reader is served as long as it reads."""
+    async with server(ScriptedHandler(), max_unsent_bytes=4096) as tcp:
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        for number in range(1000):
+            peer.send(beat("x" * 500), correlation_id=number)
+        assert [(await peer.receive(HEARTBEAT))[0] for _ in range(1000)] == list(range(1000))
+        peer.close()
+
+
+# ------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limits", [{"max_connections": 3}, {"max_connections_per_address": 3}])
+async def test_connection_above_the_limit_is_rejected_until_another_closes(limits: dict[str, float]) -> None:
+    """Wire 3."""
+    async with server(ScriptedHandler(), **limits, refused_deadline_s=0.1) as tcp:
+        peers = [await Peer.to(tcp) for _ in range(3)]
+        for peer in peers:
+            assert await peer.is_alive()
+        refused = await Peer.to(tcp)
+        assert await refused.is_closed_by_server()
+        refused.close()
+        for peer in peers:
+            assert await peer.is_alive()
+        peers.pop().close()
+        client = TcpClient("127.0.0.1", tcp.port)
+        while True:  # the server has to detect the close first
+            with suppress(TransportError):  # the server closes a rejected connection
+                if await said(client, "a") == "a":
+                    break
+        await client.close()
+        for peer in peers:
+            peer.close()
+
+
+@pytest.mark.asyncio
+async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F36: one line, as for a port in use."""
+    NoThreads(monkeypatch, "asyncio_")
+    with pytest.raises(TransportError, match=r"^localhost:0: cannot listen: can't start new thread$"):
+        await TcpServer(ScriptedHandler(), "localhost").start()
+
+
+@pytest.mark.asyncio
+async def test_simultaneous_connections_of_all_workers_are_accepted() -> None:
+    """They queue in the backlog, and none is rejected, although the server accepts them one by one."""
+    async with server(ScriptedHandler()) as tcp:
+        # The loop is blocked meanwhile. If the backlog were full, a connection would fail.
+        peers = [socket.create_connection(("127.0.0.1", tcp.port), timeout=5) for _ in range(100)]
+        for peer in peers:
+            peer.close()
+
+
+@pytest.mark.asyncio
+async def test_lost_connection_counts_until_its_last_request_is_done() -> None:
+    """Otherwise a peer could park requests without limit by reconnecting."""
+    handler = ScriptedHandler("a", "b")
+    async with server(handler, max_connections_per_address=1) as tcp:
+        peer = await Peer.to(tcp)
+        peer.send(beat("a"), correlation_id=1)
+        peer.send(beat("b"), correlation_id=2)
+        await handler.has_begun("a", "b")
+        peer.close()
+        for name in ("b", "a"):
+            client = TcpClient("127.0.0.1", tcp.port)
+            assert "limit of 1 connections" in str(await said(client, "too early"))
+            handler.release(name)
+        while True:
+            with suppress(TransportError):  # the server closes a rejected connection
+                if await said(client, "c") == "c":
+                    break
+        await client.close()
