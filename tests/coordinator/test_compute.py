@@ -154,8 +154,10 @@ async def test_computation_is_requested_again_after_a_failover(gates: list[Gate]
         await until(lambda: gate.entered == 1)
         assignor.gates.clear()
         async with serving(MemoryLog(storage), using(assignor)) as second:
+            loaded_s = asyncio.get_running_loop().time()
             assert (await reach(second, "a", 1)).member_epoch == 1
             assert assignor.epochs == [1, 1]
+            assert asyncio.get_running_loop().time() == loaded_s, "the load requests it, not the compute timer"
 
 
 async def test_computation_is_requested_again_after_a_failed_append() -> None:
