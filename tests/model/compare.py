@@ -68,7 +68,7 @@ def _contents_differ(model: Model, what: object, response: Response, expected: E
                 word = given.error, given.version, given.metadata
                 yield from unequal("assignor metadata", word, (share.error, share.version, share.metadata))
                 if given.grants:
-                    yield from unequal("incarnation", given.incarnation, model.made_ms)
+                    yield from unequal("incarnation", given.incarnation, model.created_ms)
                 yield from unequal("new", *_grants(model, what, response, tokens))
 
 
@@ -207,10 +207,10 @@ def records_differ(what: object, before: State, after: State, records: tuple[Rec
 def effects_differ(model: Model, effects: Iterable[Effect]) -> Iterator[Difference]:
     """The computations that a step requests: at most one, whose input is the group after the step."""
     requested = [effect for effect in effects if isinstance(effect, Compute)]
-    yield from unequal("computations requested", len(requested), int(model.requested and model.asked is not None))
-    if model.asked is None:
+    yield from unequal("computations requested", len(requested), int(model.requested and model.computation is not None))
+    if model.computation is None:
         return
     for effect in requested:
-        yield from unequal("assignor", effect.assignor, model.asked.assignor)
+        yield from unequal("assignor", effect.assignor, model.computation.assignor)
         yield from unequal("epoch of the input", effect.epoch, model.epoch)
         yield from unequal("question", input_of(effect.input), model.assignor_input(effect.assignor))

@@ -37,91 +37,94 @@ class Computing(GroupState):
     def bump(self, *, same_target: bool = False) -> None:
         """A new group epoch; a new target is requested, unless the present one stays."""
         if self.epoch == 0:
-            made_ms = self.choice.made_ms
-            if self.made_ms and made_ms // 1000 <= self.made_ms // 1000:
+            created_ms = self.choice.created_ms
+            if self.created_ms and created_ms // 1000 <= self.created_ms // 1000:
                 # A fencing token is the creation time in seconds above the owner epoch, and must increase (X1).
-                raise NotAllowed(f"created at {made_ms} ms, the former group at {self.made_ms} ms")
-            self.made_ms = made_ms
+                raise NotAllowed(f"created at {created_ms} ms, the former group at {self.created_ms} ms")
+            self.created_ms = created_ms
         self.epoch += 1
         self.rebalancing = True
         if not self.members:
             self.target_epoch, self.target_ms, self.computed_by, self.assignor = self.epoch, 0, COORDINATOR, ""
-            self.asked, self.deferred = None, 0
+            self.computation, self.deferred = None, 0
             self.delays.pop("", None)  # no member is left to compute
         elif same_target:
             self.target_epoch = self.epoch
-        elif self.asked is not None and (self.asked.who or self.asked.prepared):
+        elif self.computation is not None and (self.computation.who or self.computation.prepared):
             self.reconsider()  # its assignment may still be valid, and the next computation covers later changes
         else:
-            self.asked = None
-            self.begin()
+            self.computation = None
+            self.start_computation()
 
     # ---- who computes
 
-    def begin(self, *, waited: bool = False) -> None:
+    def start_computation(self, *, waited: bool = False) -> None:
         """Start a computation, unless one is in progress or the interval has not passed (TO-06 to TO-08)."""
         stale = bool(self.members) and self.epoch > self.target_epoch
-        if stale and self.asked is None and (waited or not self.rest_ms()):
-            self.ask(Computation())
+        if stale and self.computation is None and (waited or not self.interval_left_ms()):
+            self.request_computation(Computation())
 
     def reconsider(self) -> None:
         """Members have left or returned: the chosen member may have to be replaced."""
-        if self.asked is None:
+        if self.computation is None:
             return
-        by_assignor, who = list(self.able().values()), self.asked.who
+        by_assignor, who = list(self.able().values()), self.computation.who
         able = set().union(*by_assignor)
-        spent = self.asked.failures >= self.limits.failures_before_fallback
+        spent = self.computation.failures >= self.limits.failures_before_fallback
         # If the member is able with only some of the usable assignors, the product's choice decides.
         depends = who in able and not all(who in each for each in by_assignor)
-        if not who and self.asked.prepared:
+        if not who and self.computation.prepared:
             return  # a server-side assignor computes
         if (who not in able or (depends and self.choice.computer != who)) if who else able and not spent:
-            self.ask(self.asked)
-        elif who and not self.asked.assignor and self.asked.epoch < self.epoch:
+            self.request_computation(self.computation)
+        elif who and not self.computation.assignor and self.computation.epoch < self.epoch:
             self.replace_chosen()
 
     def replace_chosen(self) -> None:
         """The group epoch advanced before the chosen member prepared: another is chosen, of three at most."""
-        assert self.asked is not None
-        asked = {*self.asked.replaced, self.asked.who}
-        others = [able - asked - self.asked.failed for able in self.able().values()]
-        stays = self.choice.computer == self.asked.who and not all(others)
+        assert self.computation is not None
+        asked = {*self.computation.replaced, self.computation.who}
+        others = [able - asked - self.computation.failed for able in self.able().values()]
+        stays = self.choice.computer == self.computation.who and not all(others)
         if len(asked) >= MAX_ASKED or not any(others) or stays:
             return
         who = self.chosen("chosen instead", self.choice.computer, set().union(*others))
-        self.asked.who, self.asked.epoch, self.asked.assignor, self.asked.replaced = who, self.epoch, "", asked
+        computation = self.computation
+        computation.who, computation.epoch, computation.assignor, computation.replaced = who, self.epoch, "", asked
 
-    def ask(self, asked: Computation) -> None:
+    def request_computation(self, computation: Computation) -> None:
         """A member is chosen to compute, or a server-side assignor is requested."""
-        self.asked = asked
-        asked.who, asked.prepared, asked.epoch, asked.assignor = "", False, self.epoch, ""
+        self.computation = computation
+        computation.who, computation.prepared, computation.epoch, computation.assignor = "", False, self.epoch, ""
         may, own = self.may_compute(), self.own_assignors()
         name, can = self.choice.server_assignor, bool(own & self.limits.server_assignors)
         if COORDINATOR in may and can and self.choice.computer == "" and name is not None:
-            asked.prepared, asked.replaced = True, set()
-            asked.assignor = self.chosen("server-side assignor", name, own & self.limits.server_assignors)
+            computation.prepared, computation.replaced = True, set()
+            computation.assignor = self.chosen("server-side assignor", name, own & self.limits.server_assignors)
             self.requested = True
             return
         cannot = {""} if COORDINATOR in may and own - self.limits.server_assignors else set()
-        asked.who = self.chosen("chosen to compute", self.choice.computer, may - {COORDINATOR} | cannot)
-        asked.replaced = asked.replaced - {asked.who} if asked.who else set()
+        computation.who = self.chosen("chosen to compute", self.choice.computer, may - {COORDINATOR} | cannot)
+        computation.replaced = computation.replaced - {computation.who} if computation.who else set()
 
     def computed(self, epoch: int, assignor: str, proposal: Proposal | None) -> None:
         """The result of a server-side assignor: validated for the group epoch of its input, as an Install (PD-06).
 
         ``proposal`` is ``None`` if the assignor failed.
         """
-        asked = self.asked
-        if asked is None or asked.who or not asked.prepared or not asked.epoch <= epoch <= self.epoch:
+        computation = self.computation
+        if computation is None or computation.who or not computation.prepared:
+            return  # stale
+        if not computation.epoch <= epoch <= self.epoch:
             return  # stale
         if proposal is not None and self.legal(proposal, epoch) and self.readable(proposal, assignor):
             self.assignor = assignor
             self.take(proposal, COORDINATOR, epoch)
-            self.begin()
+            self.start_computation()
         elif epoch < self.epoch and not (proposal is not None and self.contradictory(proposal)):
-            self.ask(asked)
+            self.request_computation(computation)
         else:
-            asked.prepared, asked.assignor, asked.epoch = False, "", self.epoch
+            computation.prepared, computation.assignor, computation.epoch = False, "", self.epoch
 
     def chosen(self, what: str, choice: str | None, may: set[str]) -> str:
         """The product's choice, which must be an allowed one; if it is unknown, the first allowed one."""
@@ -131,25 +134,25 @@ class Computing(GroupState):
             raise NotAllowed(f"{what}: {choice!r}; allowed: {sorted(may)}")
         return choice
 
-    def failed(self, asked: Computation) -> None:
+    def failed(self, computation: Computation) -> None:
         """One attempt has failed."""
-        asked.failures += 1
-        asked.failed |= {asked.who, *asked.replaced}
-        asked.replaced = set()
-        self.ask(asked)
+        computation.failures += 1
+        computation.failed |= {computation.who, *computation.replaced}
+        computation.replaced = set()
+        self.request_computation(computation)
 
     def expire_computation(self) -> None:
         """The compute timer fires: another member is chosen, and the late one is not fenced (CN-06)."""
-        if self.asked is None:
-            self.begin(waited=True)
-        elif self.asked.who:
-            self.failed(self.asked)
+        if self.computation is None:
+            self.start_computation(waited=True)
+        elif self.computation.who:
+            self.failed(self.computation)
         else:
-            self.ask(self.asked)  # the server-side assignor failed: it runs again
+            self.request_computation(self.computation)  # the server-side assignor failed: it runs again
 
-    def rest(self) -> None:
+    def start_next_round(self) -> None:
         """All members have reached the target: the next round starts if moves were deferred or members drain."""
-        takers = self.asked_for()
+        takers = self.assignable()
         going = any(self.share(who).units for who in self.members if who not in takers)
         if self.state() == "Stable" and (self.deferred or going):
             self.bump()
@@ -163,19 +166,19 @@ class Computing(GroupState):
         A member that was replaced because the group epoch advanced is chosen again by its Prepare.
         """
         refused = self.not_the_chosen(request)
-        if self.asked is not None and refused == UnknownMemberId.code and self.may_return(request.member_id):
-            self.asked.who, refused = request.member_id, 0
-        if refused or self.asked is None:
+        if self.computation is not None and refused == UnknownMemberId.code and self.may_return(request.member_id):
+            self.computation.who, refused = request.member_id, 0
+        if refused or self.computation is None:
             return Expected(code=refused)
-        self.asked.prepared, self.asked.epoch, self.asked.replaced = True, self.epoch, set()
+        self.computation.prepared, self.computation.epoch, self.computation.replaced = True, self.epoch, set()
         assignor = self.chosen("assignor", self.choice.assignor, preferred(self.members.values()))
-        self.asked.assignor = assignor
+        self.computation.assignor = assignor
         return Expected(epoch=self.epoch, assignor_input=self.assignor_input(assignor))
 
     def may_return(self, who: str) -> bool:
         """Whether a replaced member may compute after all; if assignors differ, the product's choice decides."""
         able = [who in each for each in self.able().values()]
-        replaced = self.asked is not None and who in self.asked.replaced
+        replaced = self.computation is not None and who in self.computation.replaced
         return replaced and (all(able) if all(able) or not any(able) else self.choice.computer == who)
 
     def not_the_chosen(self, request: PrepareRequest | InstallRequest) -> int:
@@ -190,7 +193,7 @@ class Computing(GroupState):
         # An Install is validated by member and prepared epoch alone (PD-06); the epoch of a Prepare may be outdated.
         if isinstance(request, PrepareRequest) and request.member_epoch > member.epoch:
             return FencedMemberEpoch.code
-        return 0 if self.asked is not None and self.asked.who == request.member_id else UnknownMemberId.code
+        return 0 if self.computation is not None and self.computation.who == request.member_id else UnknownMemberId.code
 
     def install(self, request: InstallRequest) -> Expected:
         """The assignment is installed as a whole or not at all (S13)."""
@@ -204,28 +207,29 @@ class Computing(GroupState):
                 if replace(self.installed, member_epoch=request.member_epoch) == request:
                     return Expected()  # a repeated Install (CN-08)
             prepared: int | None = self.epoch
-            if self.asked is not None and not refused:
+            if self.computation is not None and not refused:
                 # The member was asked again and has not prepared since.
-                prepared = self.asked.epoch if self.asked.assignor or self.asked.epoch == self.epoch else None
+                computation = self.computation
+                prepared = computation.epoch if computation.assignor or computation.epoch == self.epoch else None
             if request.group_epoch != prepared:
                 return Expected(code=StaleGroupEpoch.code)
-        if refused or self.asked is None:
+        if refused or self.computation is None:
             return Expected(code=refused)
         if request.error:
-            self.failed(self.asked)
+            self.failed(self.computation)
             return Expected()
         proposal = Proposal(members=request.members, left_out=units_of(request.delayed), delay_ms=request.delay_ms)
-        may = {self.asked.assignor} if self.asked.assignor else preferred(self.members.values())
+        may = {self.computation.assignor} if self.computation.assignor else preferred(self.members.values())
         if not self.legal(proposal, request.group_epoch) or not self.readable(proposal, min(may)):
             if request.group_epoch < self.epoch and not self.contradictory(proposal):
-                self.ask(self.asked)  # the group has changed: not a failure of the member
+                self.request_computation(self.computation)  # the group has changed: not a failure of the member
                 return Expected(code=StaleGroupEpoch.code)
-            self.failed(self.asked)
+            self.failed(self.computation)
             return Expected(code=InvalidAssignment.code)
         self.assignor = self.chosen("assignor", self.choice.assignor, may)
         self.take(proposal, request.member_id, request.group_epoch)
         self.installed = request
-        self.begin()
+        self.start_computation()
         return Expected()
 
     def take(self, proposal: Proposal, by: str, epoch: int | None = None) -> None:
@@ -250,7 +254,7 @@ class Computing(GroupState):
                 member.assigned = {unit: 0 for unit in member.assigned if unit in self.share(who).units}
         # A target without members does not start an interval.
         self.target_ms = self.now_ms if words else 0
-        self.target_epoch, self.computed_by, self.asked = epoch, by, None
+        self.target_epoch, self.computed_by, self.computation = epoch, by, None
 
     def end_delays(self, proposal: Proposal, epoch: int) -> None:
         """Delays of returned workers end; the assignor's delay is the one it requests now, if any.
@@ -258,7 +262,7 @@ class Computing(GroupState):
         "Neither restarted": a delay requested again for the same units keeps its deadline (S15).
         """
         before, served = self.delays.pop("", None), self.served(proposal, epoch)
-        self.delays = {who: delay for who, delay in self.delays.items() if not self.is_back(who, served)}
+        self.delays = {who: delay for who, delay in self.delays.items() if not self.has_returned(who, served)}
         if not proposal.delay_ms:
             return
         left_out, delay_ms = proposal.left_out - self.lost(served), max(proposal.delay_ms, MIN_DELAY_MS)

@@ -19,7 +19,7 @@ from connectgroup.protocol.units import Unit
 from .words import RUNNING, STOPPED, Connector, Grants
 
 
-def to_run(connectors: Mapping[str, Connector]) -> Grants:
+def runnable(connectors: Mapping[str, Connector]) -> Grants:
     """The runnable units, with the epochs of their configurations. Paused: no task. Stopped: no unit."""
     units: Grants = {}
     for name, connector in connectors.items():

@@ -48,9 +48,9 @@ class Model(Computing):
         if self.epoch == 0:
             return Expected(code=GroupIdNotFound.code)
         if request.instance_id is not None:
-            named = self.named(request.instance_id)
-            if named != request.member_id:
-                return Expected(code=UnknownMemberId.code if named is None else FencedInstanceId.code)
+            holder = self.with_instance(request.instance_id)
+            if holder != request.member_id:
+                return Expected(code=UnknownMemberId.code if holder is None else FencedInstanceId.code)
         member = self.members.get(request.member_id)
         if member is None or (member.temporarily_left and request.member_epoch > 0):
             return Expected(code=UnknownMemberId.code)
@@ -61,7 +61,8 @@ class Model(Computing):
 
     def join(self, request: HeartbeatRequest) -> Expected:
         """Epoch 0: a new member, a rejoin, or the successor of a static member. It owns nothing."""
-        who, before, replaced = request.member_id, self.members.get(request.member_id), self.named(request.instance_id)
+        who, replaced = request.member_id, self.with_instance(request.instance_id)
+        before = self.members.get(who)
         if replaced not in (None, who) and not self.members[replaced or ""].temporarily_left:
             return Expected(code=UnreleasedInstanceId.code)
         if before is None and replaced is None and len(self.members) >= self.limits.max_members:
@@ -99,12 +100,12 @@ class Model(Computing):
             self.bump()
         elif self.target_epoch in used and self.target_epoch == self.epoch:
             self.bump(same_target=True)
-        self.begin()
+        self.start_computation()
         if self.target_epoch in used:
             # The former process may still write with such a token: the member is granted nothing at this epoch.
             self.target.pop(who, None)
-        if self.asked is not None and self.asked.who == who:
-            self.asked.prepared = False  # its former process had the input of the assignor
+        if self.computation is not None and self.computation.who == who:
+            self.computation.prepared = False  # its former process had the input of the assignor
         self.reconsider()
         # A member that was at epoch 0 before is sent the target epoch, if there is one, before COMPUTE_ASSIGNMENT.
         again = before is not None and before.epoch == 0 and self.target_epoch > 0
@@ -122,7 +123,7 @@ class Model(Computing):
         placed = {unit for share in self.target.values() for unit in share.units}
         delayed = {unit for each in self.delays for unit in self.kept(each)}
         # Units of a former member that no target assigns: the group was empty before they were assigned again (S9).
-        if member.checksum != delay.checksum or self.to_run().keys() - placed - delayed:
+        if member.checksum != delay.checksum or self.runnable().keys() - placed - delayed:
             self.bump()
             return
         self.target[who] = replace(delay.share, units=self.kept(mine[0]))
@@ -166,7 +167,7 @@ class Model(Computing):
             kept = self.share(request.member_id).units & member.assigned.keys()
             member.state, member.assigned, member.pending = STABLE, dict.fromkeys(kept, 0), {}
             self.reconsider()
-            self.begin()
+            self.start_computation()
         return Expected(epoch=AWAY)
 
     def advance(
@@ -178,14 +179,14 @@ class Model(Computing):
         joined_before: bool = False,
     ) -> Expected:
         """COMPUTE_ASSIGNMENT, or one step towards the target; after a lost response "the answer is the same again"."""
-        self.begin()
-        who, member, units = request.member_id, self.members[request.member_id], self.to_run()
+        self.start_computation()
+        who, member, units = request.member_id, self.members[request.member_id], self.runnable()
         for status in request.statuses:
             unit = Unit(status.connector, status.task)
             if unit in units and member.assigned.get(unit) == status.owner_epoch:
                 self.statuses[unit] = who, status.owner_epoch, status.state, status.message
         acknowledges = member.pending and owned is not None and not repeats and not owned & member.pending.keys()
-        asked = self.asked is not None and self.asked.who == who and not self.asked.prepared
+        asked = self.computation is not None and self.computation.who == who and not self.computation.prepared
         if asked and not acknowledges and not joined_before:
             # An acknowledgement comes first: the member may never prepare, and has nothing left to stop (S14).
             return Expected(code=ComputeAssignment.code)
@@ -206,7 +207,7 @@ class Model(Computing):
 
     def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:
         """Revoke first, at an unchanged epoch; then advance to the target epoch and assign free units (CA-*)."""
-        member, units = self.members[who], self.to_run()
+        member, units = self.members[who], self.runnable()
         target = self.share(who).units & units.keys()
         before = replace(member)
         if member.pending:
@@ -233,7 +234,7 @@ class Model(Computing):
 
     def pending_responses(self) -> set[str]:
         """The members for which an empty heartbeat would have a changed response."""
-        asked = self.asked.who if self.asked is not None and not self.asked.prepared else None
+        asked = self.computation.who if self.computation is not None and not self.computation.prepared else None
         pending_responses = set()
         for who, member in self.members.items():
             after = self.members[who] = replace(member)
@@ -261,7 +262,7 @@ class Model(Computing):
         those of a member that restarts too, even if no other member is left.
         """
         gone, share = self.members.pop(who), self.target.pop(who, MemberTarget())
-        waits = share.units.intersection(gone.assigned, self.to_run())
+        waits = share.units.intersection(gone.assigned, self.runnable())
         others = any(not each.temporarily_left for each in self.members.values())
         stays = not gone.temporarily_left and not gone.draining
         delayed = (lost and others) or returns
@@ -280,7 +281,7 @@ class Model(Computing):
         """The lost worker has not returned; or the assignor's delay has ended."""
         if who not in self.delays:
             return
-        back = self.is_back(who)
+        back = self.has_returned(who)
         waits = self.kept(who)
         del self.delays[who]
         placed = {unit for share in self.target.values() for unit in share.units}
@@ -301,7 +302,7 @@ class Model(Computing):
         if sum(1 + len(each.tasks) for each in after.values()) > self.limits.max_units:
             return Expected(code=InvalidRequest.code)
         changed, self.connectors = after != self.connectors, after
-        self.statuses = {unit: status for unit, status in self.statuses.items() if unit in self.to_run()}
+        self.statuses = {unit: status for unit, status in self.statuses.items() if unit in self.runnable()}
         if changed or self.epoch == 0:
             self.bump()
         versions = tuple(after[each.connector].version if each.connector in after else 0 for each in request.changes)
@@ -313,9 +314,9 @@ class Model(Computing):
             return Expected(code=GroupIdNotFound.code)
         if self.members:
             return Expected(code=NonEmptyGroup.code)
-        made_ms = self.made_ms
+        created_ms = self.created_ms
         vars(self).update(vars(Model(self.limits)))
-        self.made_ms = made_ms
+        self.created_ms = created_ms
         return Expected()
 
 

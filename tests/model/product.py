@@ -21,9 +21,9 @@ Difference = tuple[str, object, object]
 
 def state_of(model: Model) -> State:
     """Everything of a group that is compared."""
-    asked = model.asked
+    computation = model.computation
     return {
-        "made at": model.made_ms,
+        "made at": model.created_ms,
         "epoch": model.epoch,
         "target epoch": model.target_epoch,
         "target at": model.target_ms,
@@ -31,16 +31,16 @@ def state_of(model: Model) -> State:
         "assignor": model.assignor,
         "deferred": model.deferred,
         "rebalancing": model.rebalancing,
-        "asked": asked
+        "asked": computation
         and (
-            asked.who,
-            asked.epoch,
-            asked.prepared,
-            asked.failures,
-            frozenset(asked.failed),
-            frozenset(asked.replaced),
+            computation.who,
+            computation.epoch,
+            computation.prepared,
+            computation.failures,
+            frozenset(computation.failed),
+            frozenset(computation.replaced),
         ),
-        "asked for assignor": asked.assignor if asked is not None else "",
+        "asked for assignor": computation.assignor if computation is not None else "",
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
         "target": {who: share for who, share in model.target.items() if share != MemberTarget()},
         "delays": {who: dict(vars(delay)) for who, delay in model.delays.items()},
@@ -57,7 +57,7 @@ def product_state(group: Group) -> State:
 def model_of(group: Group, limits: Limits) -> Model:
     """A model with the state of a product's group."""
     model = Model(limits)
-    model.made_ms, model.epoch = group.created_ms, group.epoch
+    model.created_ms, model.epoch = group.created_ms, group.epoch
     model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
     model.assignor, model.deferred = group.target_assignor, group.deferred
     last = group.latest_rebalance
@@ -102,18 +102,20 @@ def model_of(group: Group, limits: Limits) -> Model:
         )
     for unit, status in group.statuses.items():
         model.statuses[unit] = status.member_id, status.owner_epoch, int(status.state), status.message
-    asked = group.computation
+    computation = group.computation
     # A computation continues when the group epoch advances; a failed server-side attempt belongs to its epoch.
-    counts = asked is not None and (asked.member_id or asked.prepared or asked.epoch == group.epoch)
-    if asked is not None and group.members and counts and group.target_epoch < asked.epoch <= group.epoch:
-        model.asked = Computation(
-            who=asked.member_id,
-            epoch=asked.epoch,
-            assignor=asked.assignor,
-            prepared=asked.prepared,
-            failures=asked.failures,
-            failed=set(asked.failed_members),
-            replaced=set(asked.replaced_members),
+    counts = computation is not None and (
+        computation.member_id or computation.prepared or computation.epoch == group.epoch
+    )
+    if computation is not None and group.members and counts and group.target_epoch < computation.epoch <= group.epoch:
+        model.computation = Computation(
+            who=computation.member_id,
+            epoch=computation.epoch,
+            assignor=computation.assignor,
+            prepared=computation.prepared,
+            failures=computation.failures,
+            failed=set(computation.failed_members),
+            replaced=set(computation.replaced_members),
         )
     return model
 

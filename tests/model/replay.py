@@ -24,7 +24,7 @@ from connectgroup.protocol.messages.assignment import InstallRequest, PrepareReq
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.records.connect import ComputationRecord, Record
 
 from .compare import effects_differ, members_to_wake, records_differ, responses_differ, timers_differ, woken_differ
 from .model import Model
@@ -111,18 +111,18 @@ class Replay:
         before, model = followed.shown, followed.model
         model.requested = False
         outcome = self._rules(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
-        response, asked = outcome.response, group.computation
+        response, computation = outcome.response, group.computation
         model.now_ms = now_ms
         model.choice = Choice(
-            computer=asked.member_id if asked is not None else "",
+            computer=computation.member_id if computation is not None else "",
             assignor=response.assignor_name if isinstance(response, PrepareResponse) else group.target_assignor,
-            made_ms=group.created_ms,
-            server_assignor=asked.assignor if asked is not None and asked.prepared and not asked.member_id else None,
+            created_ms=group.created_ms,
+            server_assignor=_server_assignor(computation),
         )
         found: list[Difference] = []
         try:
             expected = None if _is_stale(what, followed.armed) else decide(model, what)
-            model.rest()
+            model.start_next_round()
         except NotAllowed as error:
             found.append(("choice", "as in the input", error))
         else:
@@ -215,6 +215,13 @@ def decide(model: Model, what: GroupInput) -> Expected | None:
     }
     decided = inputs.get(what.kind if isinstance(what, TimerKey) else type(what))
     return decided(what) if decided else None  # a description changes nothing
+
+
+def _server_assignor(computation: ComputationRecord | None) -> str | None:
+    """The server-side assignor of a computation, if one is in progress."""
+    if computation is None or computation.member_id or not computation.prepared:
+        return None
+    return computation.assignor
 
 
 def _armed(group: Group, model: Model) -> Iterator[TimerKey]:

@@ -74,11 +74,11 @@ def with_model() -> Iterator[None]:
     """Compares every coordinator of every simulated cluster with the model."""
     kind, playing, serving = DecidedAsTheModelDecides, cast(Any, cluster), cast(Any, group_type)
 
-    def step(*given: Any, **named: Any) -> Any:
-        return kind.newest.replay.step(*given, **named)
+    def step(*arguments: Any, **options: Any) -> Any:
+        return kind.newest.replay.step(*arguments, **options)
 
-    def on_load(*given: Any) -> Any:
-        return kind.newest.replay.on_load(*given)
+    def on_load(*arguments: Any) -> Any:
+        return kind.newest.replay.on_load(*arguments)
 
     with (
         replaced(kind, "rules", serving.step),

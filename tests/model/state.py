@@ -11,7 +11,7 @@ from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.common import each_unit
 from connectgroup.protocol.units import Unit
 
-from .connectors import placement, to_run
+from .connectors import placement, runnable
 from .words import (
     COORDINATOR,
     RUNNING,
@@ -43,7 +43,7 @@ class GroupState:
         self.now_ms = 0
         self.choice = Choice()
         self.requested = False  # whether this step requested a server-side assignor
-        self.made_ms = 0
+        self.created_ms = 0
         self.epoch = 0
         self.target_epoch = 0
         self.target_ms = 0  # time of the last computed target; 0: never
@@ -54,7 +54,7 @@ class GroupState:
         self.members: dict[str, Member] = {}
         self.target: dict[str, MemberTarget] = {}
         self.connectors: dict[str, Connector] = {}
-        self.asked: Computation | None = None
+        self.computation: Computation | None = None
         self.delays: dict[str, Delay] = {}
         self.statuses: dict[Unit, tuple[str, int, int, str]] = {}
         self._run: tuple[dict[str, Connector] | None, Grants] = None, {}
@@ -62,10 +62,10 @@ class GroupState:
 
     # ---- ownership
 
-    def to_run(self) -> Grants:
+    def runnable(self) -> Grants:
         """The runnable units, with the epochs of their configurations."""
         if self._run[0] is not self.connectors:
-            self._run = self.connectors, to_run(self.connectors)  # queried at every step, and seldom changed
+            self._run = self.connectors, runnable(self.connectors)  # queried at every step, and seldom changed
         return self._run[1]
 
     def share(self, who: str) -> MemberTarget:
@@ -76,7 +76,7 @@ class GroupState:
         """The owner of a unit; pending revocations count."""
         return next((who for who, member in self.members.items() if unit in member.held), None)
 
-    def named(self, instance: str | None) -> str | None:
+    def with_instance(self, instance: str | None) -> str | None:
         """The member with an instance id."""
         return next((who for who, each in self.members.items() if instance and each.instance == instance), None)
 
@@ -94,23 +94,23 @@ class GroupState:
             return "Assigning"
         return "Stable" if all(map(self.reached_target, self.members)) else "Reconciling"
 
-    def is_back(self, who: str, served: set[str] | None = None) -> bool:
+    def has_returned(self, who: str, served: set[str] | None = None) -> bool:
         """Whether the worker of a delay has rejoined; as one of ``served``, if set."""
         name = self.returned_as(who)
         return name is not None and (served is None or name in served)
 
     def returned_as(self, who: str) -> str | None:
         """The member id under which the worker of a delay has rejoined: its own, or that of its instance id."""
-        return who if who in self.members else self.named(self.delays[who].instance)
+        return who if who in self.members else self.with_instance(self.delays[who].instance)
 
     def kept(self, who: str) -> frozenset[Unit]:
         """The units of a delay that are still delayed: not removed, recreated or reconfigured since."""
-        units, delay = self.to_run(), self.delays[who]
+        units, delay = self.runnable(), self.delays[who]
         return frozenset(unit for unit in delay.share.units if unit in units and units[unit] <= delay.epoch)
 
     def lost(self, served: set[str] | None = None) -> set[Unit]:
         """The units that are assigned to no member because they are delayed for a lost worker."""
-        return {unit for who in self.delays if who and not self.is_back(who, served) for unit in self.kept(who)}
+        return {unit for who in self.delays if who and not self.has_returned(who, served) for unit in self.kept(who)}
 
     def served(self, proposal: Proposal, epoch: int) -> set[str] | None:
         """The members of an older proposal, which cannot know others to be back; ``None`` for one of this epoch."""
@@ -129,12 +129,12 @@ class GroupState:
         if self.members and self.epoch == self.target_epoch:
             placed = [unit for share in self.target.values() for unit in share.units]
             waits = [unit for who in self.delays for unit in self.kept(who)]
-            if sorted(placed + waits) != sorted(self.to_run()):
-                yield f"S9: assigned {sorted(placed)}, delayed {sorted(waits)}, runnable {sorted(self.to_run())}"
-        elif self.members and self.asked is None and not self.limits.assignment_interval_ms:
+            if sorted(placed + waits) != sorted(self.runnable()):
+                yield f"S9: assigned {sorted(placed)}, delayed {sorted(waits)}, runnable {sorted(self.runnable())}"
+        elif self.members and self.computation is None and not self.limits.assignment_interval_ms:
             yield "L5: the target is stale, and no computation is in progress"
 
-    def rest_ms(self) -> int:
+    def interval_left_ms(self) -> int:
         """Time until the next computation may start, whatever the clock did since (TO-06, TO-08, F14)."""
         passed_ms = self.now_ms - self.target_ms
         return max(self.limits.assignment_interval_ms - passed_ms, 0) if self.target_ms and passed_ms >= 0 else 0
@@ -146,11 +146,11 @@ class GroupState:
             waits["session", who] = self.limits.session_timeout_ms
             if member.state == UNREVOKED:
                 waits["rebalance", who] = member.timeout_ms
-        if self.asked is not None:
-            asked = self.members.get(self.asked.who)
+        if self.computation is not None:
+            asked = self.members.get(self.computation.who)
             waits["compute", ""] = asked.timeout_ms if asked else self.limits.session_timeout_ms
         elif self.members and self.epoch > self.target_epoch:
-            waits["compute", ""] = self.rest_ms()
+            waits["compute", ""] = self.interval_left_ms()
         return {**waits, **{("delay", who): delay.delay_ms for who, delay in self.delays.items()}}
 
     def left_ms(self, who: str) -> int:
@@ -162,10 +162,10 @@ class GroupState:
 
     def may_compute(self) -> set[str]:
         """The members that may be chosen to compute (PD-06)."""
-        assert self.asked is not None
-        if self.asked.failures >= self.limits.failures_before_fallback:
+        assert self.computation is not None
+        if self.computation.failures >= self.limits.failures_before_fallback:
             return {COORDINATOR}
-        may = (able - self.asked.failed or able or {COORDINATOR} for able in self.able().values())
+        may = (able - self.computation.failed or able or {COORDINATOR} for able in self.able().values())
         return set().union(*may) or {COORDINATOR}
 
     def able(self) -> dict[str, set[str]]:
@@ -194,7 +194,7 @@ class GroupState:
 
     def candidates(self) -> set[str]:
         """Present members that are assignable."""
-        return {who for who in self.asked_for() if not self.members[who].temporarily_left}
+        return {who for who in self.assignable() if not self.members[who].temporarily_left}
 
     def supported(self, member: Member, others: Iterable[Member]) -> bool:
         """Whether a member's assignors are supported, and the group keeps a common one."""
@@ -204,7 +204,7 @@ class GroupState:
 
     def assignor_input(self, assignor: str) -> AssignorInput:
         """The input of an assignor; draining members are left out."""
-        units = self.to_run().keys()
+        units = self.runnable().keys()
         metadata = {
             (who, info.name): (info.version, info.reason, info.metadata)
             for who, member in self.members.items()
@@ -220,7 +220,7 @@ class GroupState:
                     metadata.get((who, assignor), nothing),
                     self.share(who).metadata if self.assignor == assignor else b"",
                 )
-                for who in self.asked_for()
+                for who in self.assignable()
             },
             connectors={
                 name: (len(each.tasks) if each.target_state == RUNNING else 0, placement(each.config))
@@ -232,9 +232,9 @@ class GroupState:
 
     def waiting(self) -> dict[str, frozenset[Unit]]:
         """The delayed units by the worker they are delayed for, as described."""
-        return {who: self.kept(who) for who in self.delays if not self.is_back(who)}
+        return {who: self.kept(who) for who in self.delays if not self.has_returned(who)}
 
-    def asked_for(self) -> set[str]:
+    def assignable(self) -> set[str]:
         """Members that may be assigned units: all but draining ones, unless no other member is present."""
         stay = {who for who, each in self.members.items() if not each.draining}
         return stay if any(not self.members[who].temporarily_left for who in stay) else set(self.members)
@@ -258,12 +258,12 @@ class GroupState:
         """
         epoch = self.epoch if epoch is None else epoch
         lost = self.lost(self.served(proposal, epoch))
-        missing = {unit for unit, since in self.to_run().items() if since <= epoch} - set(self.placed(proposal))
+        missing = {unit for unit, since in self.runnable().items() if since <= epoch} - set(self.placed(proposal))
         return (
             not self.contradictory(proposal, lost)
             and {share.member_id for share in proposal.members}
-            <= (self.asked_for() if epoch == self.epoch else self.members.keys())
-            and set(self.placed(proposal)) <= self.to_run().keys()
+            <= (self.assignable() if epoch == self.epoch else self.members.keys())
+            and set(self.placed(proposal)) <= self.runnable().keys()
             and missing <= lost
         )
 

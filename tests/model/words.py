@@ -83,7 +83,7 @@ class Choice:
 
     computer: str | None = None
     assignor: str | None = None
-    made_ms: int = 0
+    created_ms: int = 0
     server_assignor: str | None = None
 
 
