@@ -1,6 +1,6 @@
 """Computation of a target assignment by a member, and its failures: CN-03 to CN-09, CN-13, CN-15, HB-18.
 
-CN-01, CN-02 and CN-10 are in test_choosing.py, CN-16 and CN-17 in test_validation.py.
+CN-01, CN-02 and CN-10 are in test_assignor_selection.py, CN-16 and CN-17 in test_validation.py.
 """
 
 from __future__ import annotations
