@@ -110,7 +110,7 @@ async def test_timer_responds_to_requests_that_were_parked_without_a_response() 
         assert (await describe(shard, "b")).group_epoch == 1, "the timer was cancelled"
 
 
-async def test_late_copy_changes_nothing() -> None:
+async def test_late_duplicate_changes_nothing() -> None:
     async with sharding() as shard:
         assert (await ask(shard, Add(group_id="c", sequence=5))).value == 1
         assert (await ask(shard, Add(group_id="c", sequence=5))).error_code == StaleMemberEpoch.code

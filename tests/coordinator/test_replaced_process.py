@@ -48,7 +48,7 @@ async def test_process_whose_join_is_rejected_does_not_replace_the_member() -> N
         assert (await ask(coordinator, beat("a", first.member_epoch, sequence=11, process_id=1))).error_code == 0
 
 
-async def test_late_copy_of_the_same_process_is_stale_and_not_fenced() -> None:
+async def test_late_duplicate_of_the_same_process_is_stale_and_not_fenced() -> None:
     async with serving() as coordinator:
         await change(coordinator, add())
         await ask(coordinator, beat("a", sequence=10, process_id=1))

@@ -169,7 +169,7 @@ async def test_response_to_a_closed_connection_is_dropped() -> None:
 # Sequences
 
 
-async def test_late_copy_of_an_older_heartbeat_has_no_effect() -> None:
+async def test_late_duplicate_of_an_older_heartbeat_has_no_effect() -> None:
     """F2, S16: after a late duplicate of its join the member keeps its assignment."""
     log = FaultyLog()
     async with serving(log) as coordinator:
@@ -185,7 +185,7 @@ async def test_late_copy_of_an_older_heartbeat_has_no_effect() -> None:
         assert (await ask(coordinator, beat("a", joined.member_epoch, C))).error_code == 0, "no sequence: accepted"
 
 
-async def test_late_copy_does_not_extend_a_session() -> None:
+async def test_late_duplicate_does_not_extend_a_session() -> None:
     async with serving() as coordinator:
         joined = await ask(coordinator, beat("a", sequence=5))
         for _ in range(4):

@@ -63,7 +63,7 @@ async def test_suspended_coordinator_removes_no_member() -> None:
         assert (await look(coordinator)).members == (), "the session timeout applies again"
 
 
-async def test_late_copy_in_a_rejected_turn_is_still_stale() -> None:
+async def test_late_duplicate_in_a_rejected_turn_is_still_stale() -> None:
     """F2: the turn is decided again without the rejected command; the duplicate must not be taken for a join."""
     log = FaultyLog()
     async with serving(log) as coordinator:

@@ -278,7 +278,7 @@ def test_deleted_connector_is_revoked(scene: Scene, fixed: FixedAssignor) -> Non
     assert scene.group.connectors["foo"].tasks == ()
 
 
-def test_late_copy_of_a_change_does_not_apply_to_a_recreated_connector(scene: Scene, fixed: FixedAssignor) -> None:
+def test_late_duplicate_of_a_change_does_not_apply_to_a_recreated_connector(scene: Scene, fixed: FixedAssignor) -> None:
     """A late duplicate of a deletion that has succeeded: the connector of the same name is another one."""
     fixed.target = {}
     delete = ConnectorChange(connector="foo", expected_version=1, delete=True)

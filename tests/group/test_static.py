@@ -58,7 +58,7 @@ def test_repeated_leave_has_no_effect(rest: Scene) -> None:
     assert rest.records == ()
 
 
-def test_late_copy_of_an_earlier_heartbeat_does_not_end_the_static_membership(rest: Scene) -> None:
+def test_late_duplicate_of_an_earlier_heartbeat_does_not_end_the_static_membership(rest: Scene) -> None:
     rest.leave_temporarily("m2", "i2")
     for owned in (None, TWO):
         assert rest.heartbeat("m2", 10, owned).error_code == UnknownMemberId.code
