@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.connector import PartitionOffset
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import BadLine, Fenced, SinkError, SourceError
 from connectgroup.dataplane.ownership import Range
@@ -331,3 +332,26 @@ def _source_processes() -> list[str]:
         if "python_streaming_source_runner" in text and grand == os.getpid():
             found.append(text)
     return found
+
+
+def test_task_continues_from_altered_offsets_and_reads_all_rows_again_after_a_reset(bench: Bench) -> None:
+    """KIP-875, on both stores in files; a task that was granted before the change is fenced."""
+    bench.write("a.csv", range(3))
+    before = bench.start(1)
+    before.wait(lambda: bench.seen() == [0, 1, 2])
+    connector = PipelineConnector("flights", bench.config())
+    (offset,) = connector.offsets()
+    assert offset.partition == {"slice": "a.csv"}
+    assert offset.offset == {"position": (bench.input / "a.csv").stat().st_size}
+    connector.alter_offsets(2, None)
+    bench.write("b.csv", range(3, 5))
+    assert isinstance(before.failure(), Fenced)
+    again = bench.start(3)
+    again.wait(lambda: bench.seen() == [0, 0, 1, 1, 2, 2, 3, 4])
+    again.task.stop()
+    skipped = (bench.input / "b.csv").stat().st_size
+    change = [PartitionOffset(partition={"slice": "c.csv"}, offset={"position": skipped})]
+    connector.alter_offsets(4, change)
+    bench.write("c.csv", range(3, 6))
+    last = bench.start(5)
+    last.wait(lambda: bench.seen() == [0, 0, 1, 1, 2, 2, 3, 4, 5])
