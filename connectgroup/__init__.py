@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Batch as Batch,
         Config as Config,
         Connector as Connector,
+        PartitionOffset as PartitionOffset,
         Task as Task,
         TaskContext as TaskContext,
     )
@@ -129,7 +130,7 @@ _HOME = {
     "config.connector_file": ("ConnectorFile",),
     "config.coordinator": ("CoordinatorConfig",),
     "config.worker": ("WorkerConfig",),
-    "connector": ("Batch", "Config", "Connector", "Task", "TaskContext"),
+    "connector": ("Batch", "Config", "Connector", "PartitionOffset", "Task", "TaskContext"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
     "dataplane.sink": ("Sink",),
