@@ -50,9 +50,9 @@ from connectgroup.protocol.units import Unit
 SIZES = ("10x100", "100x10000", "1000x100000", "10000x1000000")
 ASSIGNORS = ("incremental-cooperative", "balanced")
 TASKS_A_CONNECTOR = 10
-LONGEST_S = 4.0
-"""Each input is repeated for about this long, at least three times and at most ``MOST_TIMES``."""
-MOST_TIMES = 30
+MAX_S = 4.0
+"""Each input is repeated for about this long, at least three times and at most ``MAX_TIMES``."""
+MAX_TIMES = 30
 JAVA_CASES = {
     ("connect IncrementalCooperative", "full"): ("full", "connect"),
     ("connect IncrementalCooperative", "1 leaves (delay 0)"): ("leaves", "connect"),
@@ -87,7 +87,7 @@ Java = Mapping[tuple[str, str, str], float]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit code."""
-    parser = argparse.ArgumentParser(description="CPU time of assignors, beside Java's")
+    parser = argparse.ArgumentParser(description="CPU time of assignors, compared with Java's")
     parser.add_argument("sizes", nargs="*", default=SIZES, metavar="WORKERSxTASKS", help=" ".join(SIZES))
     parser.add_argument("--peers", type=Path, default=os.environ.get("CONNECTGROUP_PEERS"), help="the peers' folder")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", size):
             parser.error(f"got {size!r}; allowed: WORKERSxTASKS, as in 100x10000")
     java, reason = java_times(options.peers, options.sizes)
-    print(f"load {os.getloadavg()[0]:.1f}; Java: {reason or 'beside it'}\n")
+    print(f"load {os.getloadavg()[0]:.1f}; Java: {reason or 'included'}\n")
     print(f"| {' | '.join(HEADINGS)} |")
     print("|---" * len(HEADINGS) + "|")
     failed = False
@@ -131,19 +131,19 @@ def measured(size: str) -> list[Row]:
     def ask(
         assignor: ConnectAssignor, case: str, members: Iterable[PreparedMember], waiting: Sequence[DelayedUnits] = ()
     ) -> tuple[ConnectAssignment, tuple[InstalledMember, ...]]:
-        question = PrepareResponse(members=tuple(members), connectors=tuple(spec), delayed=tuple(waiting))
-        row, answer = timed(assignor, case, size, question)
+        input_group = PrepareResponse(members=tuple(members), connectors=tuple(spec), delayed=tuple(waiting))
+        row, result = timed(assignor, case, size, input_group)
         rows.append(row)
-        return answer, members_for_install(answer)
+        return result, members_for_install(result)
 
     for assignor in map(load_assignor, ASSIGNORS):
         _, full = ask(assignor, "full", fresh)
         balanced = [holding(share, place) for share in full]
         ask(assignor, "leaves", balanced[1:])
-        answer, shares = ask(assignor, "joins", [*balanced, PreparedMember(member_id="worker-new", member_epoch=1)])
-        if answer.delayed:
+        result, shares = ask(assignor, "joins", [*balanced, PreparedMember(member_id="worker-new", member_epoch=1)])
+        if result.delayed:
             rows[-1] = rows[-1]._replace(case="joins: revoke")
-            waiting = DelayedUnits(left_ms=answer.delay_ms, units=grouped(answer.delayed))
+            waiting = DelayedUnits(left_ms=result.delay_ms, units=grouped(result.delayed))
             ask(assignor, "joins: assign", [holding(share, place) for share in shares], [waiting])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return [row._replace(peak_mib=peak) for row in rows]
@@ -157,24 +157,26 @@ def holding(share: InstalledMember, place: Mapping[Unit, int]) -> PreparedMember
     )
 
 
-def timed(assignor: ConnectAssignor, case: str, size: str, question: PrepareResponse) -> tuple[Row, ConnectAssignment]:
+def timed(
+    assignor: ConnectAssignor, case: str, size: str, input_group: PrepareResponse
+) -> tuple[Row, ConnectAssignment]:
     """Repeat until the median is meaningful; validate the result once, outside of the measured time."""
     arrays: list[float] = []
     assign: list[float] = []
     began_s = time.perf_counter()
-    while len(assign) < 3 or (len(assign) < MOST_TIMES and time.perf_counter() - began_s < LONGEST_S):
-        group, took_ms = cpu_ms(lambda: columns_made(question))
+    while len(assign) < 3 or (len(assign) < MAX_TIMES and time.perf_counter() - began_s < MAX_S):
+        group, took_ms = cpu_ms(lambda: columns_made(input_group))
         arrays.append(took_ms)
-        answer, took_ms = cpu_ms(lambda group=group: assignor.assign(group))  # type: ignore[misc]
+        result, took_ms = cpu_ms(lambda group=group: assignor.assign(group))  # type: ignore[misc]
         assign.append(took_ms)
-    moved = judged(group, run_assignor(assignor, group))
+    moved = validated_moves(group, run_assignor(assignor, group))
     row = Row(assignor.name, case, size, statistics.median(arrays), statistics.median(assign), moved)
-    return row, answer
+    return row, result
 
 
-def columns_made(question: PrepareResponse) -> ConnectGroup:
+def columns_made(input_group: PrepareResponse) -> ConnectGroup:
     """The input as an assignor receives it, converted to columns."""
-    group = group_from_prepare(question)
+    group = group_from_prepare(input_group)
     group.columns()
     return group
 
@@ -186,14 +188,14 @@ def cpu_ms(call: Callable[[], T]) -> tuple[T, float]:
     return result, (time.thread_time_ns() - began_ns) / 1e6
 
 
-def judged(group: ConnectGroup, answer: ConnectAssignment) -> int:
+def validated_moves(group: ConnectGroup, result: ConnectAssignment) -> int:
     """Return the number of units revoked from present owners; ``run_assignor`` has checked completeness and validity.
 
     Raises:
         AssertionError: not balanced, or more units were revoked than balance requires.
     """
-    assert answer.by_column is not None
-    columns, owner, _ = answer.by_column
+    assert result.by_column is not None
+    columns, owner, _ = result.by_column
     before, members = columns.unit_owner, len(columns.member_ids)
     moved = 0
     for tasks in (False, True):
@@ -204,7 +206,7 @@ def judged(group: ConnectGroup, answer: ConnectAssignment) -> int:
         share, extra = divmod(len(rows), members)
         limit = np.sort(had)[::-1] - (share + (np.arange(members) < extra))
         assert taken == int(np.maximum(limit, 0).sum()), f"{taken} taken"
-        assert answer.delayed or int(has.max() - has.min()) <= 1, "not even"
+        assert result.delayed or int(has.max() - has.min()) <= 1, "not even"
         moved += taken
     return moved
 

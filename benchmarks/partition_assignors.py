@@ -52,7 +52,7 @@ class Times:
     make_ms: float
 
 
-def question(members: int, partitions: int, held: Mapping[str, Partitions], case: str) -> PartitionGroup:
+def input_group(members: int, partitions: int, held: Mapping[str, Partitions], case: str) -> PartitionGroup:
     """All members subscribe to all topics, of 100 partitions each (10 in small sizes); ``held`` is empty at first."""
     each = 10 if partitions <= 1000 else 100
     topics = [TopicSpec(name=f"topic-{number}", num_partitions=each) for number in range(partitions // each)]
@@ -74,12 +74,12 @@ def measured(name: str, members: int, partitions: int, rounds: int) -> dict[str,
     held: dict[str, Partitions] = {}
     found: dict[str, Times] = {}
     for case in CASES:
-        group = question(members, partitions, held, case)
+        group = input_group(members, partitions, held, case)
         # A copy has no cached columns.
         read_ms = _median_ms(lambda fresh: fresh.columns(), lambda: replace(group), rounds)  # noqa: B023
         group.columns()
         assign_ms = _median_ms(assignor.assign, lambda: group, rounds)  # noqa: B023
-        make_ms = _median_ms(lambda answer: len(answer.members), lambda: assignor.assign(group), rounds)  # noqa: B023
+        make_ms = _median_ms(lambda result: len(result.members), lambda: assignor.assign(group), rounds)  # noqa: B023
         found[case] = Times(read_ms=read_ms, assign_ms=assign_ms, make_ms=make_ms)
         if case == "full":
             held = {share.member_id: share.partitions for share in assignor.assign(group).members}
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the partition assignors.")
     parser.add_argument("sizes", nargs="*", type=_size, default=list(SIZES), help="MEMBERSxPARTITIONS ...")
     parser.add_argument("--rounds", type=_rounds, help="calls a cell; by default fewer where there is more to do")
-    parser.add_argument("--java", type=Path, metavar="RUN.SH", help="script that times Kafka's assignors beside ours")
+    parser.add_argument("--java", type=Path, metavar="RUN.SH", help="script that times Kafka's assignors too")
     given = parser.parse_args(arguments)
     java: dict[tuple[str, str, str], float] = {}
     if given.java:

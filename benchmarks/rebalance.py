@@ -77,14 +77,14 @@ TITLES = {
     "create small": "{small} tasks created: PUT -> all running",
     "create": "{tasks} tasks created: PUT -> all running",
     "join": "a worker joins: its first heartbeat -> balanced",
-    "join moved": "   tasks moved (the minimum: {minimum})",
+    "join moved": "   tasks moved (minimum: {minimum})",
     "join median": "   downtime of a moved task, median",
     "join longest": "   downtime, longest",
     "join sum": "   downtime, sum",
     "stop": "a worker stops cleanly: SIGTERM -> all running",
     "stop longest": "   downtime, longest",
-    "kill": "a worker is killed, its supervisor says so: SIGKILL -> all running",
-    "kill silent": "a worker is killed, nobody says so (session {session:g} s): SIGKILL -> all running",
+    "kill": "a worker is killed, its supervisor reports it: SIGKILL -> all running",
+    "kill silent": "a worker is killed without a supervisor (session {session:g} s): SIGKILL -> all running",
     "add": "10 tasks added in a second connector: PUT -> all running",
     "add others": "   other tasks interrupted",
     "grow": "tasks.max raised by 10: PUT -> all running",
@@ -176,7 +176,7 @@ class Bench:
         self.note("join", self.joined_ns[name], last_ns)
         self.add("join moved", len({still.unit for still in stood}))
         self.add("join median", statistics.median(still.seconds for still in stood) if stood else 0.0)
-        self.add("join longest", longest(stood))
+        self.add("join longest", max_downtime(stood))
         self.add("join sum", total(stood))
         return process
 
@@ -186,7 +186,7 @@ class Bench:
         self.live.discard(name)
         ending = asyncio.create_task(self.supervisor.stop_worker(name))
         self.note("stop", began_ns, await self.settled(began_ns))
-        self.add("stop longest", longest(self.stood(began_ns)))
+        self.add("stop longest", max_downtime(self.stood(began_ns)))
         await ending
 
     async def kill(self, name: str, silent: asyncio.subprocess.Process | None = None) -> None:
@@ -404,7 +404,7 @@ def tenth(tasks: int) -> int:
     return max(1, tasks // 10)
 
 
-def longest(stood: Sequence[TaskDowntime]) -> float:
+def max_downtime(stood: Sequence[TaskDowntime]) -> float:
     """Seconds of the longest downtime."""
     return max((still.seconds for still in stood), default=0.0)
 

@@ -63,18 +63,18 @@ CONNECTORS = [ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in (("a"
 def show(event: str, members: Sequence[ConnectMember]) -> list[ConnectMember]:
     """Run the assignor as a group does, print every assignment, and return the members that own it."""
     # run_assignor validates the result before it is used.
-    answer = run_assignor(TogetherAssignor(), ConnectGroup(members=members, connectors=CONNECTORS))
+    result = run_assignor(TogetherAssignor(), ConnectGroup(members=members, connectors=CONNECTORS))
     print(event)
-    for share in answer.members:
+    for share in result.members:
         print(f"  {share.member_id}: {', '.join(map(str, sorted(share.units))) or 'nothing'}")
-    return [ConnectMember(member_id=share.member_id, owned=share.units) for share in answer.members]
+    return [ConnectMember(member_id=share.member_id, owned=share.units) for share in result.members]
 
 
 def main() -> int:
     """Show the assignments as workers join and leave, then run the contract. Returns 0 if it passes."""
     workers = show("ann and bob begin", [ConnectMember(member_id="ann"), ConnectMember(member_id="bob")])
     workers = show("cat joins: nothing moves", [*workers, ConnectMember(member_id="cat")])
-    show("ann leaves: hers goes to the emptiest", workers[1:])
+    show("ann leaves: its units move to cat", workers[1:])
     print("\nIts contract:", flush=True)
     return int(pytest.main([__file__, "-q", "-p", "no:cacheprovider"]))
 

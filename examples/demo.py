@@ -81,7 +81,7 @@ async def demo(options: argparse.Namespace) -> int:
     )
     say(f"starting {options.workers} workers, each with a Spark session of its own ...")
     async with supervisor:
-        telling = asyncio.create_task(tell(supervisor, sink))
+        telling = asyncio.create_task(print_status(supervisor, sink))
         await until_running(supervisor, options.tasks, log_path)
         third = FILES // 3
 
@@ -200,14 +200,14 @@ async def until_quiet(sink: Path) -> None:
         await asyncio.sleep(0.2)
 
 
-async def tell(supervisor: Supervisor, sink: Path) -> None:
+async def print_status(supervisor: Supervisor, sink: Path) -> None:
     """Print the status line, and each rebalance with its cause, moves and downtime."""
-    said, line, rows, at = 0, "", 0, time.monotonic()
+    printed_epoch, line, rows, at = 0, "", 0, time.monotonic()
     while True:
         group = await supervisor.describe()
         for rebalance in group.rebalances:
-            if rebalance.epoch > said and rebalance.finished_ms >= 0:
-                said = rebalance.epoch
+            if rebalance.epoch > printed_epoch and rebalance.finished_ms >= 0:
+                printed_epoch = rebalance.epoch
                 say(f"rebalance | {rebalance_line(rebalance)}")
         now_rows, now = await asyncio.to_thread(count, sink), time.monotonic()
         speed = (now_rows - rows) / (now - at)

@@ -42,10 +42,10 @@ class Printing(ConsumerRebalanceListener):
     """Prints what moves. A callback may be ``async``, and may commit."""
 
     def on_assigned(self, partitions: Partitions, generation: int) -> None:
-        print(f"given in generation {generation}: {', '.join(map(str, sorted(partitions)))}")
+        print(f"assigned in generation {generation}: {', '.join(map(str, sorted(partitions)))}")
 
     def on_revoked(self, partitions: Partitions, generation: int) -> None:
-        print(f"given up: {', '.join(map(str, sorted(partitions)))}")
+        print(f"revoked: {', '.join(map(str, sorted(partitions)))}")
 
     def on_lost(self, partitions: Partitions, generation: int) -> None:
         print(f"lost: {', '.join(map(str, sorted(partitions)))}")

@@ -72,11 +72,11 @@ CONNECTORS = (
 def test_prepared_group_is_equal_in_both_views(
     connectors: tuple[PreparedConnector, ...], unit_indices: dict[str, tuple[int, ...]]
 ) -> None:
-    said = AssignorMetadata(version=2, reason=1, metadata=b"x")
+    fields = AssignorMetadata(version=2, reason=1, metadata=b"x")
     response = PrepareResponse(
         members=(
             PreparedMember(
-                member_id="m2", member_epoch=1, instance_id="i", assignor=said, unit_indices=unit_indices["m2"]
+                member_id="m2", member_epoch=1, instance_id="i", assignor=fields, unit_indices=unit_indices["m2"]
             ),
             PreparedMember(member_id="m1", member_epoch=1, unit_indices=unit_indices["m1"]),
         ),
@@ -174,7 +174,7 @@ def test_results_by_column_and_by_objects_have_equal_bytes() -> None:
 
 
 def test_installed_member_has_every_field_of_the_result() -> None:
-    said = ConnectMemberAssignment(member_id="m", error=1, version=2, metadata=b"x", units=units("a-1 a-0 b"))
-    assert members_for_install(ConnectAssignment(members=[said])) == (
-        InstalledMember(member_id="m", error=1, version=2, metadata=b"x", units=grouped(said.units)),
+    fields = ConnectMemberAssignment(member_id="m", error=1, version=2, metadata=b"x", units=units("a-1 a-0 b"))
+    assert members_for_install(ConnectAssignment(members=[fields])) == (
+        InstalledMember(member_id="m", error=1, version=2, metadata=b"x", units=grouped(fields.units)),
     )

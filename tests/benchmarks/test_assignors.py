@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.assignors import Row, judged, line, main, measured, read_java
+from benchmarks.assignors import Row, line, main, measured, read_java, validated_moves
 from connectgroup.assign.api import ConnectAssignment
 from tests.assignors.tables import group
 
@@ -52,12 +52,12 @@ def test_figures_of_java_are_beside_ours() -> None:
 
 
 def test_invalid_result_is_not_measured() -> None:
-    question = group({"a": 2}, {"m1": "a a-0", "m2": "a-1"})
-    columns = question.columns()
-    assert judged(question, ConnectAssignment.from_columns(columns, np.array([0, 0, 1]))) == 0
+    input_group = group({"a": 2}, {"m1": "a a-0", "m2": "a-1"})
+    columns = input_group.columns()
+    assert validated_moves(input_group, ConnectAssignment.from_columns(columns, np.array([0, 0, 1]))) == 0
     for wrong in ([0, 1, 0], [0, 0, 0]):
         with pytest.raises(AssertionError):
-            judged(question, ConnectAssignment.from_columns(columns, np.array(wrong)))
+            validated_moves(input_group, ConnectAssignment.from_columns(columns, np.array(wrong)))
 
 
 def test_table_explains_missing_java_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

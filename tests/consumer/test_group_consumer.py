@@ -146,9 +146,9 @@ async def test_example_reads_and_leaves_the_group(new_group: NewGroup) -> None:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        assert lines[0] == f"given in generation 1: {group.name}-0, {group.name}-1\n"
+        assert lines[0] == f"assigned in generation 1: {group.name}-0, {group.name}-1\n"
         assert f"{group.name}-1 @ 4: b'9'\n" in lines
-        assert lines[-2:] == [f"given up: {group.name}-0, {group.name}-1", "left"]
+        assert lines[-2:] == [f"revoked: {group.name}-0, {group.name}-1", "left"]
         group.write(2)
         async with member(group) as consumer:
             successors: list[Record] = []

@@ -25,7 +25,7 @@ from .virtual_time import Gate
 
 
 def nonsense(group: ConnectGroup) -> ConnectAssignment:
-    return ConnectAssignment(members=[ConnectMemberAssignment(member_id="nobody", units=frozenset(group.units))])
+    return ConnectAssignment(members=[ConnectMemberAssignment(member_id="unknown", units=frozenset(group.units))])
 
 
 def half(group: ConnectGroup) -> ConnectAssignment:
