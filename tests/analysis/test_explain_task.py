@@ -12,7 +12,7 @@ from connectgroup.analysis.explain import TaskExplanation, explain_task, find_un
 from connectgroup.protocol.messages.assignment import DelayedUnits
 from connectgroup.protocol.messages.common import entries, grouped
 
-C0, C1, D0 = Unit("c", 0), Unit("c", 1), Unit("d", 0)
+C0, C1, OTHER = Unit("c", 0), Unit("c", 1), Unit("d", 0)
 
 
 def member(name: str, *target: Unit, pending: tuple[Unit, ...] = (), **more: Any) -> DescribedMember:
@@ -124,7 +124,7 @@ def test_cause_of_an_overtaken_rebalance_is_found_in_its_successor() -> None:
             member("a", pending=(C1,)),
             "assignment.exclusive port:80: used by c-1 on a, which is stopping",
         ),
-        ({"assignment.anti.affinity": "d"}, member("a", D0), "assignment.anti.affinity d: has 1 of its tasks"),
+        ({"assignment.anti.affinity": "d"}, member("a", OTHER), "assignment.anti.affinity d: has 1 of its tasks"),
         ({}, member("a", state="DRAINING"), "is draining"),
     ],
 )
