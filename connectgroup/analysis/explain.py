@@ -52,7 +52,7 @@ def rebalance_line(rebalance: Rebalance, *, overtaken_by: int = 0) -> str:
         parts.append(f"{rebalance.moved} moved, maximum downtime {rebalance.max_downtime_ms} ms")
     if rebalance.started:
         restarted = not rebalance.moved and rebalance.max_downtime_ms
-        downtime = f", longest downtime {rebalance.max_downtime_ms} ms" if restarted else ""
+        downtime = f", maximum downtime {rebalance.max_downtime_ms} ms" if restarted else ""
         parts.append(f"{rebalance.started} started{downtime}")
     if rebalance.finished_ms < 0:
         parts.append(f"overtaken by epoch {overtaken_by}" if overtaken_by else "under way")
@@ -134,6 +134,8 @@ def find_unit(group: DescribedGroup, name: str) -> Unit:
         return Unit(name)
     if count:
         raise ConfigError("--task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
+    if is_number and connector in known:
+        raise ConfigError("--task", printable(name), f"{Unit(connector)}, which has no tasks yet")
     some = show([Unit(each) for each in known], limit=5)
     raise ConfigError("--task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import ConfigError
+from ..errors import UNKNOWN_SETTING, ConfigError
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
@@ -29,7 +29,7 @@ async def list_connectors(options: argparse.Namespace) -> int:
             (
                 each.connector,
                 config_of(each.config).get("connector.class", ""),
-                each.target_state,
+                _state(each),
                 sum(unit.task != CONNECTOR for unit in each.units),
                 _count(each, "RUNNING"),
                 _count(each, "FAILED"),
@@ -38,6 +38,12 @@ async def list_connectors(options: argparse.Namespace) -> int:
         ],
     )
     return 0
+
+
+def _state(connector: DescribedConnector) -> str:
+    """The target state, or FAILED if the connector itself has failed; its tasks are counted apart."""
+    failed = any(unit.task == CONNECTOR and unit.state == "FAILED" for unit in connector.units)
+    return "FAILED" if failed else connector.target_state
 
 
 def _count(connector: DescribedConnector, state: str) -> int:
@@ -112,10 +118,10 @@ async def connector_status(options: argparse.Namespace) -> int:
 
 async def validate_connector(options: argparse.Namespace) -> int:
     """Print all errors of a file; exit code 1 if there are any."""
-    from ..config.connector_file import read_connector
+    from ..config.connector_file import read_unchecked
     from ..config.connector_validation import validate
 
-    connector = read_connector(options.file)
+    connector = read_unchecked(options.file)
     found = validate({**connector.config, "name": connector.name})
     if options.json:
         print_json(found.as_json())
@@ -227,6 +233,10 @@ async def describe_plugin(options: argparse.Namespace) -> int:
             raise ConfigError("--with", setting, "SETTING=VALUE, such as source=files")
         config[name] = value
     found = definitions(config)
+    known = [each.name for each in found]
+    for name in config:
+        if name not in known:
+            raise ConfigError(f"--with {printable(name)}", UNKNOWN_SETTING, ", ".join(known))
     if options.json:
         print_json([each.as_json(order) for order, each in enumerate(found, 1)])
         return 0

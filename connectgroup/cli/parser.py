@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="JSON file of a connector to create or update; may be repeated",
+        help="file of a connector to create or update, JSON or .properties; may be repeated",
     )
     _add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")

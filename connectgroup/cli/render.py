@@ -15,8 +15,15 @@ def print_json(value: Any) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with a line of headings; columns are as wide as their widest cell, at most 60 characters."""
-    texts = [list(head), *([printable(cell, limit=60) for cell in row] for row in rows)]
+    """Print a table with a line of headings; columns are as wide as their widest cell, at most 60 characters.
+
+    The last column is not aligned, and is at most 500 characters wide.
+    """
+    last = len(head) - 1
+    texts = [
+        list(head),
+        *([printable(cell, limit=500 if column == last else 60) for column, cell in enumerate(row)] for row in rows),
+    ]
     widths = [max(len(row[column]) for row in texts) for column in range(len(head))]
     for row in texts:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -38,6 +38,10 @@ async def wait_for(
             print(f"connectgroup: connector {name}: was deleted", file=sys.stderr)
             return 1
         (connector,) = group.connectors
+        line = _progress(connector, state)
+        if line != last:
+            print(f"connector {name}: {line}", file=sys.stderr, flush=True)
+            last = line
         if _reached(group, connector, version, state, later_than or {}):
             return 0
         failed = [unit for unit in connector.units if unit.state == "FAILED"] if state == "RUNNING" else []
@@ -46,14 +50,19 @@ async def wait_for(
             unit = current[0]
             print(f"connectgroup: {Unit(name, unit.task)} failed: {unit.message}", file=sys.stderr)
             return 1
-        line = f"{sum(unit.state == 'RUNNING' for unit in connector.units)} of {len(connector.units)} RUNNING"
-        if line != last:
-            print(f"connector {name}: {line}", file=sys.stderr, flush=True)
-            last = line
         if loop.time() >= give_up_at:
             print(f"connectgroup: connector {name}: not {state} within {options.timeout} s", file=sys.stderr)
             return 1
         await asyncio.sleep(POLL_S)
+
+
+def _progress(connector: DescribedConnector, state: str) -> str:
+    """How many units are in the wanted state; the connector itself keeps running when its tasks are paused."""
+    if state == "RUNNING":
+        return f"{sum(unit.state == state for unit in connector.units)} of {len(connector.units)} RUNNING"
+    units = [unit for unit in connector.units if state != "PAUSED" or unit.task != CONNECTOR]
+    noun = "tasks " if state == "PAUSED" else ""
+    return f"{sum(not unit.member_id for unit in units)} of {len(units)} {noun}{state}"
 
 
 def _reached(

@@ -29,11 +29,28 @@ class ConnectorFile(Settings):
 def read_connector(path: Path) -> ConnectorFile:
     """Read a connector from its file, and check the settings that do not depend on its class.
 
+    Raises:
+        ConfigError: as ``read_unchecked``, or a setting is invalid. Names the file.
+    """
+    connector = read_unchecked(path)
+    if not connector.config.get("connector.class"):
+        raise ConfigError(f"{path}: config.connector.class", NO_VALUE, "the name of a connector class")
+    try:
+        check_settings(connector.name, connector.config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: config.{error.field}", error.value, error.allowed) from error
+    return connector
+
+
+def read_unchecked(path: Path) -> ConnectorFile:
+    """Read a connector from its file; its settings are not checked.
+
     The file is JSON: an object with ``name`` and ``config``, or the configuration alone, which then has the name (the
     two forms that Kafka Connect reads); or, if its name ends in ``.properties``, the configuration as properties.
 
     Raises:
-        ConfigError: the file cannot be read, is not of its format, or contains an invalid setting. Names the file.
+        ConfigError: the file cannot be read, is not of its format, has two names, or contains a masked value. Names the
+            file.
     """
     if path.suffix == ".properties":
         content: Any = read_properties(path)
@@ -49,12 +66,9 @@ def read_connector(path: Path) -> ConnectorFile:
     for key, value in connector.config.items():
         if HIDDEN in value:
             raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, "the value that a listing has masked")
-    if not connector.config.get("connector.class"):
-        raise ConfigError(f"{path}: config.connector.class", NO_VALUE, "the name of a connector class")
-    try:
-        check_settings(connector.name, connector.config)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: config.{error.field}", error.value, error.allowed) from error
+    name = connector.config.get("name", connector.name)
+    if name != connector.name:
+        raise ConfigError(f"{path}: config.name", name, f"{printable(connector.name)}, the name of the connector")
     return connector
 
 

@@ -122,7 +122,7 @@ def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:
             wait("all tasks", lambda: harness.all_run() and set(harness.placement().values()) == {"a", "b"}, a.output)
             refused = run_command("groups", "delete", GROUP, *harness.at)
             assert refused.code == 2
-            assert refused.err == f"connectgroup: group {GROUP} has 2 members; allowed: a group that all have left\n"
+            assert refused.err == f"connectgroup: group {GROUP} has 2 members; allowed: a group without members\n"
             b.signal(signal.SIGUSR1)
             assert b.ended() == 0, b.output()
             assert set(harness.placement().values()) == {"a"}

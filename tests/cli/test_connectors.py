@@ -201,6 +201,16 @@ async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:
     for setting in ("source.path", "sink.path", "source.format"):
         assert setting in done.out
     assert json.loads((await command("connectors", "validate", bad, "--json")).out)["error_count"] > 2
+    # Errors of the common settings do not hide those of the class.
+    bad.write_text("name=bad\nconnector.class=idle\ntasks.max=0\nstop.ms=x\n")
+    done = await command("connectors", "validate", bad)
+    assert (done.code, done.err) == (1, "")
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["tasks.max", "stop.ms"]
+    renamed = bad.with_suffix(".json")
+    renamed.write_text('{"name": "bad", "config": {"name": "other", "connector.class": "idle"}}')
+    done = await command("connectors", "validate", renamed)
+    assert (done.code, done.out) == (2, "")
+    assert "config.name: got 'other'; allowed: bad, the name of the connector" in done.err
 
 
 def write_with_kafka_sink(file: Path) -> None:
@@ -234,11 +244,18 @@ def exit_code(words: list[str]) -> object:
 async def test_wait_returns_when_the_state_is_reached(command: Command, worker: None, idle: Path) -> None:
     created = await command("connectors", "create", idle, "--wait")
     assert created.code == 0
-    assert " RUNNING\n" in created.err
+    assert created.err.endswith("connector naps: 3 of 3 RUNNING\n"), "the last line is the state that was reached"
     status = json.loads((await command("connectors", "status", "naps", "--json")).out)
     assert [task["state"] for task in status["tasks"]] == ["RUNNING", "RUNNING"]
-    for words in (("pause",), ("resume",), ("stop",), ("resume",), ("restart", "--include-tasks")):
-        assert (await command("connectors", words[0], "naps", *words[1:], "--wait")).code == 0
+    for words, reached in (
+        (("pause",), "2 of 2 tasks PAUSED"),
+        (("resume",), "3 of 3 RUNNING"),
+        (("stop",), "3 of 3 STOPPED"),
+        (("resume",), "3 of 3 RUNNING"),
+        (("restart", "--include-tasks"), "3 of 3 RUNNING"),
+    ):
+        done = await command("connectors", words[0], "naps", *words[1:], "--wait")
+        assert (done.code, done.err.splitlines()[-1]) == (0, f"connector naps: {reached}")
         units = json.loads((await command("connectors", "status", "naps", "--json")).out)
         running = [task["state"] for task in units["tasks"]].count("RUNNING")
         assert running == (0 if words[0] in ("pause", "stop") else 2), (words, units)
@@ -252,11 +269,25 @@ async def test_wait_reports_a_failed_task(command: Command, worker: None, idle: 
     assert "No such file or directory" in failed.err.splitlines()[-1]
 
 
+async def test_list_shows_a_connector_that_failed_to_start(command: Command, worker: None, idle: Path) -> None:
+    """STATE is that of Kafka Connect's status: a connector that should run and has failed is FAILED."""
+    with idle.open("a") as file:
+        file.write("log=${env:NOT_ALLOWED}\n")
+    assert (await command("connectors", "create", idle, "--wait")).code == 1
+    _, row = (await command("connectors", "list")).out.splitlines()
+    assert row.split() == ["naps", "idle", "FAILED", "0", "0", "0"]
+
+
 async def test_plugins_are_listed_and_described(command: Command) -> None:
     assert "connector  idle" in (await command("plugins", "list")).out
     assert "sqlite" in json.loads((await command("plugins", "list", "--json")).out)["sinks"]
     described = (await command("plugins", "describe", "pipeline", "--with", "source=files")).out
     assert {"source.path", "tasks.max"} <= {line.split()[0] for line in described.splitlines()}
+    assert "whether a record that cannot be processed fails the task or is a dead letter\n" in described
+    misspelt = await command("plugins", "describe", "pipeline", "--with", "sorce=files")
+    assert (misspelt.code, misspelt.out) == (2, "")
+    assert "--with sorce: unknown; allowed: " in misspelt.err
+    assert " source, sink, " in misspelt.err
     unknown = await command("plugins", "describe", "nosuch")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
 

@@ -124,8 +124,10 @@ async def test_unknown_group_and_unknown_task_are_one_line(tmp_path: Path) -> No
             assert done.err.count("\n") == 1
             assert done.err.startswith("connectgroup: --task: got ")
             assert "allowed: " in done.err
+        too_early = await group.groups("explain", "--task", "c-0")
         unassigned = await group.groups("explain", "--task", "c")
         missing = await command("groups", "explain", "nosuch", "--coordinator", group.server.address)
+    assert too_early.err == "connectgroup: --task: got 'c-0'; allowed: c, which has no tasks yet\n"
     assert unassigned.lines == ["c: UNASSIGNED", "  the group has no workers"]
     assert missing.code == 2
     assert missing.err.count("\n") == 1

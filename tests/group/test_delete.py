@@ -39,7 +39,7 @@ def deleted(scene: Scene, group_id: str = GROUP) -> DeletedGroup:
 def test_group_with_members_is_not_deleted(scene: Scene) -> None:
     refused = deleted(scene)
     assert refused.error_code == NonEmptyGroup.code
-    assert refused.error_message == "group workers has 2 members; allowed: a group that all have left"
+    assert refused.error_message == "group workers has 2 members; allowed: a group without members"
     scene.leave("m1")
     scene.leave_temporarily("m2", "i2")
     assert deleted(scene).error_code == NonEmptyGroup.code, "m2 has only left temporarily"

@@ -34,7 +34,7 @@ def delete(group: Group) -> Outcome[DeleteResponse]:
         raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
     if group.members:
         raise NonEmptyGroup(
-            f"group {printable(group.group_id)} has {len(group.members)} members; allowed: a group that all have left"
+            f"group {printable(group.group_id)} has {len(group.members)} members; allowed: a group without members"
         )
     records: list[Record] = [Tombstone(key) for key in _keys(group)]
     # Written last, so that a batch that is only partly read still describes a group.
