@@ -163,13 +163,13 @@ def test_co_partitioned_topics_go_to_the_rack_that_has_all_of_them() -> None:
     pairs = {"c1": "t1 t2", "c2": "t1 t2", "c3": "t3 t4", "c4": "t3 t4"}
     apart = table(c1="t1{0,2,4} t2{0,2,4}", c2="t1{1,3,5} t2{1,3,5}", c3="t3{1} t4{1}", c4="t3{0} t4{0}")
     assert spread(topics, pairs, laid(topics, 1, 2), racks) == (apart, 0)
-    everybody = dict.fromkeys(pairs, "*")
+    all_topics = dict.fromkeys(pairs, "*")
     both = table(c1="t1{0,2} t2{0,2} t3{0} t4{0}", c2="t1{1,3} t2{1,3} t3{1} t4{1}", c3="t1{5} t2{5}", c4="t1{4} t2{4}")
-    assert spread(topics, everybody, laid(topics, 1, 2), racks) == (both, 0)
+    assert spread(topics, all_topics, laid(topics, 1, 2), racks) == (both, 0)
     third = table(
         c1="t1{0,3} t2{0,3} t3{0} t4{0}", c2="t1{1,4} t2{1,4} t3{1} t4{1}", c3="t1{2} t2{2}", c4="t1{5} t2{5}"
     )
-    assert spread(topics, everybody, laid(topics, 1, 3), racks) == (third, 6)
+    assert spread(topics, all_topics, laid(topics, 1, 3), racks) == (third, 6)
 
 
 def test_static_members_keep_partitions_of_their_rack_under_new_ids() -> None:

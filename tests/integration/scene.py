@@ -89,11 +89,11 @@ class Scenario:
         def tried(unit: Unit) -> int:
             return len(pipes[unit.connector].witness_lines("TRY", unit.task, grants[unit]))
 
-        def answered(unit: Unit) -> int:
+        def returned(unit: Unit) -> int:
             words = ("IN", "KNOWN", "REFUSED", "FAILED")
             return sum(len(pipes[unit.connector].witness_lines(word, unit.task, grants[unit])) for word in words)
 
-        self.cluster.wait("every commit returned", lambda: all(tried(unit) == answered(unit) for unit in grants))
+        self.cluster.wait("every commit returned", lambda: all(tried(unit) == returned(unit) for unit in grants))
         with contextlib.ExitStack() as locks:
             for pipe in self.pipes:
                 locks.enter_context(pipe.locked())

@@ -246,11 +246,11 @@ def test_garbage_on_the_coordinator_port_has_no_effect(
             with socket.create_connection((host, int(port)), timeout=30) as peer:
                 peer.sendall(data)
                 peer.shutdown(socket.SHUT_WR)
-                answer = b""
+                received = b""
                 with contextlib.suppress(ConnectionResetError):
                     while more := peer.recv(4096):  # ends when the coordinator closes; or the timeout ends the test
-                        answer += more
-            assert len(answer) < 1024, what
+                        received += more
+            assert len(received) < 1024, what
             background.continues(cluster)
     cluster.settle()
     assert cluster.members() == members

@@ -103,7 +103,11 @@ def die(scene: Scene, folder: Path, step: int, half: bool) -> None:
     killer = Killer(step, half)
     with FaultyVfs(folder, killer):
         asyncio.run(
-            scene(SqliteLog(folder / NAME, compact_after=MEGABYTE), AcknowledgedInFile(folder / "told"), killer.now)
+            scene(
+                SqliteLog(folder / NAME, compact_after=MEGABYTE),
+                AcknowledgedInFile(folder / "acknowledged"),
+                killer.now,
+            )
         )
         os._exit(0)
 
@@ -121,7 +125,7 @@ def run_and_end(scene: Scene, folder: Path, step: int, half: bool) -> bool:
 
 def acknowledged_in(folder: Path, before: Acknowledged) -> Acknowledged:
     acknowledged = Acknowledged(set(before.begun), set(before.kept))
-    for line in (folder / "told").read_text().splitlines() if (folder / "told").exists() else ():
+    for line in (folder / "acknowledged").read_text().splitlines() if (folder / "acknowledged").exists() else ():
         what, number = line.split()
         (acknowledged.begin if what == "begun" else acknowledged.keep)(int(number))
     return acknowledged
@@ -163,7 +167,7 @@ def test_process_killed_at_any_step_loses_no_acknowledged_batch(
         # The process ended with its log open, which is all that a kill does.
         assert (original / f"{NAME}-wal").stat().st_size > 0
         before = acknowledged_in(original, before)
-        (original / "told").unlink()
+        (original / "acknowledged").unlink()
     for step in itertools.count(1, stride):
         folder = tmp_path / str(step)
         shutil.copytree(original, folder)
