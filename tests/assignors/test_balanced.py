@@ -107,7 +107,7 @@ def test_new_connectors_are_spread_over_uneven_capacity() -> None:
     assert [_piles(after)[name][-1] for name in "bcd"] == [1, 1, 1]
 
 
-def test_member_with_most_tasks_of_the_connector_gives_one_up() -> None:
+def test_task_is_revoked_from_the_member_with_most_tasks_of_the_connector() -> None:
     held = {"m1": "a a-0 b-0 b-1", "m2": "b c c-0", "m3": "d d-0"}
     after = balanced(group({"a": 1, "b": 2, "c": 1, "d": 1}, held))
     assert after["m1"] == units("a a-0 b-0")

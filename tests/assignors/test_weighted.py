@@ -115,14 +115,14 @@ def test_no_member_exceeds_its_capacity() -> None:
     assert result.delay_ms == LATER_MS
 
 
-def test_worker_with_reduced_capacity_gives_up_the_heaviest_units() -> None:
+def test_reduced_capacity_revokes_the_heaviest_units() -> None:
     held = {"m1": "a-0 b-0 b-1", "m2": ""}
     after = placed(group_of({"m1": "3", "m2": "9"}, connector("a", 1, task_weight="2"), connector("b", 2), held=held))
     assert after["m1"] < units("a-0 b-0 b-1")
     assert sum({"a": 2, "b": 1}[unit.connector] for unit in after["m1"]) <= 3
 
 
-def test_overloaded_worker_gives_up_units_that_no_other_can_take() -> None:
+def test_units_above_the_capacity_are_revoked_although_no_other_worker_can_take_them() -> None:
     held = {"m1": "a-0 a-1", "m2": "b-0"}
     specs = connector("a", 2, task_weight="2"), connector("b", 1, task_weight="9")
     result = validated(group_of({"m1": "3", "m2": "9"}, *specs, held=held))

@@ -125,7 +125,7 @@ async def test_static_member_that_restarts_within_its_session_causes_no_rebalanc
             assert listener.events == before
 
 
-async def test_static_member_that_leaves_for_good_is_not_waited_for(new_group: NewGroup) -> None:
+async def test_static_member_that_leaves_permanently_is_removed_at_once(new_group: NewGroup) -> None:
     with new_group("static leaves", partitions=2) as group:
         one, two = member(group, instance="one", session_timeout_ms=60_000), member(group)
         async with running(two):

@@ -120,7 +120,7 @@ KAFKA-10763: a second rebalance before the end of the first skipped its revocati
     worker/test_life.py::test_second_rebalance_before_the_end_of_the_first_skips_no_revocation
 KAFKA-9184: a worker that was cut off kept its tasks after they were reassigned
     test_lost_workers.py::test_worker_that_was_cut_off_rejoins_without_units
-    worker/test_partitioned.py::test_worker_that_was_cut_off_stops_before_its_units_are_granted_again
+    worker/test_partitioned.py::test_partitioned_worker_stops_before_its_units_are_assigned_again
     worker/test_misbehaving_listeners.py::test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs
 KAFKA-9841: a worker that was cut off rejoined with its old assignment
     test_lost_workers.py::test_worker_that_was_cut_off_rejoins_without_units

@@ -26,7 +26,7 @@ from .setting import NetworkFaults
 if TYPE_CHECKING:
     from .cluster import Cluster, CoordinatorNode
 
-Answer = asyncio.Future[Response]
+ResponseFuture = asyncio.Future[Response]
 
 
 class Network:
@@ -57,14 +57,14 @@ class Network:
 
     # ----------------------------------------------------------------------------------------------
 
-    def send(self, client: SimulatedClient, request: Request, answer: Answer) -> None:
+    def send(self, client: SimulatedClient, request: Request, future: ResponseFuture) -> None:
         """Send a request, perhaps more than once."""
         peer = client.peer = self._peer_of(client)
         loop, random, network_faults = self.cluster.loop, self.random, self.network_faults
         if peer is None:
-            loop.call_later(random.uniform(0.001, 0.05), _fail, answer, "connection refused", context=NOWHERE)
+            loop.call_later(random.uniform(0.001, 0.05), _fail, future, "connection refused", context=NOWHERE)
             return
-        client.outstanding[answer] = None
+        client.outstanding[future] = None
         name = client.node.name
         # A change that does not name the version it expects could undo a later one.
         max_s = 0.5 if _is_careless(request) else 1e9
@@ -74,11 +74,11 @@ class Network:
             self.cluster.hit("request lost" if lost else "partition")
             self.cluster.say("lost", name, type(request).__name__)
         else:
-            self._carry(name, min(self._delay_s(), max_s), self._arrive, client, peer, request, answer)
+            self._carry(name, min(self._delay_s(), max_s), self._arrive, client, peer, request, future)
         if happens(random, network_faults.copy) and not cut:
             self.cluster.hit("message copied")
             late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, max_s)
-            self._carry(name, late_s, self._arrive, client, peer, request, answer, True)
+            self._carry(name, late_s, self._arrive, client, peer, request, future, True)
 
     def _peer_of(self, client: SimulatedClient) -> CoordinatorNode | None:
         """The coordinator of the client's connection; a new connection leads to a live one, mostly the newest."""
@@ -107,12 +107,17 @@ class Network:
             deliver(*args)
 
     def _arrive(
-        self, client: SimulatedClient, peer: CoordinatorNode, request: Request, answer: Answer, copy: bool = False
+        self,
+        client: SimulatedClient,
+        peer: CoordinatorNode,
+        request: Request,
+        future: ResponseFuture,
+        copy: bool = False,
     ) -> None:
         if not peer.dead:
-            peer.enter(self._begin, _Arrival(client, peer, request, answer, copy))
+            peer.enter(self._begin, _Arrival(client, peer, request, future, copy))
         elif not copy:
-            _fail(answer, "connection reset: the coordinator has died")
+            _fail(future, "connection reset: the coordinator has died")
 
     def _begin(self, arrival: _Arrival) -> None:
         cluster = self.cluster
@@ -141,14 +146,14 @@ class Network:
         if lost or name in self.cut_in:
             self.cluster.hit("response lost" if lost else "partition")
             return
-        self._carry(name, self._delay_s(), self._answer, arrival, response)
+        self._carry(name, self._delay_s(), self._deliver_response, arrival, response)
 
-    def _answer(self, arrival: _Arrival, response: Response) -> None:
-        answer = arrival.answer
+    def _deliver_response(self, arrival: _Arrival, response: Response) -> None:
+        future = arrival.future
         if arrival.peer.dead:
-            _fail(answer, "connection reset: the coordinator has died")
-        elif not answer.done():
-            answer.set_result(response)
+            _fail(future, "connection reset: the coordinator has died")
+        elif not future.done():
+            future.set_result(response)
         elif isinstance(response, HeartbeatResponse) and response.assignment and response.assignment.grants:
             self.cluster.sometimes.reach("the response to an abandoned heartbeat assigned units")
 
@@ -158,7 +163,7 @@ class _Arrival:
     client: SimulatedClient
     peer: CoordinatorNode
     request: Request
-    answer: Answer
+    future: ResponseFuture
     copy: bool
     at_s: float = 0.0
 
@@ -169,7 +174,7 @@ class SimulatedClient(Client):
     def __init__(self, network: Network, node: Node, label: str) -> None:
         self.network, self.node, self.label = network, node, label
         self.peer: CoordinatorNode | None = None
-        self.outstanding: dict[Answer, None] = {}
+        self.outstanding: dict[ResponseFuture, None] = {}
 
     @property
     def address(self) -> str:
@@ -178,29 +183,29 @@ class SimulatedClient(Client):
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         """See ``Client.call``."""
         loop = asyncio.get_running_loop()
-        answer: Answer = loop.create_future()
+        future: ResponseFuture = loop.create_future()
         if isinstance(request, InstallRequest):
             request = self.network.cluster.spoil_install(self.node, request)
         self.network.cluster.on_request(self.node, request)
-        self.network.send(self, request, answer)
-        timer = loop.call_later(timeout_s, self._time_out, answer)
+        self.network.send(self, request, future)
+        timer = loop.call_later(timeout_s, self._time_out, future)
         try:
-            return await answer
+            return await future
         finally:
             timer.cancel()
-            self.outstanding.pop(answer, None)
+            self.outstanding.pop(future, None)
 
-    def _time_out(self, answer: Answer) -> None:
-        if not answer.done():
+    def _time_out(self, future: ResponseFuture) -> None:
+        if not future.done():
             self.reset("no response in time")
-            _fail(answer, "no response in time")
+            _fail(future, "no response in time")
 
     def reset(self, why: str) -> None:
         """The connection breaks, and with it all outstanding responses."""
         self.peer = None
         outstanding, self.outstanding = self.outstanding, {}
-        for answer in outstanding:
-            _fail(answer, f"connection lost: {why}")
+        for future in outstanding:
+            _fail(future, f"connection lost: {why}")
 
     async def close(self) -> None:
         self.reset("closed")
@@ -219,9 +224,9 @@ def happens(random: Random, chance: float) -> bool:
     return chance > 0.0 and random.random() < chance
 
 
-def _fail(answer: Any, why: str) -> None:
-    if not answer.done():
-        answer.set_exception(TransportError(why))
+def _fail(future: Any, why: str) -> None:
+    if not future.done():
+        future.set_exception(TransportError(why))
 
 
 def invalid_install(request: InstallRequest, random: Random) -> InstallRequest:

@@ -30,7 +30,7 @@ LIMIT_REACHED = [
 
 
 @pytest.mark.parametrize(("limits", "message"), LIMIT_REACHED)
-async def test_first_request_above_a_connection_limit_is_answered_with_the_limit(
+async def test_first_request_above_a_connection_limit_gets_an_error_with_the_limit(
     limits: dict[str, float], message: str
 ) -> None:
     handler = ScriptedHandler()

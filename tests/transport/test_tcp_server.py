@@ -157,7 +157,7 @@ async def test_api_versions_lists_every_served_api(version: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_api_versions_in_an_unknown_version_is_answered_in_version_0() -> None:
+async def test_api_versions_in_an_unknown_version_gets_a_response_in_version_0() -> None:
     """KIP-511; wire 10."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
@@ -268,7 +268,7 @@ async def test_unknown_api_or_version_closes_the_connection_after_earlier_respon
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 100, b"\0" + b"\x80" * 9, b"\0" + b"\xff\xff\xff\xff\x0f" * 3])
-async def test_undecodable_request_is_answered_and_the_connection_stays_open(body: bytes) -> None:
+async def test_undecodable_request_gets_an_error_and_the_connection_stays_open(body: bytes) -> None:
     """Wire 4-8: the frame was complete, so the connection remains usable."""
     async with server(ScriptedHandler()) as tcp:
         peer = await Peer.to(tcp)
@@ -338,7 +338,7 @@ async def test_closing_server_finishes_requests() -> None:
 
 
 @pytest.mark.asyncio
-async def test_closing_server_answers_requests_that_cannot_finish() -> None:
+async def test_closing_server_responds_to_requests_that_cannot_finish() -> None:
     """L7: every request gets a response or a rejection, and close returns."""
     handler = ScriptedHandler("a")
     tcp = TcpServer(handler)
@@ -366,7 +366,7 @@ async def test_response_that_cannot_be_encoded_is_a_server_error() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limits", [{"max_connections": 2}, {"max_connections_per_address": 2}])
-async def test_request_above_a_connection_limit_is_refused_at_once_and_not_carried_out(
+async def test_request_above_a_connection_limit_is_rejected_at_once_and_not_executed(
     limits: dict[str, float],
 ) -> None:
     """Wire 3. At once, not at the deadline of the first frame."""

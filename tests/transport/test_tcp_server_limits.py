@@ -127,7 +127,7 @@ async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -
 
 
 @pytest.mark.asyncio
-async def test_thousand_pipelined_requests_are_all_answered() -> None:
+async def test_thousand_pipelined_requests_all_get_responses() -> None:
     """Wire 16: a slow reader is served as long as it reads."""
     async with server(ScriptedHandler(), max_unsent_bytes=4096) as tcp:
         peer = await Peer.to(tcp, receive_buffer=4096)

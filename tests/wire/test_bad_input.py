@@ -264,7 +264,7 @@ def test_unsupported_version_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5, 32767, -1])
-def test_unsupported_api_versions_is_answered_in_version_0(version: int) -> None:
+def test_unsupported_api_versions_gets_a_response_in_version_0(version: int) -> None:
     """KIP-511; the connection stays open. The body is not read, because its format is unknown."""
     with pytest.raises(wire.DecodeFailure, match="got ApiVersions v") as caught:
         wire.decode_request(struct.pack(">hhi", 18, version, 7) + b"\xff\xff whatever")
@@ -282,7 +282,7 @@ def test_unsupported_api_versions_is_answered_in_version_0(version: int) -> None
     )
 
 
-def test_client_that_asks_for_version_3_reads_the_response_in_version_0() -> None:
+def test_client_that_requests_version_3_reads_the_response_in_version_0() -> None:
     old_server = bytes.fromhex("00000007 0023 00000001 0012 0000 0002")
     _, response = wire.decode_response(old_server, api_key=18, version=3)
     assert isinstance(response, ApiVersionsResponse)
@@ -295,7 +295,7 @@ def test_api_versions_has_a_response_header_without_tagged_fields() -> None:
 
 
 @pytest.mark.parametrize("api", wire.APIS.values(), ids=lambda api: api.name)
-def test_error_after_the_header_is_answered_and_the_connection_stays_open(api: wire.Api) -> None:
+def test_error_after_the_header_gets_a_response_and_the_connection_stays_open(api: wire.Api) -> None:
     for version in api.versions:
         head = struct.pack(">hhi", api.key, version, 7)
         for rest in (b"", b"\xff", b"\xff\xfe", b"\x7f\xff", b"\xff\xff\xff\xff", b"\xff\xff\0" + bytes(200)):

@@ -18,6 +18,6 @@ def test_each_api_is_served_and_sent() -> None:
     assert all(entry.servers and entry.clients for entry in TABLE)
 
 
-def test_parties_speak_what_the_table_says() -> None:
+def test_apis_of_each_party_match_the_table() -> None:
     assert APIS.keys() == {entry.key for entry in served_by(Party.COORDINATOR)}
     assert {api.key for api in BROKER_APIS.values()} == {entry.key for entry in served_by(Party.BROKER)}

@@ -241,7 +241,7 @@ async def test_changes_during_a_computation_lead_to_one_more_computation(
         assert a.worker.lost == 0
 
 
-async def test_heartbeats_continue_as_soon_as_prepare_is_answered(tmp_path: Path) -> None:
+async def test_heartbeats_continue_after_the_prepare_response(tmp_path: Path) -> None:
     """Not after an interval: the member should get new revocations while it computes."""
     async with World(tmp_path) as world:
         gate, slow = hanging(world)

@@ -175,7 +175,7 @@ async def test_stop_slower_than_the_rebalance_timeout_ends_in_on_lost(tmp_path: 
         await world.settled()
 
 
-async def test_task_that_never_stops_does_not_keep_its_worker_out_of_the_group(tmp_path: Path) -> None:
+async def test_task_that_never_stops_does_not_prevent_the_rejoin_of_its_worker(tmp_path: Path) -> None:
     """L4: the task is fenced by the sink; the worker rejoins within its timeout for lost units."""
     async with World(tmp_path) as world:
         world.zombies.add("a")

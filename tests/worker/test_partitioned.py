@@ -16,7 +16,7 @@ from connectgroup.worker.settings import WorkerSettings
 from .builders import World
 
 
-async def test_worker_that_was_cut_off_stops_before_its_units_are_granted_again(tmp_path: Path) -> None:
+async def test_partitioned_worker_stops_before_its_units_are_assigned_again(tmp_path: Path) -> None:
     """KAFKA-9184, F4: on_lost before the session timeout; the worker rejoins when the partition heals."""
     async with World(tmp_path) as world:
         await world.add("c", 3)

@@ -16,7 +16,7 @@ from .builders import World
 pytestmark = pytest.mark.asyncio
 
 
-async def test_task_list_refused_by_a_replaced_coordinator_is_sent_again(tmp_path: Path) -> None:
+async def test_task_list_rejected_by_a_replaced_coordinator_is_repeated(tmp_path: Path) -> None:
     """Its state is outdated. If its rejection counted, the connector would never get tasks."""
     async with World(tmp_path) as world:
         actor = world.make("a")

@@ -68,7 +68,7 @@ async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp
         await world.until(lambda: world.count("a on_lost"), within=2)
 
 
-async def test_worker_rejected_for_good_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:
+async def test_worker_with_a_fatal_error_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:
     """An error that no retry can resolve ends ``run`` with the coordinator's error message, once."""
     async with World(tmp_path) as world:
         await world.add("c", 2)
