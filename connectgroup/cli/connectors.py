@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import UNKNOWN_SETTING, ConfigError
+from ..errors import ConfigError, ConnectGroupError
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
@@ -224,7 +224,8 @@ async def list_plugins(options: argparse.Namespace) -> int:
 
 async def describe_plugin(options: argparse.Namespace) -> int:
     """Print the settings of a connector class; ``--with`` selects what further settings depend on."""
-    from ..config.connector_validation import definitions
+    from ..config.connector_validation import definitions, validate
+    from ..dataplane.settings import unknown_setting
 
     config: dict[str, str] = {"connector.class": options.name}
     for setting in options.settings:
@@ -234,9 +235,12 @@ async def describe_plugin(options: argparse.Namespace) -> int:
         config[name] = value
     found = definitions(config)
     known = [each.name for each in found]
+    errors_of = validate({"name": options.name, **config}).errors_of
     for name in config:
         if name not in known:
-            raise ConfigError(f"--with {printable(name)}", UNKNOWN_SETTING, ", ".join(known))
+            raise unknown_setting(name, known)
+        if name in errors_of:
+            raise ConnectGroupError(errors_of[name][0])
     if options.json:
         print_json([each.as_json(order) for order, each in enumerate(found, 1)])
         return 0

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from ..assign.placement import check_settings, placement_settings
 from ..connector import Config, Connector
-from ..dataplane.settings import settings_below
+from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..errors import ConfigError, PluginError
 from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import available, load_connector_class
@@ -209,7 +209,8 @@ def _model_errors(prefix: str, model: type[BaseModel], config: Mapping[str, str]
             if violation["type"] == "missing":
                 yield prefix + key, f'Missing required configuration "{prefix}{key}" which has no default value.'
             else:
-                allowed = documented.get(key) or violation["msg"]
+                described = None if violation["type"] == NOT_INSTALLED else documented.get(key)
+                allowed = described or violation["msg"]
                 yield prefix + key, ConfigError(prefix + key, values.get(key, ""), allowed)
 
 

@@ -11,12 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from ..assign.placement import RESERVED
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.dead_letters import DeadLetterSink
-from ..dataplane.settings import PluginSettings, parse_settings, setting_names, settings_below, unknown_setting
+from ..dataplane.settings import (
+    NOT_INSTALLED,
+    PluginSettings,
+    parse_settings,
+    setting_names,
+    settings_below,
+    unknown_setting,
+)
 from ..dataplane.sink import PositionStore, Sink
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
@@ -131,6 +139,24 @@ class PipelineSettings(PluginSettings):
     task: Annotated[int, Field(ge=0, exclude=True, description="the task's number, from 0")] = 0
     layout: Annotated[str, Field(exclude=True, description="the slices of the source")] = ""
     tasks: Annotated[int, Field(ge=1, exclude=True, description="the number of tasks, from 1")] = 1
+
+    @field_validator("source")
+    @classmethod
+    def _source_is_installed(cls, name: str) -> str:
+        return _installed("sources", name)
+
+    @field_validator("sink")
+    @classmethod
+    def _sink_is_installed(cls, name: str) -> str:
+        return _installed("sinks", name)
+
+
+def _installed(kind: Literal["sources", "sinks"], name: str) -> str:
+    """Check the name of a plug-in; the message of the pydantic error lists the allowed names."""
+    names = available(kind)
+    if name not in names:
+        raise PydanticCustomError(NOT_INSTALLED, "{names}", {"names": ", ".join(names)})
+    return name
 
 
 def parse_config(config: Config) -> Pipeline:

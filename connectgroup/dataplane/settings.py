@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
+
+NOT_INSTALLED: Final = "not_installed"
+"""Type of the pydantic error for the name of a plug-in that is not installed; its message lists the installed ones."""
 
 
 class PluginSettings(BaseModel):
