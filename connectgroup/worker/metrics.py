@@ -14,6 +14,7 @@ from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import Source, forget, register
+from ..telemetry.rebalances import Rebalances
 from ..telemetry.window import Window
 
 _NO_REBALANCE: Final = (Compute, Restart)
@@ -36,13 +37,14 @@ class WorkerMetrics(Source):
         self._computation_failures = 0
         self._member = member
         self._clock: Callable[[], float] = time.monotonic
-        self._heartbeats, self._joins, self._computations = Window(), Window(), Window()
-        self._rebalances, self._failed = Window(), Window()
-        self._performed: dict[type[Action], Window] = {Assign: Window(), Revoke: Window(), Lose: Window()}
+        self._computations, self._rebalances = Window(), Rebalances()
+        self._performed: dict[type[Action], Window] = {
+            Assign: self._rebalances.assigned,
+            Revoke: self._rebalances.revoked,
+            Lose: self._rebalances.lost,
+        }
         self._rebalancing_since: float | None = None
         self._joining_since: float | None = None
-        self._sent_s: float | None = None
-        self._completed_s: float | None = None
         self._completed_epoch = JOIN_EPOCH
         self._is_busy = self._has_revoked = False
 
@@ -60,16 +62,16 @@ class WorkerMetrics(Source):
 
     def on_sent(self) -> None:
         """A heartbeat is sent."""
-        self._sent_s = self._clock()
+        self._rebalances.sent_s = self._clock()
 
     def on_response(self, request: HeartbeatRequest, response: HeartbeatResponse) -> None:
         """A heartbeat was answered."""
         now_s = self._clock()
-        if self._sent_s is not None:
-            self._heartbeats.record((now_s - self._sent_s) * 1000, now_s)
+        if self._rebalances.sent_s is not None:
+            self._rebalances.heartbeats.record((now_s - self._rebalances.sent_s) * 1000, now_s)
         accepted = response.error_code in (0, ComputeAssignment.code)
         if self._joining_since is not None and accepted and request.member_epoch == JOIN_EPOCH:
-            self._joins.record((now_s - self._joining_since) * 1000, now_s)
+            self._rebalances.joins.record((now_s - self._joining_since) * 1000, now_s)
             self._joining_since = None
 
     def on_actions(self, actions: Sequence[Action]) -> None:
@@ -77,7 +79,7 @@ class WorkerMetrics(Source):
         changes = [action for action in actions if not isinstance(action, _NO_REBALANCE)]
         if any(isinstance(action, Lose | Fail) for action in changes):
             if self._rebalancing_since is not None:
-                self._failed.record(1, self._clock())
+                self._rebalances.failed.record(1, self._clock())
             self._rebalancing_since = self._clock()
         elif (changes or self._member.epoch != self._completed_epoch) and self._rebalancing_since is None:
             self._rebalancing_since = self._clock()
@@ -111,51 +113,27 @@ class WorkerMetrics(Source):
             return
         epoch, now_s = self._member.epoch, self._clock()
         if epoch > self._completed_epoch:
-            self._rebalances.record((now_s - self._rebalancing_since) * 1000, now_s)
-            self._completed_epoch, self._completed_s, self._has_revoked = epoch, now_s, False
+            self._rebalances.completed.record((now_s - self._rebalancing_since) * 1000, now_s)
+            self._completed_epoch, self._rebalances.completed_s, self._has_revoked = epoch, now_s, False
             self._rebalancing_since = None
         elif epoch > JOIN_EPOCH and not self._has_revoked:
             self._rebalancing_since = None
 
     def values(self) -> Mapping[str, float | None]:
         """See ``Source.values``."""
-        now_s, member, failed = self._clock(), self._member, self._failed
-        rebalances, heartbeats, joins, runs = self._rebalances, self._heartbeats, self._joins, self._computations
-        assigned, revoked, lost = (self._performed[action] for action in (Assign, Revoke, Lose))
-        units = list(member.owned)
-        since_s = None if self._completed_s is None else now_s - self._completed_s
+        now_s, completed_s = self._clock(), self._rebalances.completed_s
+        runs, units = self._computations, list(self._member.owned)
         return {
-            "completed-rebalances-total": rebalances.count,
-            "epoch": max(member.epoch, JOIN_EPOCH),
+            **self._rebalances.values(now_s),
+            "completed-rebalances-total": self._rebalances.completed.count,
+            "epoch": max(self._member.epoch, JOIN_EPOCH),
             "rebalancing": self._rebalancing_since is not None,
-            "rebalance-avg-time-ms": rebalances.average(now_s),
-            "rebalance-max-time-ms": rebalances.maximum(now_s),
-            "time-since-last-rebalance-ms": None if since_s is None else since_s * 1000,
+            "rebalance-avg-time-ms": self._rebalances.completed.average(now_s),
+            "rebalance-max-time-ms": self._rebalances.completed.maximum(now_s),
+            "time-since-last-rebalance-ms": None if completed_s is None else (now_s - completed_s) * 1000,
             "assigned-connectors": sum(unit.is_connector for unit in units),
             "assigned-tasks": sum(not unit.is_connector for unit in units),
-            "heartbeat-total": heartbeats.count,
-            "heartbeat-rate": heartbeats.events_per_hour(now_s) / 3600,
-            "heartbeat-response-time-max": heartbeats.maximum(now_s),
-            "last-heartbeat-seconds-ago": -1 if self._sent_s is None else now_s - self._sent_s,
-            "join-total": joins.count,
-            "join-rate": joins.events_per_hour(now_s) / 3600,
-            "join-time-avg": joins.average(now_s),
-            "join-time-max": joins.maximum(now_s),
-            "rebalance-total": rebalances.count,
-            "rebalance-rate-per-hour": rebalances.events_per_hour(now_s),
-            "rebalance-latency-avg": rebalances.average(now_s),
-            "rebalance-latency-max": rebalances.maximum(now_s),
-            "rebalance-latency-total": rebalances.total,
-            "failed-rebalance-total": failed.count,
-            "failed-rebalance-rate-per-hour": failed.events_per_hour(now_s),
-            "last-rebalance-seconds-ago": since_s,
-            "partition-assigned-latency-avg": assigned.average(now_s),
-            "partition-assigned-latency-max": assigned.maximum(now_s),
-            "partition-revoked-latency-avg": revoked.average(now_s),
-            "partition-revoked-latency-max": revoked.maximum(now_s),
-            "partition-lost-latency-avg": lost.average(now_s),
-            "partition-lost-latency-max": lost.maximum(now_s),
-            "lost-total": lost.count,
+            "lost-total": self._rebalances.lost.count,
             "computations-total": runs.count,
             "computation-failures-total": self._computation_failures,
             "computation-avg-time-ms": runs.average(now_s),

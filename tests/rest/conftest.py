@@ -14,6 +14,7 @@ import pytest
 
 from connectgroup import (
     Connections,
+    Connector,
     LocalClient,
     MemberSettings,
     Runner,
@@ -80,16 +81,18 @@ async def api() -> AsyncIterator[Api]:
         yield api
 
 
-@pytest.fixture
-async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
-    """A worker named ``w`` that runs the connectors of installed classes."""
-    control, heartbeats = LocalClient(api.coordinator), LocalClient(api.coordinator)
+@asynccontextmanager
+async def running_worker(
+    api: Api, scratch: Path, load_class: Callable[[str], type[Connector]] = load_connector_class, **settings: Any
+) -> AsyncIterator[Worker]:
+    """A worker named ``w``. ``settings``: of its runner."""
+    connections = Connections(heartbeats=LocalClient(api.coordinator), control=LocalClient(api.coordinator))
     member = MemberSettings(group_id=GROUP, member_id="w")
-    worker = Worker(member, Connections(heartbeats=heartbeats, control=control), assignors=[load_assignor("balanced")])
+    worker = Worker(member, connections, assignors=[load_assignor("balanced")])
     runner: Runner = TaskRunner(
         "w",
-        RunnerSettings(scratch=tmp_path / "scratch", group_id=GROUP),
-        load_class=load_connector_class,
+        RunnerSettings(scratch=scratch, group_id=GROUP, **settings),
+        load_class=load_class,
         publish=worker.publish_tasks,
         report=worker.report,
     )
@@ -98,3 +101,10 @@ async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
     yield worker
     worker.stop()
     await running
+
+
+@pytest.fixture
+async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
+    """It runs the connectors of installed classes."""
+    async with running_worker(api, tmp_path / "scratch") as worker:
+        yield worker

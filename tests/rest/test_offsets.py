@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from connectgroup import Connections, LocalClient, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
+from connectgroup import Worker
 from connectgroup.connector import Config, Connector, Task, TaskContext, fencing_token
 from connectgroup.dataplane.errors import Fenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from tests.coordinator.builders import GROUP
 
-from .conftest import Api
+from .conftest import Api, running_worker
 
 NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified"
@@ -214,22 +213,8 @@ def claims() -> list[tuple[Owner, dict[str, int]]]:
 
 @pytest.fixture
 async def claiming_worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
-    member = MemberSettings(group_id=GROUP, member_id="w")
-    heartbeats, control = LocalClient(api.coordinator), LocalClient(api.coordinator)
-    worker = Worker(member, Connections(heartbeats=heartbeats, control=control), assignors=[load_assignor("balanced")])
-    worker.set_runner(
-        TaskRunner(
-            "w",
-            RunnerSettings(scratch=tmp_path / "scratch"),
-            load_class=lambda _: ClaimingConnector,
-            publish=worker.publish_tasks,
-            report=worker.report,
-        )
-    )
-    running = asyncio.create_task(worker.run())
-    yield worker
-    worker.stop()
-    await running
+    async with running_worker(api, tmp_path / "scratch", lambda _: ClaimingConnector) as worker:
+        yield worker
 
 
 async def test_tasks_start_from_altered_offsets_after_a_resume_and_earlier_tasks_are_fenced(

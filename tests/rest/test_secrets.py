@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import urllib.error
@@ -12,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup import Connections, LocalClient, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
+from connectgroup import Worker
 from connectgroup.config.secrets import Secrets
 from connectgroup.connector import Config, Connector, Task, TaskContext
-from tests.coordinator.builders import GROUP
 from tests.integration.processes import Program, run_command, wait
 
-from .conftest import Api
+from .conftest import Api, running_worker
 
 CANARY = "canary-7f3a"
 
@@ -52,22 +50,9 @@ class KeepingTask(Task):
 async def keeping_worker(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
     monkeypatch.setenv("CANARY_URL", f"db://{CANARY}/x")
     KeepingConnector.started = []
-    member = MemberSettings(group_id=GROUP, member_id="w")
-    clients = Connections(heartbeats=LocalClient(api.coordinator), control=LocalClient(api.coordinator))
-    worker = Worker(member, clients, assignors=[load_assignor("balanced")])
-    worker.set_runner(
-        TaskRunner(
-            "w",
-            RunnerSettings(scratch=tmp_path / "scratch", group_id=GROUP, secrets=Secrets(env=("CANARY_*",))),
-            load_class=lambda _: KeepingConnector,
-            publish=worker.publish_tasks,
-            report=worker.report,
-        )
-    )
-    running = asyncio.create_task(worker.run())
-    yield worker
-    worker.stop()
-    await running
+    secrets = Secrets(env=("CANARY_*",))
+    async with running_worker(api, tmp_path / "scratch", lambda _: KeepingConnector, secrets=secrets) as worker:
+        yield worker
 
 
 async def test_the_task_gets_the_secret_and_its_stored_configuration_the_reference(
