@@ -51,7 +51,9 @@ async def wait_for(
             print(f"connectgroup: {Unit(name, unit.task)} failed: {unit.message}", file=sys.stderr)
             return 1
         if loop.time() >= give_up_at:
-            print(f"connectgroup: connector {name}: not {state} within {options.timeout} s", file=sys.stderr)
+            explain = f"connectgroup groups explain {options.group} --task {name}"
+            text = f"connector {name}: not {state} within {options.timeout} s; see {explain}"
+            print(f"connectgroup: {text}", file=sys.stderr)
             return 1
         await asyncio.sleep(POLL_S)
 

@@ -273,6 +273,20 @@ async def test_wait_reports_a_failed_task(command: Command, worker: None, idle: 
     assert "No such file or directory" in failed.err.splitlines()[-1]
 
 
+async def test_wait_that_times_out_names_the_command_that_explains(command: Command, idle: Path) -> None:
+    """The group has no worker."""
+    done = await command("connectors", "create", idle, "--wait", "--timeout", "1")
+    assert done.code == 1
+    explain = "connectgroup groups explain workers --task naps"
+    assert done.err.splitlines()[-1] == f"connectgroup: connector naps: not RUNNING within 1 s; see {explain}"
+
+
+def test_unknown_option_refers_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["connectors", "delete", "naps", "--wait"]) == 2
+    leaf = "connectgroup connectors delete"
+    assert capsys.readouterr().err == f"{leaf}: unrecognized arguments: --wait; see {leaf} --help\n"
+
+
 async def test_list_shows_a_connector_that_failed_to_start(command: Command, worker: None, idle: Path) -> None:
     """STATE is that of Kafka Connect's status: a connector that should run and has failed is FAILED."""
     with idle.open("a") as file:
