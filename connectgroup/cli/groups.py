@@ -27,7 +27,8 @@ async def list_groups(options: argparse.Namespace) -> int:
     for group in groups:
         if group.error_code:
             raise from_code(group.error_code, group.error_message)
-        print(f"{group.group_id:<30} {group.state:<12} epoch {group.group_epoch:<6} {len(group.members)} workers")
+    rows = [(group.group_id, group.state, group.group_epoch, len(group.members)) for group in groups]
+    print_table(("GROUP", "STATE", "EPOCH", "WORKERS"), rows)
     return 0
 
 
