@@ -38,7 +38,7 @@ def two_workers(cluster: LocalGroup) -> None:
 def failed(cluster: LocalGroup, pipe: Pipe, *parts: str) -> str:
     """Wait until a unit of a connector fails with a one-line message with these parts; return the message.
 
-    The same message is in the log of the worker, and in the output of ``groups describe``.
+    The same error is in the log of the worker, and in the output of ``groups describe``.
     """
 
     def found() -> str | None:
@@ -49,7 +49,8 @@ def failed(cluster: LocalGroup, pipe: Pipe, *parts: str) -> str:
     assert "\n" not in message
     assert "Traceback" not in message
     assert "allowed: " in message
-    assert any(f"failed: {message}" in line for _, line in list(cluster.log)), cluster.log[-10:]
+    error = message.rpartition("last error: ")[2]
+    assert any(f"failed: {error}" in line for _, line in list(cluster.log)), cluster.log[-10:]
     return message
 
 
