@@ -38,7 +38,7 @@ class Process:
     epoch: int = 0
 
 
-class Harness:
+class MachineHarness:
     """A group and its members, driven by a seed; every step is checked."""
 
     def __init__(self, seed: int, loss: float) -> None:
@@ -172,7 +172,7 @@ class Harness:
 @pytest.mark.parametrize("seed", range(40))
 def test_each_unit_runs_once_at_the_end_of_random_runs(seed: int, loss: float) -> None:
     """S2, S5, S6, S16, F1-F3, L1. The test's parameters reproduce a run."""
-    harness = Harness(seed, loss)
+    harness = MachineHarness(seed, loss)
     random = Random(f"{seed} {loss}")
     harness.connector("c", 0)
     harness.join("a")
@@ -195,7 +195,7 @@ def test_each_unit_runs_once_at_the_end_of_random_runs(seed: int, loss: float) -
 def test_member_that_loses_every_other_response_is_never_fenced() -> None:
     """S16: a member that follows the protocol is not fenced because of the network."""
     for seed in range(50):
-        harness = Harness(seed, 0.5)
+        harness = MachineHarness(seed, 0.5)
         harness.connector("c", 0)
         for name in "ab":
             harness.join(name)

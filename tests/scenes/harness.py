@@ -73,7 +73,7 @@ class GroupView:
 
 
 @dataclass(kw_only=True)
-class Harness:
+class SceneHarness:
     """One group, its workers, the clock and the timers. The first lines define the group, the first act creates it."""
 
     epoch: int | None = None

@@ -38,7 +38,7 @@ from tests.group.builders import GROUP, numbered, task_list
 
 from . import looks
 from .forms import line
-from .harness import REBALANCE_TIMEOUT_MS, Harness
+from .harness import REBALANCE_TIMEOUT_MS, SceneHarness
 from .words import NamedTarget, SceneError, error_name, response_text, units_text
 
 # --------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ from .words import NamedTarget, SceneError, error_name, response_text, units_tex
 
 
 @line("setting {setting} {count}", setup=True)
-def setting(harness: Harness, setting: str, count: int) -> Iterable[str]:
+def setting(harness: SceneHarness, setting: str, count: int) -> Iterable[str]:
     """One of the coordinator's ``GroupSettings``."""
     numbers = sorted(option.name for option in fields(GroupSettings) if option.type == "int")
     if setting not in numbers:
@@ -56,14 +56,14 @@ def setting(harness: Harness, setting: str, count: int) -> Iterable[str]:
 
 
 @line("connector {connector} with {count} task[s]", setup=True)
-def initial_connector(harness: Harness, connector: str, count: int) -> Iterable[str]:
+def initial_connector(harness: SceneHarness, connector: str, count: int) -> Iterable[str]:
     """A connector of the initial group."""
     harness.connectors[connector] = count
     return ()
 
 
 @line("stable at epoch {epoch}", setup=True)
-def stable_at(harness: Harness, epoch: int) -> Iterable[str]:
+def stable_at(harness: SceneHarness, epoch: int) -> Iterable[str]:
     """The group is stable at this epoch."""
     harness.epoch = epoch
     return ()
@@ -71,7 +71,7 @@ def stable_at(harness: Harness, epoch: int) -> Iterable[str]:
 
 @line("{who} owns {grants}[ as instance {instance}][ with {assignors}]", setup=True)
 def owns(
-    harness: Harness,
+    harness: SceneHarness,
     who: str,
     grants: dict[Unit, int | None],
     instance: str | None = None,
@@ -84,7 +84,7 @@ def owns(
 
 
 @line("the server-side assignor returns {targets}")
-def assignor_returns(harness: Harness, targets: list[tuple[str, NamedTarget]]) -> Iterable[str]:
+def assignor_returns(harness: SceneHarness, targets: list[tuple[str, NamedTarget]]) -> Iterable[str]:
     """The result of the server-side assignor from now on."""
     harness.assignor.target = {who: frozenset(target.units) for who, target in targets}
     harness.assignor.error = None
@@ -92,7 +92,7 @@ def assignor_returns(harness: Harness, targets: list[tuple[str, NamedTarget]]) -
 
 
 @line("the server-side assignor fails: {words}")
-def assignor_fails(harness: Harness, words: str) -> Iterable[str]:
+def assignor_fails(harness: SceneHarness, words: str) -> Iterable[str]:
     """The server-side assignor raises from now on."""
     harness.assignor.error = PluginError(words)
     return ()
@@ -104,7 +104,7 @@ def assignor_fails(harness: Harness, words: str) -> Iterable[str]:
 
 @line("{who} joins[ as instance {instance}][ requesting {server}][ with {assignors}][, {lost=response lost}]")
 def joins(
-    harness: Harness,
+    harness: SceneHarness,
     who: str,
     instance: str | None = None,
     server: str | None = None,
@@ -126,7 +126,7 @@ def joins(
     "[, {lost=response lost}]"
 )
 def heartbeats(
-    harness: Harness,
+    harness: SceneHarness,
     who: str,
     full: bool = False,
     epoch: int | None = None,
@@ -150,7 +150,7 @@ def heartbeats(
 
 @line("{who} acknowledges {units}[, {full=in full}][, {lost=response lost}]")
 def acknowledges(
-    harness: Harness, who: str, units: list[Unit], full: bool = False, lost: bool = False
+    harness: SceneHarness, who: str, units: list[Unit], full: bool = False, lost: bool = False
 ) -> Iterable[str]:
     """These units have stopped; the next heartbeat, sent at once, omits them."""
     worker = harness.worker(who)
@@ -161,7 +161,7 @@ def acknowledges(
 
 
 @line("{who} changes its assignors to {assignors}")
-def changes_assignors(harness: Harness, who: str, assignors: tuple[AssignorInfo, ...]) -> Iterable[str]:
+def changes_assignors(harness: SceneHarness, who: str, assignors: tuple[AssignorInfo, ...]) -> Iterable[str]:
     """The worker's assignors, or their metadata, have changed."""
     worker = harness.worker(who)
     worker.member.set_assignors(assignors)
@@ -169,7 +169,7 @@ def changes_assignors(harness: Harness, who: str, assignors: tuple[AssignorInfo,
 
 
 @line("{who}'s request is lost")
-def request_lost(harness: Harness, who: str) -> Iterable[str]:
+def request_lost(harness: SceneHarness, who: str) -> Iterable[str]:
     """A heartbeat that never arrives; the worker gets no response, so its next heartbeat is full."""
     member = harness.worker(who).member
     request = member.next_request(harness.scene.now_ms)
@@ -179,7 +179,7 @@ def request_lost(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("{who} repeats its request")
-def repeats_request(harness: Harness, who: str) -> Iterable[str]:
+def repeats_request(harness: SceneHarness, who: str) -> Iterable[str]:
     """The last request, byte for byte: a duplicate, or a retry of a request that was processed."""
     worker = harness.worker(who)
     if worker.request is None:
@@ -192,7 +192,7 @@ def repeats_request(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("{who} leaves[: {words}]")
-def leaves(harness: Harness, who: str, words: str = "") -> Iterable[str]:
+def leaves(harness: SceneHarness, who: str, words: str = "") -> Iterable[str]:
     """All units have stopped; the worker leaves with epoch -1."""
     worker = harness.worker(who)
     worker.member.close(words)
@@ -202,7 +202,7 @@ def leaves(harness: Harness, who: str, words: str = "") -> Iterable[str]:
 
 
 @line("{who} leaves temporarily")
-def leaves_temporarily(harness: Harness, who: str) -> Iterable[str]:
+def leaves_temporarily(harness: SceneHarness, who: str) -> Iterable[str]:
     """A static member leaves with epoch -2 after all its units have stopped."""
     worker = harness.worker(who)
     worker.member.retire()
@@ -215,7 +215,7 @@ def leaves_temporarily(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("{who} leaves to restart")
-def leaves_to_restart(harness: Harness, who: str) -> Iterable[str]:
+def leaves_to_restart(harness: SceneHarness, who: str) -> Iterable[str]:
     """The worker leaves with epoch -1 after all its units have stopped, and announces its return."""
     worker = harness.worker(who)
     worker.member.retire()
@@ -228,7 +228,7 @@ def leaves_to_restart(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("{who} drains")
-def drains(harness: Harness, who: str) -> Iterable[str]:
+def drains(harness: SceneHarness, who: str) -> Iterable[str]:
     """The worker asks for its units to be moved to other members; it leaves when it owns none."""
     worker = harness.worker(who)
     worker.member.drain()
@@ -236,7 +236,7 @@ def drains(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("{who} crashes")
-def crashes(harness: Harness, who: str) -> Iterable[str]:
+def crashes(harness: SceneHarness, who: str) -> Iterable[str]:
     """The process ends without a leave."""
     harness.worker(who)
     del harness.workers[who]
@@ -244,13 +244,13 @@ def crashes(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("{who} checks its lease")
-def checks_lease(harness: Harness, who: str) -> Iterable[str]:
+def checks_lease(harness: SceneHarness, who: str) -> Iterable[str]:
     """A worker without responses stops everything before its session expires."""
     return harness.lease(harness.worker(who))
 
 
 @line("all heartbeat until idle")
-def all_heartbeat(harness: Harness) -> Iterable[str]:
+def all_heartbeat(harness: SceneHarness) -> Iterable[str]:
     """In turn; revoked units stop at once. Responses without a change are omitted."""
     return harness.settle()
 
@@ -260,7 +260,7 @@ def all_heartbeat(harness: Harness) -> Iterable[str]:
 
 
 @line("{who} prepares[ at epoch {epoch}]")
-def prepares(harness: Harness, who: str, epoch: int | None = None) -> Iterable[str]:
+def prepares(harness: SceneHarness, who: str, epoch: int | None = None) -> Iterable[str]:
     """The chosen member sends Prepare."""
     worker = harness.worker_or_new(who)
     sent_epoch = worker.member.epoch if epoch is None else epoch
@@ -283,7 +283,7 @@ def prepares(harness: Harness, who: str, epoch: int | None = None) -> Iterable[s
 
 @line("{who} installs {targets}[, delaying {units} for {time}][ for group epoch {computed}]")
 def installs(
-    harness: Harness,
+    harness: SceneHarness,
     who: str,
     targets: list[tuple[str, NamedTarget]],
     units: Iterable[Unit] = (),
@@ -305,12 +305,12 @@ def installs(
 
 
 @line("{who} fails to compute: {words}")
-def fails_to_compute(harness: Harness, who: str, words: str) -> Iterable[str]:
+def fails_to_compute(harness: SceneHarness, who: str, words: str) -> Iterable[str]:
     """The chosen member reports that its assignor failed."""
     return _install(harness, who, error=1, message=words)
 
 
-def _install(harness: Harness, who: str, computed: int | None = None, **what: Any) -> list[str]:
+def _install(harness: SceneHarness, who: str, computed: int | None = None, **what: Any) -> list[str]:
     worker = harness.worker_or_new(who)
     worker.request = InstallRequest(
         group_id=GROUP,
@@ -344,39 +344,39 @@ def _metadata(assignor: Any) -> str:
 
 
 @line("the operator adds {connector}[ with {config}]")
-def operator_adds(harness: Harness, connector: str, config: tuple[ConfigEntry, ...] = ()) -> Iterable[str]:
+def operator_adds(harness: SceneHarness, connector: str, config: tuple[ConfigEntry, ...] = ()) -> Iterable[str]:
     """A new connector; its owner publishes its tasks."""
     given = (*entries({"name": connector}), *config)
     return _update(harness, ConnectorChange(connector=connector, expected_version=0, config=given))
 
 
 @line("the operator changes {connector} to {config}")
-def operator_changes(harness: Harness, connector: str, config: tuple[ConfigEntry, ...]) -> Iterable[str]:
+def operator_changes(harness: SceneHarness, connector: str, config: tuple[ConfigEntry, ...]) -> Iterable[str]:
     """Another configuration."""
     given = (*entries({"name": connector}), *config)
     return _update(harness, ConnectorChange(connector=connector, config=given))
 
 
 @line("the operator pauses {connector}")
-def operator_pauses(harness: Harness, connector: str) -> Iterable[str]:
+def operator_pauses(harness: SceneHarness, connector: str) -> Iterable[str]:
     """The connector keeps running, its tasks stop."""
     return _update(harness, ConnectorChange(connector=connector, target_state=TargetState.PAUSED))
 
 
 @line("the operator resumes {connector}")
-def operator_resumes(harness: Harness, connector: str) -> Iterable[str]:
+def operator_resumes(harness: SceneHarness, connector: str) -> Iterable[str]:
     """The connector and all its tasks run again."""
     return _update(harness, ConnectorChange(connector=connector, target_state=TargetState.RUNNING))
 
 
 @line("the operator removes {connector}")
-def operator_removes(harness: Harness, connector: str) -> Iterable[str]:
+def operator_removes(harness: SceneHarness, connector: str) -> Iterable[str]:
     """The connector and its tasks are deleted."""
     return _update(harness, ConnectorChange(connector=connector, delete=True))
 
 
 @line("{who} publishes {count} task[s] of {connector}")
-def publishes_tasks(harness: Harness, who: str, connector: str, count: int) -> Iterable[str]:
+def publishes_tasks(harness: SceneHarness, who: str, connector: str, count: int) -> Iterable[str]:
     """The owner of a connector publishes its task list under its grant."""
     granted = harness.worker(who).member.owned.get(Unit(connector))
     if granted is None:
@@ -384,7 +384,7 @@ def publishes_tasks(harness: Harness, who: str, connector: str, count: int) -> I
     return _update(harness, task_list(connector, numbered(count), granted), who)
 
 
-def _update(harness: Harness, change: ConnectorChange, who: str | None = None) -> list[str]:
+def _update(harness: SceneHarness, change: ConnectorChange, who: str | None = None) -> list[str]:
     response, events = harness.act(UpdateConnectorsRequest(group_id=GROUP, member_id=who, changes=(change,)))
     assert isinstance(response, UpdateConnectorsResponse)
     if response.error_code:
@@ -393,7 +393,7 @@ def _update(harness: Harness, change: ConnectorChange, who: str | None = None) -
 
 
 @line("the operator restarts {who}")
-def operator_restarts(harness: Harness, who: str) -> Iterable[str]:
+def operator_restarts(harness: SceneHarness, who: str) -> Iterable[str]:
     """``connectgroup workers restart``: the member is notified with its next heartbeat response."""
     response, events = harness.act(RestartRequest(group_id=GROUP, member_id=who))
     assert isinstance(response, RestartResponse)
@@ -403,7 +403,7 @@ def operator_restarts(harness: Harness, who: str) -> Iterable[str]:
 
 
 @line("the operator deletes the group")
-def operator_deletes(harness: Harness) -> Iterable[str]:
+def operator_deletes(harness: SceneHarness) -> Iterable[str]:
     """Deletes the group and its connectors."""
     if not harness.group.members:
         harness.reset_ledger()
@@ -416,13 +416,13 @@ def operator_deletes(harness: Harness) -> Iterable[str]:
 
 
 @line("{time} pass[ while {members} heartbeat]")
-def time_passes(harness: Harness, time: int, members: Iterable[str] = ()) -> Iterable[str]:
+def time_passes(harness: SceneHarness, time: int, members: Iterable[str] = ()) -> Iterable[str]:
     """Timers fire when they are due. Responses without a change are omitted."""
     return harness.wait(time, members)
 
 
 @line("the coordinator fails over")
-def coordinator_fails_over(harness: Harness) -> Iterable[str]:
+def coordinator_fails_over(harness: SceneHarness) -> Iterable[str]:
     """Another coordinator replays the log and arms its timers; the workers continue."""
     harness.restart()
     return looks.timers(harness)

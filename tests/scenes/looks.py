@@ -10,12 +10,12 @@ from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit
 
 from .forms import line
-from .harness import Harness, timer_name
+from .harness import SceneHarness, timer_name
 from .words import duration_text, error_name, record_kinds, units_text
 
 
 @line("group")
-def group(harness: Harness) -> Iterable[str]:
+def group(harness: SceneHarness) -> Iterable[str]:
     """The group as ``describe`` returns it: what each member owns, with owner epochs."""
     described = describe(harness.group, harness.scene.now_ms)
     if described.error_code:
@@ -44,7 +44,7 @@ def group(harness: Harness) -> Iterable[str]:
 
 
 @line("timers")
-def timers(harness: Harness) -> Iterable[str]:
+def timers(harness: SceneHarness) -> Iterable[str]:
     """The armed timers, and the time until they fire."""
     now_ms = harness.scene.now_ms
     running = sorted((at_ms, timer_name(key)) for key, at_ms in harness.timers.items())
@@ -52,13 +52,13 @@ def timers(harness: Harness) -> Iterable[str]:
 
 
 @line("records")
-def records(harness: Harness) -> Iterable[str]:
+def records(harness: SceneHarness) -> Iterable[str]:
     """The records of the last step, in log order."""
     return [record_kinds(harness.scene.records)]
 
 
 @line("why")
-def why(harness: Harness) -> Iterable[str]:
+def why(harness: SceneHarness) -> Iterable[str]:
     """The last rebalance: causes, duration and moves."""
     last = harness.group.latest_rebalance
     if last is None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from . import lines, looks
 from .forms import FORMS
-from .harness import Harness
+from .harness import SceneHarness
 from .words import SceneError
 
 __all__ = ["difference", "lines", "looks", "play", "scenes"]
@@ -32,7 +32,7 @@ def play(text: str, name: str = "scene") -> str:
         SceneError: a line that has none of the forms, or cannot be run; names scene and line.
         AssertionError: an invariant of ``tests.group.invariants`` is violated; a note names scene and line.
     """
-    harness = Harness()
+    harness = SceneHarness()
     played: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith((" ", "\t")):
@@ -52,7 +52,7 @@ def play(text: str, name: str = "scene") -> str:
     return "\n".join(played) + "\n"
 
 
-def perform(harness: Harness, command: str) -> list[str]:
+def perform(harness: SceneHarness, command: str) -> list[str]:
     """Run one line; returns its output."""
     for form in FORMS:
         words = form.words(command)
