@@ -241,6 +241,7 @@ def anchors(page: str) -> set[str]:
 
 
 def options_in(text: str) -> set[str]:
+    """The long options that a text names."""
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
 
 
