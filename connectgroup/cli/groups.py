@@ -24,12 +24,16 @@ async def list_groups(options: argparse.Namespace) -> int:
     if options.json:
         print_json([group_summary(group) for group in groups])
         return 0
+    served = [group for group in groups if not group.error_code]
+    rows = {group.group_id: (group.state, str(group.group_epoch), str(len(group.members))) for group in served}
+    print_table(
+        ("GROUP", "STATE", "EPOCH", "WORKERS"),
+        [(group.group_id, *rows.get(group.group_id, ("NOT SERVED", "", ""))) for group in groups],
+    )
     for group in groups:
         if group.error_code:
-            raise from_code(group.error_code, group.error_message)
-    rows = [(group.group_id, group.state, group.group_epoch, len(group.members)) for group in groups]
-    print_table(("GROUP", "STATE", "EPOCH", "WORKERS"), rows)
-    return 0
+            print(f"connectgroup: {from_code(group.error_code, group.error_message)}", file=sys.stderr)
+    return 0 if len(served) == len(groups) else 1
 
 
 async def describe_groups(options: argparse.Namespace) -> int:

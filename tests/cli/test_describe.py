@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,7 +17,7 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.protocol.records.connect import GroupRecord
+from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from tests.coordinator.toys import CounterType
@@ -55,20 +57,36 @@ async def test_client_id_joined_epoch_and_properties_of_a_worker_are_shown(capsy
     }
 
 
-async def test_group_of_another_type_is_shown_with_its_type(capsys: pytest.CaptureFixture[str]) -> None:
+@asynccontextmanager
+async def serving(*records: Record) -> AsyncIterator[str]:
+    """The address of a coordinator that serves the type ``counter`` beside ``connect``, on a log with these records."""
     storage = MemoryStorage()
     earlier = MemoryLog(storage)
     await earlier.open()
-    await earlier.append([GroupRecord(group_id="c", epoch=3, group_type="counter")])
+    await earlier.append(records)
     await earlier.close()
     coordinator = Coordinator(MemoryLog(storage), GroupSettings(), group_types=[CounterType()])
     server = TcpServer(coordinator)
     await coordinator.start()
     try:
         await server.start()
-        command = ["groups", "describe", "c", "--coordinator", f"127.0.0.1:{server.port}"]
-        assert await asyncio.to_thread(main, command) == 0
+        yield f"127.0.0.1:{server.port}"
     finally:
         await server.close()
         await coordinator.close()
+
+
+async def test_group_of_another_type_is_shown_with_its_type(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(GroupRecord(group_id="c", epoch=3, group_type="counter")) as address:
+        assert await asyncio.to_thread(main, ["groups", "describe", "c", "--coordinator", address]) == 0
     assert capsys.readouterr().out == "group c of type counter: Active, epoch 3\n"
+
+
+async def test_group_that_cannot_be_served_does_not_hide_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its error follows the table, and the exit code is 1."""
+    unknown = GroupRecord(group_id="a", epoch=3, group_type="classic")
+    async with serving(unknown, GroupRecord(group_id="b", epoch=3)) as address:
+        assert await asyncio.to_thread(main, ["groups", "list", "--coordinator", address]) == 1
+    shown = capsys.readouterr()
+    assert [line.split() for line in shown.out.splitlines()[1:]] == [["a", "NOT", "SERVED"], ["b", "Empty", "3", "0"]]
+    assert shown.err.startswith("connectgroup: group a is of type 'classic', which this coordinator does not serve")
