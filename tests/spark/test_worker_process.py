@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,16 @@ except KeyboardInterrupt:
 """
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 def descendants(pid: int) -> dict[int, str]:
     """Process ids and command lines of all descendants of a process."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            continue
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = parent_of(int(stat.parent.name))
     found, below = {}, {pid}
     while below := {child for child, parent in parents.items() if parent in below}:
         for child in below:
@@ -133,7 +136,12 @@ def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(tmp_path
     bench.write("one.csv", range(10))
     run = bench.start(1)
     run.wait(lambda: bench.seen() == [*range(10)])
-    java = [pid for pid, command in descendants(os.getpid()).items() if "deploy.SparkSubmit" in command]
+    # Worker processes of other tests may still be there, each with a Java process of its own.
+    java = [
+        pid
+        for pid, command in descendants(os.getpid()).items()
+        if "deploy.SparkSubmit" in command and parent_of(pid) == os.getpid()
+    ]
     assert len(java) == 1
     os.kill(java[0], signal.SIGKILL)
     error = run.failure()
