@@ -1,4 +1,4 @@
-"""A copy of a group, driven by the rules of the coordinator, with members that do at once what they are told.
+"""A copy of a group, driven by the rules of the coordinator, with members that respond at once.
 
 The rules are those of ``group.connect``: the copy computes, limits moves, delays and validates as the coordinator does.
 Nothing is sent and nothing is written; the original does not change. Time is an argument: no time passes while members
@@ -190,7 +190,7 @@ class Model:
         )
 
     def _beat(self, member: MemberRecord, epoch: int, *, computes: bool = True) -> None:
-        """Send a full heartbeat: the member has stopped what it was told to stop, and runs what it was assigned.
+        """Send a full heartbeat: the member has stopped the revoked units and runs the assigned ones.
 
         Args:
             computes: whether the member computes if it is asked to; the coordinator repeats the request.

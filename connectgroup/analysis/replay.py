@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from ..assign.api import ConnectAssignor
 from ..errors import ConfigError, LogError
 from ..group.connect.describe import describe
 from ..group.connect.state import Group
+from ..log.registry import LOG_FILE
+from ..log.sqlite.log import path_of
 from ..log.sqlite.reader import StoredGroup, stored_group, stored_groups
 from ..masking import masked_text
 from ..plugins import load_assignor
+from ..protocol.messages.common import units_of
 from ..protocol.messages.describe import DescribedGroup, Rebalance
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import (
@@ -34,6 +37,7 @@ from ..protocol.records.connect import (
     StatusRecord,
     TargetRecord,
     UnitState,
+    epochs_of,
 )
 from ..protocol.units import Unit, printable, show
 from .comparison import Comparison, Counted, Step
@@ -194,13 +198,13 @@ def _path(log: str | Path) -> Path:
     if isinstance(log, str) and ":" in text.partition("/")[0]:
         try:
             url = urlsplit(text)
+            path = Path(path_of(url))
+            if url.scheme != "sqlite" or not path.name:
+                raise ValueError("not the URL of a file")
         except ValueError as error:
             raise ConfigError("log", printable(text), LOG_FORMS) from error
-        path = Path(unquote(url.path.removeprefix("/")))
-        if url.scheme != "sqlite" or url.netloc or url.query or url.fragment or not path.name:
-            raise ConfigError("log", printable(text), LOG_FORMS)
     try:
-        path = path / "groups.sqlite" if path.is_dir() else path
+        path = path / LOG_FILE if path.is_dir() else path
         found = path.is_file()
     except (OSError, ValueError):
         found = False
@@ -242,8 +246,7 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
             yield f"computation: {masked_text(record.error)}"
         case DelayRecord():
             reason = f"for lost worker {record.member_id}" if record.member_id else "at the request of the assignor"
-            units = [Unit(each.connector, task) for each in record.units for task in _tasks(each)]
-            yield f"delayed until {time_of(record.deadline_ms)} {reason}: {show(units)}"
+            yield f"delayed until {time_of(record.deadline_ms)} {reason}: {show(units_of(record.units))}"
         case StatusRecord(state=UnitState.FAILED):
             yield f"{Unit(record.connector, record.task)} FAILED on {record.member_id}: {masked_text(record.message)}"
         case StatusRecord():
@@ -260,15 +263,10 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
             pass
 
 
-def _tasks(units: Any) -> tuple[int, ...]:
-    return (-1, *units.tasks) if units.owns_connector else tuple(units.tasks)
-
-
 def _current_texts(group: Group, record: CurrentRecord) -> Iterator[str]:
-    """What a member is told to stop, has stopped, and has been assigned."""
-    before = group.current(record.member_id)
-    held = {Unit(each.connector, task) for each in (*record.assigned, *record.pending) for task in each.tasks}
-    pending = {Unit(each.connector, task) for each in record.pending for task in each.tasks}
+    """What a member must stop, has stopped, and has been assigned."""
+    before, pending = group.current(record.member_id), epochs_of(record.pending).keys()
+    held = epochs_of(record.assigned).keys() | pending
     who = f"worker {record.member_id}"
     if revoked := pending - before.pending.keys():
         yield f"{who} is to stop {show(revoked)}"

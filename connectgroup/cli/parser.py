@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="run a coordinator and workers on this machine until Ctrl-C")
     up.add_argument("--workers", type=count, default=3, help="number of worker processes (3)")
-    up.add_argument("--group", type=name, default="workers", help="group id (workers)")
+    add_group(up)
     up.add_argument(
         "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     rest = commands.add_parser("rest", help="serve the REST API of a group")
     add_coordinator(rest)
-    rest.add_argument("--group", type=name, default="workers", help="group id (workers)")
+    add_group(rest)
     rest.add_argument("--port", type=number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
     _add_rest(rest, "--")
     rest.set_defaults(run=serve_rest)
@@ -136,7 +136,7 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--task", metavar="TASK", help="explain one task, CONNECTOR-NUMBER: why it is where it is, or does not run"
     )
-    explain.add_argument("--json", action="store_true", help="print JSON")
+    add_json(explain)
 
     planning = groups.add_parser("plan", help="show what a change would move; nothing is changed")
     planning.add_argument("group")
@@ -146,7 +146,7 @@ def build_parser() -> argparse.ArgumentParser:
     changes.add_argument("--remove", metavar="WORKER", help="this worker stops and leaves")
     changes.add_argument("--connector", type=path, metavar="FILE", help="create or change this connector")
     planning.add_argument("--assignor", metavar="NAME", help="all workers list this assignor from now on")
-    planning.add_argument("--json", action="store_true", help="print JSON")
+    add_json(planning)
     add_coordinator(planning)
     planning.set_defaults(run=plan_groups)
 
@@ -154,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     replaying.add_argument("log", help="sqlite:///PATH, the path of the file, or the --data directory of a coordinator")
     replaying.add_argument("--group", metavar="GROUP", help="group id; not needed if the log has one group only")
     replaying.add_argument("--assignor", metavar="NAME", help="show what this assignor would have done instead")
-    replaying.add_argument("--json", action="store_true", help="print JSON")
+    add_json(replaying)
     replaying.set_defaults(run=replay_log)
 
     workers = commands.add_parser("workers", help="list and restart workers").add_subparsers(
@@ -167,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing.set_defaults(run=list_workers)
     restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")
     restart.add_argument("name", help="the worker's name, or its group instance id")
-    restart.add_argument("--group", type=name, default="workers", help="group id (workers)")
+    add_group(restart)
     restart.add_argument("--no-wait", action="store_true", help="do not wait until the worker runs its tasks again")
     restart.add_argument(
         "--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait for the worker (60)"

@@ -113,11 +113,12 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
     """Return the validated settings."""
     from ..config.base import checked
     from ..config.coordinator import CoordinatorConfig
+    from ..log.registry import LOG_FILE
 
     values = {
         "host": options.host,
         "port": options.port,
-        "data": options.data / "groups.sqlite" if options.log is None else None,
+        "data": options.data / LOG_FILE if options.log is None else None,
         "log": options.log,
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,

@@ -5,9 +5,11 @@ The class is loaded by entry point only (``plugins``), and created; a connector 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from ..assign.placement import check_settings, own_settings
+from ..connector import Connector
 from ..errors import ConnectGroupError, PluginError, one_line
 from ..masking import without_secrets
 from ..plugins import load_connector_class
@@ -24,9 +26,21 @@ def check_connector(name: str, config: Mapping[str, str]) -> None:
     check_settings(name, config)
     check_references(config)
     cls = load_connector_class(config.get("connector.class", ""))
-    try:
+    with masked_errors(cls, config):
         cls(name, own_settings(config))
+
+
+@contextmanager
+def masked_errors(cls: type[Connector], *configs: Mapping[str, str]) -> Iterator[None]:
+    """Run code of a connector class; no error contains a credential of the configurations.
+
+    Raises:
+        ConnectGroupError: the error of the class itself, if it contains none.
+        PluginError: any other error, as one line.
+    """
+    try:
+        yield
     except Exception as error:
-        if isinstance(error, ConnectGroupError) and without_secrets(str(error), config) == str(error):
+        if isinstance(error, ConnectGroupError) and without_secrets(str(error), *configs) == str(error):
             raise
-        raise PluginError(f"connector class {cls.__name__}: {one_line(error, config)}") from error
+        raise PluginError(f"connector class {cls.__name__}: {one_line(error, *configs)}") from error

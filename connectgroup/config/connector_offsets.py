@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 from ..assign.placement import own_settings
 from ..connector import Connector, PartitionOffset
-from ..errors import ConfigError, ConnectGroupError, InvalidRequest, PluginError, one_line
-from ..masking import without_secrets
+from ..errors import ConfigError, InvalidRequest
 from ..plugins import load_connector_class
 from ..protocol.units import printable
+from .connector_check import masked_errors
 from .secrets import NO_SECRETS, Secrets
 
 T = TypeVar("T")
@@ -63,12 +63,8 @@ def read_topics(name: str, config: Mapping[str, str], secrets: Secrets = NO_SECR
 def _called(name: str, config: Mapping[str, str], secrets: Secrets, method: Callable[[Connector], T]) -> T:
     cls = load_connector_class(config.get("connector.class", ""))
     found: dict[str, str] = {}
-    try:
+    with masked_errors(cls, config, found):
         return method(cls(name, own_settings(secrets.resolve(config, found))))
-    except Exception as error:
-        if isinstance(error, ConnectGroupError) and without_secrets(str(error), config, found) == str(error):
-            raise
-        raise PluginError(f"connector class {cls.__name__}: {one_line(error, config, found)}") from error
 
 
 def offsets_as_json(offsets: Sequence[PartitionOffset]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ FENCED: Final = frozenset((FencedMemberEpoch.code, FencedInstanceId.code, Unknow
 """The errors of a member that the group has removed or replaced."""
 
 
-class Rebalances:
+class FinishedRebalances:
     """The finished rebalances of one group."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Rebalances:
 class _Group(Source):
     scope: ClassVar[Scope] = "group"
 
-    def __init__(self, group_id: str, numbers: GroupNumbers, rebalances: Rebalances, now_s: float) -> None:
+    def __init__(self, group_id: str, numbers: GroupNumbers, rebalances: FinishedRebalances, now_s: float) -> None:
         self.labels = {"group": group_id}
         self._numbers, self._rebalances, self._now_s = numbers, rebalances, now_s
 
@@ -86,6 +86,9 @@ class CoordinatorMetrics(Source):
     """The metrics of one coordinator and its groups, from ``begin`` to ``end``.
 
     Totals of a group start at 0 when the coordinator starts.
+
+    Attributes:
+        turns: the number of turns so far.
     """
 
     scope: ClassVar[Scope] = "coordinator"
@@ -96,8 +99,9 @@ class CoordinatorMetrics(Source):
         self._groups, self._parking = groups, parking
         self._clock: Callable[[], float] = time.monotonic
         self._appends = Window()
-        self._records = self._failed_appends = self._turns = self._late = self._fenced = 0
-        self._rebalances: dict[str, Rebalances] = {}
+        self.turns = 0
+        self._records = self._failed_appends = self._late = self._fenced = 0
+        self._rebalances: dict[str, FinishedRebalances] = {}
 
     # ---- events
 
@@ -116,7 +120,7 @@ class CoordinatorMetrics(Source):
 
     def on_turn(self) -> None:
         """A turn begins."""
-        self._turns += 1
+        self.turns += 1
 
     def on_durable(self, records: Sequence[Any], began_s: float) -> None:
         """A batch of records is durable; its append began at this time (``now_s``)."""
@@ -125,7 +129,7 @@ class CoordinatorMetrics(Source):
         self._records += len(records)
         for record in records:
             if isinstance(record, RebalanceRecord) and record.rebalance.finished_ms >= 0:
-                self._rebalances.setdefault(record.group_id, Rebalances()).add(record.rebalance, now_s)
+                self._rebalances.setdefault(record.group_id, FinishedRebalances()).add(record.rebalance, now_s)
 
     def on_append_failed(self) -> None:
         """The log rejected a batch, or the outcome of its append is unknown."""
@@ -144,7 +148,7 @@ class CoordinatorMetrics(Source):
         return {
             "groups": len(self._groups.group_ids()),
             "parked-requests": len(self._parking.parked),
-            "turns-total": self._turns,
+            "turns-total": self.turns,
             "append-total": appends.count,
             "append-records-total": self._records,
             "append-failures-total": self._failed_appends,
@@ -162,7 +166,7 @@ class CoordinatorMetrics(Source):
             if not group.state.exists:
                 continue
             numbers = group.group_type.measure(group.state)
-            done = self._rebalances.get(group_id) or Rebalances()
+            done = self._rebalances.get(group_id) or FinishedRebalances()
             parts.append(_Group(group_id, numbers, done, self._clock()))
             parts += [
                 _Connector(group_id, name, paused=connector.paused, unassigned=connector.unassigned)

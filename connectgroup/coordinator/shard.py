@@ -55,7 +55,6 @@ class Shard:
     Attributes:
         intake: the queue.
         groups, timers, parking: the state in memory.
-        turns: the number of turns so far.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Shard:
         self.groups.on_fenced = self._step_down
         self.traces = RebalanceTraces()
         self.metrics = CoordinatorMetrics(self.groups, self.parking)
-        self.turns = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -143,13 +141,17 @@ class Shard:
 
     # ---- a turn
 
+    @property
+    def turns(self) -> int:
+        """The number of turns so far."""
+        return self.metrics.turns
+
     async def _run(self) -> None:
         while True:
             await self._turn(await self.intake.take())
 
     async def _turn(self, commands: list[Command]) -> None:
         """Decide all commands, append their records as one batch, send all responses."""
-        self.turns += 1
         self.metrics.on_turn()
         turn = Turn(commands)
         queue = deque(commands)

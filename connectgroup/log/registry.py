@@ -24,6 +24,9 @@ BACK_ENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 """By scheme: the module with ``from_url``, and the form of its URLs for error messages."""
 
+LOG_FILE: Final = "groups.sqlite"
+"""The file of the log in the directory that ``--data`` names."""
+
 ALLOWED: Final = ", ".join(form for _, form in BACK_ENDS.values())
 
 

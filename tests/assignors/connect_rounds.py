@@ -1,6 +1,6 @@
 """A minimal group for assignors that take several rounds: it calls the assignor, applies the result, and keeps time.
 
-It stands in for ``connectgroup.group.connect.delay``: the units of a lost worker are delayed, and the delay and state
+It replaces ``connectgroup.group.connect.delay``: the units of a lost worker are delayed, and the delay and state
 of a result are passed to the next call. No other state is kept between rounds.
 """
 

@@ -55,7 +55,7 @@ def test_closed_pipe_of_a_reader_is_no_error(address: str, idle: Path) -> None:
 
 
 def test_data_directory_is_private_to_its_owner(address: str, tmp_path: Path) -> None:
-    """The log holds connector configurations; so do SQLite's files beside it."""
+    """The log holds connector configurations; so do SQLite's other files."""
     data = tmp_path / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()} == {0o600}

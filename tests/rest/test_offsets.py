@@ -173,7 +173,7 @@ async def test_credentials_of_the_sink_are_used_and_never_shown(api: Api, tmp_pa
 
 
 class ClaimingConnector(Connector):
-    """Stands in for the pipeline on the worker: a task claims the sink's store and commits one range."""
+    """Replaces the pipeline on the worker: a task claims the sink's store and commits one range."""
 
     owners: list[tuple[Owner, dict[str, int]]]
 

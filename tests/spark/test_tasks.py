@@ -1,4 +1,4 @@
-"""Tasks on real Spark with real sinks: every row is written once, whoever owns the task and whatever fails."""
+"""Tasks on real Spark with real sinks: every row is written once, by any owner of the task and after any failure."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from connectgroup.errors import ConfigError
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with secrets, and one beside it that is not allowed."""
+    """A directory with secrets, and another one that is not allowed."""
     monkeypatch.setenv("CANARY_ENV", "env-canary")
     monkeypatch.setenv("OTHER", "other-canary")
     allowed, outside = tmp_path / "allowed", tmp_path / "outside"

@@ -206,7 +206,7 @@ def delayed_until(overlay: Overlay, max_units: int) -> Iterator[DelayedUntil]:
     Args:
         max_units: upper bound on the units listed for each delay: a record must fit into a batch.
     """
-    for delay in [delay for _, delay in sorted(overlay.delays.items())]:
+    for _, delay in sorted(overlay.delays.items()):
         units = sorted(overlay.waiting(delay))
         if units:
             yield DelayedUntil(

@@ -156,7 +156,12 @@ def from_url(url: SplitResult) -> Log:
     Raises:
         ValueError: the URL has no path, or has a host, a query or a fragment.
     """
+    return SqliteLog(path_of(url))
+
+
+def path_of(url: SplitResult) -> str:
+    """The file of ``sqlite:///path``. Raises as ``from_url``."""
     path = unquote(url.path.removeprefix("/"))
     if url.netloc or url.query or url.fragment or not path:
         raise ValueError("a path is required")
-    return SqliteLog(path)
+    return path
