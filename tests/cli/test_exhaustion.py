@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ..integration.commands import CommandGroup
 from ..integration.processes import Program, wait
-from .test_coming_and_going import CommandHarness
 
 LOGGED = "ERROR cannot accept a connection: Too many open files; open connections are not affected"
 
@@ -36,26 +36,23 @@ def no_descriptor_left(program: Program, address: tuple[str, int]) -> Iterator[N
 def test_coordinator_without_file_descriptors_serves_its_members(tmp_path: Path) -> None:
     """F36: new connections are rejected before existing ones are closed, and no state is lost."""
     times = ("--session-timeout-ms", 6000, "--heartbeat-interval-ms", 500)
-    with CommandHarness(tmp_path, *times) as harness, harness.worker("a") as a, harness.worker("b") as b:
-        wait("all tasks", lambda: harness.all_run() and set(harness.placement().values()) == {"a", "b"}, a.output)
-        host, _, port = harness.at[1].rpartition(":")
-        with no_descriptor_left(harness.coordinator, (host, int(port))):
-            wait("more than a session", lambda: sum(LOGGED in line for line in harness.coordinator.lines) > 7)
+    with CommandGroup(tmp_path, *times) as group, group.worker("a") as a, group.worker("b") as b:
+        wait("all tasks", lambda: group.is_stable("a", "b"), a.output)
+        host, _, port = group.address.rpartition(":")
+        first = group.first_coordinator
+        with no_descriptor_left(first, (host, int(port))):
+            wait("more than a session", lambda: sum(LOGGED in line for line in first.lines) > 7)
             # Over its open connection; the change is written to the log before the response.
             b.signal(signal.SIGTERM)
             assert b.ended() == 0, b.output()
-        wait(
-            "all units on worker a", lambda: harness.all_run() and set(harness.placement().values()) == {"a"}, a.output
-        )
-        assert "worker a (127.0.0.1): STABLE" in harness.describe()
+        wait("all units on worker a", lambda: group.is_stable("a"), a.output)
+        assert "worker a (127.0.0.1): STABLE" in group.described()
         assert not [line for line in a.lines if " lost " in line], a.output()
-        lines_logged = [line for line in harness.coordinator.lines if "ERROR" in line or "Traceback" in line]
+        lines_logged = [line for line in first.lines if "ERROR" in line or "Traceback" in line]
         assert len(lines_logged) < 500, "once per second, not for every waiting connection"
-        assert {line.partition(" ")[2] for line in lines_logged} == {LOGGED}, harness.coordinator.output()
-        with harness.worker("c") as c:
-            wait(
-                "a new worker", lambda: harness.all_run() and set(harness.placement().values()) == {"a", "c"}, c.output
-            )
+        assert {line.partition(" ")[2] for line in lines_logged} == {LOGGED}, first.output()
+        with group.worker("c") as c:
+            wait("a new worker", lambda: group.is_stable("a", "c"), c.output)
 
 
 def test_coordinator_raises_its_limit_of_open_files(tmp_path: Path) -> None:

@@ -9,96 +9,54 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.task_log import TaskLog
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.supervisor import Supervisor
 
-from ..integration.processes import Finished, Program, run_command, wait
-from .connector_files import connector_file
+from ..integration.commands import GROUP, CommandGroup
+from ..integration.processes import wait
 
-GROUP = "sleepers"
 TASKS = 9
 
 
-class RestartHarness:
-    """A coordinator, and workers of one group with idle tasks, which log their starts and stops."""
+class RestartGroup(CommandGroup):
+    """Its units are delayed for workers that restart."""
 
-    def __init__(self, scratch: Path, *options: str | int) -> None:
-        self.scratch = scratch
-        self.log = TaskLog(scratch / "tasks.log")
-        arguments = ("--port", 0, "--data", scratch / "data", "--rebalance-delay-ms", 600_000, *options)
-        self.coordinator = Program("coordinator", *arguments)
-
-    def __enter__(self) -> RestartHarness:
-        self.coordinator.__enter__()
-        self.at = ("--coordinator", self.coordinator.line_with("coordinator at ").removeprefix("coordinator at "))
-        config = {"connector.class": "idle", "tasks.max": str(TASKS), "log": str(self.log.path)}
-        file = connector_file(self.scratch / "idle.json", **config)
-        assert run_command("connectors", "put", file, "--group", GROUP, *self.at).code == 0
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.coordinator.__exit__(*error)
-
-    def worker(self, *options: str) -> Program:
-        return Program("worker", "--group", GROUP, "--scratch", self.scratch / "scratch", *self.at, *options)
-
-    def restart(self, name: str, *options: str | int) -> Finished:
-        return run_command("workers", "restart", name, "--group", GROUP, *self.at, *options)
-
-    def explain(self, last: int) -> str:
-        return run_command("groups", "explain", GROUP, "--moves", "--last", last, *self.at).out
-
-    def described(self) -> str:
-        return run_command("groups", "describe", GROUP, *self.at).out
-
-    def stops(self) -> int:
-        self.log.poll()
-        return sum(not event.starts for event in self.log.events)
-
-    def placement(self) -> dict[str, list[str]]:
-        """The workers that run each task, by the tasks' own log."""
-        self.log.poll()
-        placement: dict[str, list[str]] = {}
-        for run in self.log.runs:
-            if run.end_ns is None:
-                placement.setdefault(run.unit, []).append(run.member_id)
-        return placement
+    def __init__(self, root: Path, *options: str | int) -> None:
+        super().__init__(root, "--rebalance-delay-ms", 600_000, *options, tasks=TASKS)
 
     def all_run(self, workers: int) -> bool:
-        placement = self.placement()
-        used = {member_id for where in placement.values() for member_id in where}
-        return len(placement) == TASKS and len(used) == workers and "Stable" in self.described()
+        used = {member_id for where in self.runs().values() for member_id in where}
+        return len(self.runs()) == TASKS and len(used) == workers and "Stable" in self.described()
 
 
 def test_rolling_restart_of_three_workers_moves_nothing(tmp_path: Path) -> None:
-    with RestartHarness(tmp_path) as harness, ExitStack() as stack:
-        workers = {name: stack.enter_context(harness.worker("--name", name)) for name in ("a", "b", "c")}
-        wait("all tasks", lambda: harness.all_run(3), workers["a"].output)
-        before, stops = harness.placement(), harness.stops()
+    with RestartGroup(tmp_path) as group, ExitStack() as stack:
+        workers = {name: stack.enter_context(group.worker(name)) for name in ("a", "b", "c")}
+        wait("all tasks", lambda: group.all_run(3), workers["a"].output)
+        before, stops = group.runs(), len(group.stops())
         for name in workers:
-            done = harness.restart(name)
+            done = group.restart(name)
             assert (done.out, done.err, done.code) == (f"worker {name}: restarted\n", "", 0)
-            assert harness.placement() == before
-        assert harness.stops() - stops == TASKS
-        explained = harness.explain(last=6)
+            assert group.runs() == before
+        assert len(group.stops()) - stops == TASKS
+        explained = "\n".join(group.explained("--moves", "--last", 6))
         assert "->" not in explained, "no move"
         assert explained.count("left to restart | nothing moved") == 3
         assert explained.count(": restarted on ") == TASKS + 1, "the tasks and the connector"
 
 
 def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp_path: Path) -> None:
-    with RestartHarness(tmp_path) as harness, harness.worker("--name", "a") as a, harness.worker() as b:
-        wait("all tasks", lambda: harness.all_run(2), b.output)
-        before, stops = harness.placement(), harness.stops()
+    with RestartGroup(tmp_path) as group, group.worker("a") as a, group.worker() as b:
+        wait("all tasks", lambda: group.all_run(2), b.output)
+        before, stops = group.runs(), len(group.stops())
         command = Path(f"/proc/{b.pid}/cmdline").read_bytes()
         for _ in range(2):  # the second is ignored: the restart is under way
             b.signal(signal.SIGUSR2)
         wait("its second process", lambda: sum("joining group" in line for line in list(b.lines)) == 2, b.output)
-        wait("its tasks again", lambda: harness.all_run(2), b.output)
-        assert harness.placement() == before
-        assert harness.stops() - stops == sum("a" not in where for where in before.values())
+        wait("its tasks again", lambda: group.all_run(2), b.output)
+        assert group.runs() == before
+        assert len(group.stops()) - stops == sum("a" not in where for where in before.values())
         assert Path(f"/proc/{b.pid}/cmdline").read_bytes().startswith(command)
         assert b.code is None
         assert a.code is None
@@ -108,28 +66,28 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
 
 def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) -> None:
     # A paused worker must not expire during the test.
-    with RestartHarness(tmp_path, "--session-timeout-ms", 600_000) as harness, harness.worker("--name", "a") as a:
-        with harness.worker("--name", "b") as b:
-            wait("all tasks", lambda: harness.all_run(2), a.output)
-            unknown = harness.restart("x")
+    with RestartGroup(tmp_path, "--session-timeout-ms", 600_000) as group, group.worker("a") as a:
+        with group.worker("b") as b:
+            wait("all tasks", lambda: group.all_run(2), a.output)
+            unknown = group.restart("x")
             assert (unknown.out, unknown.code) == ("", 2)
             assert unknown.err == "connectgroup: worker: got 'x'; allowed: a, b\n"
             # Paused, the worker does not act on the request, so a second request finds the first.
             os.kill(b.pid, signal.SIGSTOP)
-            assert harness.restart("b", "--no-wait").out == "worker b: restart requested\n"
-            assert "worker b (127.0.0.1): RESTARTING" in harness.described()
-            again = harness.restart("b", "--no-wait")
+            assert group.restart("b", "--no-wait").out == "worker b: restart requested\n"
+            assert "worker b (127.0.0.1): RESTARTING" in group.described()
+            again = group.restart("b", "--no-wait")
             assert (again.out, again.code) == ("worker b: restart already requested\n", 0)
-            late = harness.restart("b", "--timeout", 1)
+            late = group.restart("b", "--timeout", 1)
             assert (late.err, late.code) == ("connectgroup: worker b: not back within 1 s\n", 1)
             # Another worker may restart meanwhile: if the paused worker was chosen to compute, the join of the other
             # one replaces it.
-            assert harness.restart("a").out == "worker a: restarted\n"
+            assert group.restart("a").out == "worker a: restarted\n"
             os.kill(b.pid, signal.SIGCONT)
-            wait("its tasks again", lambda: "RESTARTING" not in harness.described() and harness.all_run(2), b.output)
+            wait("its tasks again", lambda: "RESTARTING" not in group.described() and group.all_run(2), b.output)
             b.signal(signal.SIGTERM)
             assert b.ended() == 0
-        missing = harness.restart("b")
+        missing = group.restart("b")
         assert (missing.err, missing.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
 
 
