@@ -94,6 +94,8 @@ def smallest(field: Field, version: int, flexible: bool) -> int:
         return sum(_smallest_whole(f, version, flexible) for f in present) + flexible
     if field.wire_type in ("string", "bytes"):
         return 1 if flexible else 2 if field.wire_type == "string" else 4
+    if field.wire_type == "uuid":
+        return primitives.UUID_BYTES
     return 1 if field.wire_type == "bool" else struct.calcsize(">" + INTEGERS[field.wire_type])
 
 
@@ -226,6 +228,9 @@ class _Writer:
         if whole_struct and self.version not in field.nullable:
             self.put(indent, f"{value} = {self._encode_struct(field, at)}", field)
             return [value]
+        if field.wire_type == "uuid" and not field.array:
+            self.put(indent, f"{value} = uuid_bytes({at})", field)
+            return [value]
         if self.version in field.nullable:
             self.put(indent, f"if {at} is None:", field)
             self.put(indent + 1, f'{prefix}, {value} = {self._null(field)!r}, b""')
@@ -267,6 +272,8 @@ class _Writer:
             return f'b"".join(map(encode_{field.struct.name}, {at}))'
         if field.wire_type in INTEGERS:
             return f'pack(f">{{n}}{INTEGERS[field.wire_type]}", *{at})'
+        if field.wire_type == "uuid":
+            return f'b"".join(map(uuid_bytes, {at}))'
         assert field.wire_type == "string", f"{field.attribute}: no arrays of {field.wire_type} here"
         return f'b"".join(map({"compact_string" if self.flexible else "classic_string"}, {at}))'
 
@@ -347,6 +354,9 @@ class _Writer:
                 indent += 1
             self.put(indent, f"{at}, pos = decode_{field.struct.name}({self._arguments})", field)
             return
+        if field.wire_type == "uuid" and not field.array:
+            self.put(indent, f"{at}, pos = read_uuid(data, pos, size)", field)
+            return
         self._decode_length(indent, field)
         if nullable:
             self.put(indent, "if n == -1:")
@@ -393,6 +403,8 @@ class _Writer:
             return
         if field.struct is not None:
             item = f"decode_{field.struct.name}({self._arguments})"
+        elif field.wire_type == "uuid":
+            item = "read_uuid(data, pos, size)"
         else:
             length = f", {field.max_length}" if field.max_length else ""
             item = f"read_{'compact' if self.flexible else 'classic'}_string(data, pos, size{length})"
@@ -411,7 +423,7 @@ class _Writer:
 
 
 def _fixed(field: Field) -> bool:
-    return not field.array and field.wire_type not in ("string", "bytes", "struct")
+    return not field.array and field.wire_type not in ("string", "bytes", "uuid", "struct")
 
 
 def _letters(run: list[Field], *, decoding: bool = False) -> str:

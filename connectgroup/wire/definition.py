@@ -32,6 +32,12 @@ LATEST: Final = 32767
 
 NEVER: Final = range(0)
 
+OWN_TAGS: Final = 20480
+"""The first tag of this package's fields in Kafka's own messages, as for API keys: a later Kafka uses low tags."""
+
+NO_UUID: Final = "0" * 32
+"""The UUID of 16 zero bytes, which means none. A UUID is text of 32 hexadecimal digits."""
+
 _ROOT_KEYS = frozenset(("apiKey", "type", "name", "validVersions", "flexibleVersions", "commonStructs", "fields"))
 _FIELD_KEYS = frozenset(
     (
@@ -40,7 +46,7 @@ _FIELD_KEYS = frozenset(
         *("maxLength", "maxElements", "maxTotal"),
     )
 )
-_PYTHON_TYPE = {"string": str, "bytes": bytes, "bool": bool, **dict.fromkeys(INTEGERS, int)}
+_PYTHON_TYPE = {"string": str, "bytes": bytes, "uuid": str, "bool": bool, **dict.fromkeys(INTEGERS, int)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,8 @@ class Field:
 
     Attributes:
         attribute: its name in the class: the definition's name in snake case, or the definition's ``attribute``.
-        wire_type: ``bool``, ``int8`` ... ``int64``, ``string``, ``bytes`` or ``struct``; of the element, if an array.
+        wire_type: ``bool``, ``int8`` ... ``int64``, ``string``, ``bytes``, ``uuid`` or ``struct``; of the element, if
+            an array.
         array: whether it is an array of that type.
         struct: the struct of a field of type ``struct``.
         versions: the versions that have the field.
@@ -156,7 +163,7 @@ def _struct(
     if len(set(defined)) < len(defined):
         raise AssertionError(f"{where}: {defined} names a field twice")
     tags = [field.tag for field in fields if field.tag is not None]
-    if tags != list(range(len(tags))):
+    if tags not in (list(range(len(tags))), list(range(OWN_TAGS, OWN_TAGS + len(tags)))):
         raise AssertionError(f"{where}: tags are {tags}; allowed: 0, 1, ... in the order of the fields")
     return Struct(name=name, cls=cls, fields=tuple(fields))
 
@@ -234,6 +241,8 @@ def _default(at: str, entry: Mapping[str, Any], type_name: str, array: bool, str
         return int(written or 0)
     if type_name == "bool":
         return str(written).lower() == "true"
+    if type_name == "uuid":
+        return NO_UUID
     return written or "" if type_name == "string" else b""
 
 

@@ -17,7 +17,7 @@ from ..protocol.units import printable
 
 FOR_GENERATED_CODE: Final = (
     *("BOOL", "SHORT", "Fault", "uvarint", "compact_string", "classic_string"),
-    *("read_uvarint", "read_compact_string", "read_classic_string", "read_tag", "skip_tags"),
+    *("read_uvarint", "read_compact_string", "read_classic_string", "read_tag", "skip_tags", "read_uuid", "uuid_bytes"),
     *("bad_choice", "bad_count", "bad_length", "bad_presence", "bad_tag", "bad_total", "tag_not_used_up"),
     "too_many_tags",
 )
@@ -28,6 +28,8 @@ MAX_TAGS: Final = 64
 
 MAX_LENGTH: Final = 0xFFFFFFFF
 """The largest unsigned varint of 32 bits."""
+
+UUID_BYTES: Final = 16
 
 SHORT: Final = tuple(bytes((n,)) for n in range(128))
 """Unsigned varints of one byte."""
@@ -66,6 +68,21 @@ def compact_string(text: str) -> bytes:
 def classic_string(text: str) -> bytes:
     encoded = text.encode()
     return _INT16.pack(len(encoded)) + encoded
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of a UUID, which is text of 32 hexadecimal digits everywhere else."""
+    encoded = bytes.fromhex(text)
+    if len(encoded) != UUID_BYTES:
+        raise Fault(f"uuid {text!r}", "32 hexadecimal digits")
+    return encoded
+
+
+def read_uuid(data: bytes, pos: int, size: int) -> tuple[str, int]:
+    stop = pos + UUID_BYTES
+    if stop > size:
+        raise Fault(f"uuid of {size - pos} bytes", f"{UUID_BYTES} bytes")
+    return data[pos:stop].hex(), stop
 
 
 def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:

@@ -82,6 +82,8 @@ def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
         one = st.booleans()
     elif field.wire_type == "bytes":
         one = st.binary(max_size=200)
+    elif field.wire_type == "uuid":
+        one = st.binary(min_size=16, max_size=16).map(bytes.hex)
     elif field.wire_type == "string":
         one = UNICODE | st.sampled_from(_texts(field))
     else:
@@ -123,6 +125,8 @@ def _random_value(field: Field, version: int, rng: random.Random, full: bool) ->
         return full or rng.random() < 0.5
     if field.wire_type == "bytes":
         return rng.randbytes(rng.randrange(1, 9))
+    if field.wire_type == "uuid":
+        return rng.randbytes(16).hex()
     if field.wire_type == "string":
         return rng.choice(_texts(field)[1:])
     assert field.struct is not None

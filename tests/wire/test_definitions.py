@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from connectgroup import wire
+from connectgroup.errors import WireError
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.records.base import Kind
 from connectgroup.protocol.records.connect import Value
@@ -174,3 +175,26 @@ def test_wire_is_pure_and_not_imported_by_default() -> None:
                 assert node.module.split(".")[0] in {"errors", "protocol"}
     check = "import connectgroup, sys; sys.exit('connectgroup.wire' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=package.parents[1])
+
+
+def test_uuid_is_text_of_32_hexadecimal_digits() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Topic:
+        id: str
+        others: tuple[str, ...] = ()
+
+    fields = [
+        {"name": "Id", "type": "uuid", "versions": "0+"},
+        {"name": "Others", "type": "[]uuid", "versions": "0+"},
+    ]
+    of = {"type": "data", "name": "Topic", "validVersions": "0", "flexibleVersions": "0+", "fields": fields}
+    codec = compile_codec(bind(of, Topic), 0)
+    topic = Topic(id="00112233445566778899aabbccddeeff", others=("ff" * 16,))
+    data = bytes.fromhex("00112233445566778899aabbccddeeff02" + "ff" * 16 + "00")
+    assert (codec.encode(topic), codec.decode(data, 0)) == (data, topic)
+    for broken in (data[:10], data[:-1], bytes(16) + b"\3" + bytes(17)):
+        with pytest.raises(WireError):
+            codec.decode(broken, 0)
+    for wrong in ("ff", "x" * 32, None):
+        with pytest.raises(WireError, match="id"):
+            codec.encode(Topic(id=wrong))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.protocol import metadata
@@ -76,6 +77,8 @@ def plain(value: Any) -> Any:
     """A value decoded by kafka-python, as nested dicts without fields at their defaults."""
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
+    if isinstance(value, UUID):
+        return value.hex
     fields = getattr(value, "fields", None)
     if fields is None:
         fields = value if isinstance(value, dict) else None
