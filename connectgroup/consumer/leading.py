@@ -18,9 +18,9 @@ from ..assign.members import PartitionMemberAssignment, TopicSpec
 from ..assign.ownership import claimants
 from ..assign.sandbox import run_assignor
 from ..errors import PluginError
+from ..protocol.messages.classic import JoinedMember, MemberShare
 from ..protocol.units import TopicPartition, printable
 from ..threads import off_loop
-from ..wire.kafka_messages import JoinedMember, MemberShare
 from .client import GroupClient
 from .embedded import decode_subscription
 from .errors import error_name

@@ -24,8 +24,7 @@ from typing import Any
 from ..assign.api import PartitionAssignor
 from ..assign.members import TopicSpec
 from ..errors import ConnectGroupError, FencedInstanceId, PluginError, TransportError
-from ..protocol.units import printable
-from ..wire.kafka_messages import (
+from ..protocol.messages.classic import (
     NO_GENERATION,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
@@ -37,6 +36,7 @@ from ..wire.kafka_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ..protocol.units import printable
 from .choice import assignor_named
 from .client import REQUEST_TIMEOUT_S, GroupClient
 from .embedded import Assignment, decode_assignment

@@ -274,6 +274,8 @@ def refusal(api_key: int, code: int, message: str) -> Response:
     if api_key == DELETE:
         return DeleteResponse(results=(DeletedGroup(group_id="", error_code=code, error_message=message),))
     with_error: Callable[..., Response] = APIS[api_key].response_class
+    if not hasattr(with_error, "error_message"):  # most of Kafka's own responses have only a code
+        return with_error(error_code=code)
     return with_error(error_code=code, error_message=message)
 
 

@@ -169,7 +169,7 @@ class _Writer:
                 self.write(field.struct)
         plain = [f for f in of.fields if self.version in f.versions and self.version not in f.tagged]
         tagged = [f for f in of.fields if self.version in f.tagged]
-        absent = [f for f in of.fields if self.version not in f.versions]
+        absent = [f for f in of.fields if self.version not in f.versions and not f.true_in]
         self._encoder(of, plain, tagged, absent)
         self._decoder(of, plain, tagged, absent)
 
@@ -289,6 +289,9 @@ class _Writer:
         self.put(1, f"o = Loose_{of.name}()")
         for field in (*absent, *tagged):
             self.put(1, f"o.{field.attribute} = {self.default(of, field)}")
+        for field in of.fields:
+            if field.true_in:
+                self.put(1, f"o.{field.attribute} = {self.version in field.true_in}")
         for run in _runs(plain):
             self._decode_run(1, run, of)
         if self.flexible and tagged:

@@ -8,6 +8,9 @@ of them is found when the module is imported and not as a decoding error.
 Beyond Kafka's form, a field may declare limits, which the decoder checks before it allocates: ``maxLength`` (bytes of a
 string or bytes value), ``maxElements`` (of one array) and ``maxTotal`` (of all arrays of the field in one message).
 
+A bool with ``"versions": "none"`` and ``"trueIn": "4+"`` is not on the wire: the decoder sets it to whether the request
+has one of these versions. So the rules of a group need not know versions.
+
 Source: the README next to Kafka's ``clients/src/main/resources/common/message``.
 """
 
@@ -43,7 +46,7 @@ _FIELD_KEYS = frozenset(
     (
         *("name", "type", "versions", "nullableVersions", "taggedVersions", "tag"),
         *("default", "ignorable", "about", "fields", "attribute"),
-        *("maxLength", "maxElements", "maxTotal"),
+        *("maxLength", "maxElements", "maxTotal", "trueIn"),
     )
 )
 _PYTHON_TYPE = {"string": str, "bytes": bytes, "uuid": str, "bool": bool, **dict.fromkeys(INTEGERS, int)}
@@ -70,6 +73,7 @@ class Field:
             frame's.
         max_elements: maximum elements in one array of this field; null for no limit except the frame's.
         max_total: maximum elements in all arrays of this field in one message; null for no limit.
+        true_in: of a field that is not on the wire, the versions in which the decoder sets it to true.
     """
 
     attribute: str
@@ -86,6 +90,7 @@ class Field:
     max_length: int | None = None
     max_elements: int | None = None
     max_total: int | None = None
+    true_in: range = NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +217,16 @@ def _field(
         max_length=_limit(at, entry, "maxLength", type_name in ("string", "bytes")),
         max_elements=_limit(at, entry, "maxElements", array),
         max_total=_limit(at, entry, "maxTotal", array),
+        true_in=_true_in(at, entry, versions),
     )
+
+
+def _true_in(at: str, entry: Mapping[str, Any], versions: range) -> range:
+    """The versions in which a field that is not on the wire is true."""
+    true_in = _versions(entry.get("trueIn", "none"))
+    if bool(true_in) == bool(versions) or (true_in and entry["type"] != "bool"):
+        raise AssertionError(f"{at}: needs either versions, or trueIn and the type bool")
+    return true_in
 
 
 def _limit(at: str, entry: Mapping[str, Any], key: str, applies: bool) -> int | None:

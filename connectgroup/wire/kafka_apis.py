@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import WireError
+from ..protocol.messages.classic import GroupRequest, GroupResponse
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -23,8 +24,11 @@ from .codec import Codec, compile_codec
 from .definition import load
 from .table import Entry, Party, served_by
 
-BrokerRequest = kafka.KafkaRequest | ApiVersionsRequest | FindCoordinatorRequest
-BrokerResponse = kafka.KafkaResponse | ApiVersionsResponse | FindCoordinatorResponse
+BrokerRequest = kafka.KafkaRequest | GroupRequest | ApiVersionsRequest | FindCoordinatorRequest
+BrokerResponse = kafka.KafkaResponse | GroupResponse | ApiVersionsResponse | FindCoordinatorResponse
+
+_SENT_FROM: Final = {"JoinGroup": 7, "SyncGroup": 5, "Heartbeat": 4, "LeaveGroup": 4}
+"""The lowest version that the client sends of an API that the coordinator serves in lower versions, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +60,10 @@ def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, cl
     Raises:
         WireError: a value that its field cannot hold, or an unsupported version.
     """
-    if isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
-        return apis.encode_request(request, version=version, correlation_id=correlation_id, client_id=client_id)
     api = BROKER_APIS[type(request)]
+    _codec(api, api.requests, version)
+    if not isinstance(request, kafka.KafkaRequest):
+        return apis.encode_request(request, version=version, correlation_id=correlation_id, client_id=client_id)
     header = apis.encode_header(api.key, version, correlation_id, client_id, flexible=True)
     return header + _codec(api, api.requests, version).encode(request)
 
@@ -70,9 +75,9 @@ def decode_kafka_response(data: bytes, *, to: type[BrokerRequest], version: int)
         WireError: the bytes are not exactly such a response.
     """
     api = BROKER_APIS[to]
+    codec = _codec(api, api.responses, version)
     if api.key in apis.APIS:
         return apis.decode_response(data, api_key=api.key, version=version)
-    codec = _codec(api, api.responses, version)
     correlation_id, pos = apis.decode_response_header(data, codec.name, flexible=True)
     return correlation_id, codec.decode(data, pos)
 
@@ -107,14 +112,15 @@ def _api(entry: Entry) -> BrokerApi:
 
 def _shared(key: int) -> BrokerApi:
     api = apis.APIS[key]
+    versions = range(max(api.versions.start, _SENT_FROM.get(api.name, 0)), api.versions.stop)
     return BrokerApi(
         key=key,
         name=api.name,
         request_class=api.request_class,
         response_class=api.response_class,
-        versions=api.versions,
-        requests=api.requests,
-        responses=api.responses,
+        versions=versions,
+        requests={version: api.requests[version] for version in versions},
+        responses={version: api.responses[version] for version in versions},
     )
 
 

@@ -1,8 +1,7 @@
-"""The messages of Kafka's classic group protocol, as a consumer exchanges them with a broker.
+"""Messages that a consumer exchanges with a Kafka broker and that no coordinator here serves.
 
-This is the protocol of JoinGroup and SyncGroup, in which the members compute the assignment, and the requests that it
-needs: brokers, coordinator, and the group's offsets. ``protocol.messages`` has the protocol that the coordinator
-serves; the protocol here is used as a client only. Error codes are Kafka's numbers (see ``consumer.errors``).
+``protocol.messages`` has the messages that the coordinator serves, those of classic groups included
+(``protocol.messages.classic``). Error codes are Kafka's numbers (see ``consumer.errors``).
 
 Source: Kafka's protocol guide.
 """
@@ -11,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NO_GENERATION = -1
+from ..protocol.messages.classic import NO_GENERATION
+
 NO_OPERATIONS = -(1 << 31)
 """The value of authorized operations that were not requested."""
 
@@ -82,151 +82,6 @@ class MetadataResponse:
     controller_id: int = -1
     topics: tuple[TopicMetadata, ...] = ()
     cluster_authorized_operations: int = NO_OPERATIONS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedProtocol:
-    """An assignor that a member supports, and its metadata for the members that use it."""
-
-    name: str
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupRequest:
-    """Join or rejoin the group; the response is sent when all members of the rebalance have joined.
-
-    Attributes:
-        member_id: empty the first time.
-        group_instance_id: the static member's instance id (KIP-345).
-        protocols: in order of preference.
-        reason: informational (KIP-800); from version 8 on.
-    """
-
-    group_id: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int = -1
-    member_id: str
-    group_instance_id: str | None = None
-    protocol_type: str
-    protocols: tuple[OfferedProtocol, ...]
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
-    """A member, as sent to the leader."""
-
-    member_id: str
-    group_instance_id: str | None = None
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupResponse:
-    """A new generation of the group.
-
-    Attributes:
-        protocol_name: the assignor that all members support and most prefer.
-        leader: the member with this member id computes the assignment and receives all ``members``.
-        skip_assignment: the leader must not assign (KIP-814); from version 9 on.
-        member_id: with error 79 (MEMBER_ID_REQUIRED) the id for the retry (KIP-394).
-    """
-
-    throttle_time_ms: int = 0
-    error_code: int
-    generation_id: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol_name: str | None
-    leader: str
-    skip_assignment: bool = False
-    member_id: str
-    members: tuple[JoinedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberShare:
-    """The assignment of one member."""
-
-    member_id: str
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupRequest:
-    """From the leader: the assignment of all members. From the others: a request for their own assignment."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignments: tuple[MemberShare, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupResponse:
-    """The receiver's assignment, once the leader has sent it."""
-
-    throttle_time_ms: int = 0
-    error_code: int
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupHeartbeatRequest:
-    """Keep the membership in this generation alive."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupHeartbeatResponse:
-    """Success, or an error: error 27 (REBALANCE_IN_PROGRESS) requests that the member rejoin."""
-
-    throttle_time_ms: int = 0
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingMember:
-    """A member that leaves."""
-
-    member_id: str
-    group_instance_id: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroupRequest:
-    """Remove these members; do not wait for their session timeouts."""
-
-    group_id: str
-    members: tuple[LeavingMember, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftMember:
-    """Whether one of the members was removed."""
-
-    member_id: str
-    group_instance_id: str | None
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroupResponse:
-    """The result for each member."""
-
-    throttle_time_ms: int = 0
-    error_code: int
-    members: tuple[LeftMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,21 +193,5 @@ class OffsetFetchResponse:
     error_code: int = 0
 
 
-KafkaRequest = (
-    MetadataRequest
-    | JoinGroupRequest
-    | SyncGroupRequest
-    | GroupHeartbeatRequest
-    | LeaveGroupRequest
-    | OffsetCommitRequest
-    | OffsetFetchRequest
-)
-KafkaResponse = (
-    MetadataResponse
-    | JoinGroupResponse
-    | SyncGroupResponse
-    | GroupHeartbeatResponse
-    | LeaveGroupResponse
-    | OffsetCommitResponse
-    | OffsetFetchResponse
-)
+KafkaRequest = MetadataRequest | OffsetCommitRequest | OffsetFetchRequest
+KafkaResponse = MetadataResponse | OffsetCommitResponse | OffsetFetchResponse

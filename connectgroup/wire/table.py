@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from ..protocol.messages import classic
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -72,10 +73,12 @@ TABLE: Final = (
         COORDINATOR | BROKER,
         WORKER | ADMIN | CONSUMER,
     ),
-    Entry(11, "JoinGroup", kafka.JoinGroupRequest, kafka.JoinGroupResponse, BROKER, CONSUMER),
-    Entry(12, "Heartbeat", kafka.GroupHeartbeatRequest, kafka.GroupHeartbeatResponse, BROKER, CONSUMER),
-    Entry(13, "LeaveGroup", kafka.LeaveGroupRequest, kafka.LeaveGroupResponse, BROKER, CONSUMER),
-    Entry(14, "SyncGroup", kafka.SyncGroupRequest, kafka.SyncGroupResponse, BROKER, CONSUMER),
+    Entry(11, "JoinGroup", classic.JoinGroupRequest, classic.JoinGroupResponse, COORDINATOR | BROKER, CONSUMER),
+    Entry(
+        12, "Heartbeat", classic.GroupHeartbeatRequest, classic.GroupHeartbeatResponse, COORDINATOR | BROKER, CONSUMER
+    ),
+    Entry(13, "LeaveGroup", classic.LeaveGroupRequest, classic.LeaveGroupResponse, COORDINATOR | BROKER, CONSUMER),
+    Entry(14, "SyncGroup", classic.SyncGroupRequest, classic.SyncGroupResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, COORDINATOR | BROKER, WORKER | ADMIN | CONSUMER),
     Entry(20480, "ConnectGroupHeartbeat", HeartbeatRequest, HeartbeatResponse, COORDINATOR, WORKER),
     Entry(20481, "ConnectGroupPrepareAssignment", PrepareRequest, PrepareResponse, COORDINATOR, WORKER),

@@ -14,6 +14,7 @@ import pytest
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import BrokerError, Code
 from connectgroup.errors import TransportError
+from connectgroup.protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
 from connectgroup.protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsResponse,
@@ -22,7 +23,6 @@ from connectgroup.protocol.messages.cluster import (
 )
 from connectgroup.wire.framing import FrameReader, frame
 from connectgroup.wire.kafka_apis import BROKER_APIS
-from connectgroup.wire.kafka_messages import GroupHeartbeatRequest, GroupHeartbeatResponse
 
 HEARTBEAT = GroupHeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 API_OF_KEY = {api.key: api for api in BROKER_APIS.values()}

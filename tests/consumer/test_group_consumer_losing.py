@@ -19,8 +19,8 @@ from connectgroup.consumer.errors import Code
 from connectgroup.consumer.offsets import Position, send_commit
 from connectgroup.errors import FencedInstanceId, PluginError
 from connectgroup.plugins import load_partition_assignor
+from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.units import Partitions, TopicPartition
-from connectgroup.wire.kafka_messages import LeaveGroupRequest, LeavingMember
 
 from .conftest import NewGroup
 from .inside import PATIENCE_S, RecordingListener, eventually, member, places, poll_until, read, running

@@ -69,7 +69,8 @@ def raw_definition(name: str) -> dict[str, Any]:
 
 def messages(of: Struct, version: int) -> st.SearchStrategy[Any]:
     """Any value of the struct that the version can encode."""
-    return st.builds(of.cls, **{f.attribute: _values(f, version) for f in of.fields if version in f.versions})
+    values = {f.attribute: _values(f, version) for f in of.fields if version in f.versions}
+    return st.builds(of.cls, **values, **{f.attribute: st.just(version in f.true_in) for f in of.fields if f.true_in})
 
 
 def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
@@ -103,6 +104,8 @@ def random_value(of: Struct, version: int, rng: random.Random, *, full: bool = F
     """A random value of the struct from a seed; ``full``: no null, no empty value, every tagged field set."""
     values: dict[str, Any] = {}
     for field in of.fields:
+        if field.true_in:
+            values[field.attribute] = version in field.true_in
         if version not in field.versions or (not full and version in field.tagged and rng.random() < 0.5):
             continue
         if version in field.nullable and not full and rng.random() < 0.4:

@@ -245,7 +245,7 @@ def test_length_of_the_client_id_is_checked(head: str) -> None:
 
 def test_unknown_api_closes_the_connection() -> None:
     """As in Kafka: ``RequestHeader.parse`` throws and the socket server closes the connection."""
-    with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: 10, 18, 20480, 20481") as caught:
+    with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: 10, 11, 12, 13, 14, 18, 20480, 20481") as caught:
         wire.decode_request(bytes.fromhex("0003 0001 00000007 ffff 00"))
     assert (caught.value.header, caught.value.code) == ((3, 1, 7), 35)
     assert wire.error_response(3, 1, 7, 35, str(caught.value)) is None
@@ -256,14 +256,14 @@ def test_unsupported_version_closes_the_connection() -> None:
         wire.decode_request(bytes.fromhex("5000 0001 00000007 ffff 00"))
     assert caught.value.code == 35
     assert wire.error_response(20480, 1, 7, 35, "") is None
-    with pytest.raises(WireError, match="got FindCoordinator v5; allowed: v0 to v4"):
-        wire.encode_request(FindCoordinatorRequest(), version=5, correlation_id=1, client_id=None)
-    for version in (-1, 5):
-        with pytest.raises(WireError, match="allowed: v0 to v4"):
+    with pytest.raises(WireError, match="got FindCoordinator v7; allowed: v0 to v6"):
+        wire.encode_request(FindCoordinatorRequest(), version=7, correlation_id=1, client_id=None)
+    for version in (-1, 7):
+        with pytest.raises(WireError, match="allowed: v0 to v6"):
             wire.decode_response(bytes(20), api_key=10, version=version)
 
 
-@pytest.mark.parametrize("version", [4, 5, 32767, -1])
+@pytest.mark.parametrize("version", [5, 32767, -1])
 def test_unsupported_api_versions_gets_a_response_in_version_0(version: int) -> None:
     """KIP-511; the connection stays open. The body is not read, because its format is unknown."""
     with pytest.raises(wire.DecodeFailure, match="got ApiVersions v") as caught:
@@ -272,7 +272,8 @@ def test_unsupported_api_versions_gets_a_response_in_version_0(version: int) -> 
     response = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
     assert response is not None
     assert response == wire.error_response(18, version, 7, 42, "ignored")
-    assert response[:14] == bytes.fromhex("00000007 0023 00000009 000a 0000")  # header v0, error 35, 9 APIs, the first
+    count = struct.pack(">i", len(wire.APIS))
+    assert response[:14] == bytes.fromhex("00000007 0023") + count + bytes.fromhex("000a 0000")  # header v0, error 35
     assert wire.decode_response(response, api_key=18, version=version) == (
         7,
         ApiVersionsResponse(error_code=35, api_keys=wire.served()),

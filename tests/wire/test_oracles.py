@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.protocol import metadata
+from kafka.protocol import consumer, metadata
 from kafka.protocol.schemas.fields import StructField
 
 from connectgroup import wire
@@ -30,6 +30,14 @@ KAFKA_OWN = {
     "ApiVersionsResponse": metadata.ApiVersionsResponse,
     "FindCoordinatorRequest": metadata.FindCoordinatorRequest,
     "FindCoordinatorResponse": metadata.FindCoordinatorResponse,
+    # JoinGroupRequest has a tagged field of ours.
+    "JoinGroupResponse": consumer.JoinGroupResponse,
+    "SyncGroupRequest": consumer.SyncGroupRequest,
+    "SyncGroupResponse": consumer.SyncGroupResponse,
+    "HeartbeatRequest": consumer.HeartbeatRequest,
+    "HeartbeatResponse": consumer.HeartbeatResponse,
+    "LeaveGroupRequest": consumer.LeaveGroupRequest,
+    "LeaveGroupResponse": consumer.LeaveGroupResponse,
 }
 
 
@@ -130,16 +138,16 @@ def test_headers_are_those_of_kafka(api_key: int, client_id: str | None) -> None
 
 
 def test_rejection_of_an_unsupported_version_is_understood() -> None:
-    """kafka-python requests version 4, gets a response in version 0, and finds the supported versions in it."""
-    response_bytes = wire.error_response(18, 4, 77, 35, "no")
+    """A client requests version 5, gets a response in version 0, and finds the supported versions in it."""
+    response_bytes = wire.error_response(18, 5, 77, 35, "no")
     assert response_bytes is not None
-    read = KAFKA_OWN["ApiVersionsResponse"].decode(response_bytes, version=4, header=True)
+    read = KAFKA_OWN["ApiVersionsResponse"].decode(response_bytes, version=0, header=True)
     assert (read.header.correlation_id, read.error_code) == (77, 35)
-    assert [each.max_version for each in read.api_keys if each.api_key == 18] == [3]
+    assert [each.max_version for each in read.api_keys if each.api_key == 18] == [4]
 
 
-def test_features_of_a_broker_are_skipped() -> None:
-    """A Kafka broker's ApiVersions v3 response has tagged fields that are unknown here."""
+def test_features_of_a_broker_are_read() -> None:
+    """A Kafka broker's ApiVersions v3 response has tagged fields."""
     theirs = KAFKA_OWN["ApiVersionsResponse"][3](
         error_code=0, throttle_time_ms=5, finalized_features_epoch=9, zk_migration_ready=True
     )
@@ -148,7 +156,8 @@ def test_features_of_a_broker_are_skipped() -> None:
     theirs.with_header(correlation_id=3)
     response_bytes = theirs.encode(header=True)
     assert len(response_bytes) > 12
-    assert wire.decode_response(response_bytes, api_key=18, version=3)[0] == 3
+    features = ApiVersionsResponse(throttle_time_ms=5, finalized_features_epoch=9, zk_migration_ready=True)
+    assert wire.decode_response(response_bytes, api_key=18, version=3) == (3, features)
 
 
 @pytest.mark.parametrize(

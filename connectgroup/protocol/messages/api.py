@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from .assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
+from .classic import (
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from .cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse
 from .common import RestartRequest, RestartResponse
 from .connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
@@ -19,6 +29,10 @@ Request = (
     | UpdateConnectorsRequest
     | DeleteRequest
     | RestartRequest
+    | JoinGroupRequest
+    | SyncGroupRequest
+    | GroupHeartbeatRequest
+    | LeaveGroupRequest
     | ApiVersionsRequest
     | FindCoordinatorRequest
 )
@@ -32,6 +46,10 @@ Response = (
     | UpdateConnectorsResponse
     | DeleteResponse
     | RestartResponse
+    | JoinGroupResponse
+    | SyncGroupResponse
+    | GroupHeartbeatResponse
+    | LeaveGroupResponse
     | ApiVersionsResponse
     | FindCoordinatorResponse
 )

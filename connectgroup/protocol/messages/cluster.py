@@ -23,12 +23,41 @@ class ApiVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupportedFeature:
+    """A feature of a Kafka cluster and its supported versions."""
+
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizedFeature:
+    """A feature of a Kafka cluster and the versions in force."""
+
+    name: str
+    max_version_level: int
+    min_version_level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsResponse:
-    """The APIs that the server supports."""
+    """The APIs that the server supports.
+
+    Attributes:
+        supported_features: *(tagged)* the features of a Kafka cluster; so are the next three. A coordinator has none.
+        finalized_features_epoch: *(tagged)* their epoch, -1 if unknown.
+        finalized_features: *(tagged)* the features in force.
+        zk_migration_ready: *(tagged)* whether the cluster can migrate from ZooKeeper.
+    """
 
     error_code: int = 0
     api_keys: tuple[ApiVersion, ...] = ()
     throttle_time_ms: int = 0
+    supported_features: tuple[SupportedFeature, ...] = ()
+    finalized_features_epoch: int = -1
+    finalized_features: tuple[FinalizedFeature, ...] = ()
+    zk_migration_ready: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
