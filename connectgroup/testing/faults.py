@@ -1,80 +1,159 @@
-"""The faults of a test with a seed: lost, late and repeated messages, slow stops and appends, rare branches.
+"""The faults of a test with a seed: late, lost and repeated messages, slow stops and appends, rare branches.
 
 The seed decides everything, so a run can be repeated: ``Faults(17)`` draws how often each kind of fault occurs, and
-when. Without a seed there are no faults.
+then each single fault by its id. So a run can also be repeated with a part of its faults (``only``): leaving one out
+does not change the draws of the others. Without a seed there are no faults.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from random import Random
+from urllib.parse import quote
 
 from .. import fault_points
 from ..member.actions import Grant
 from ..protocol.units import Units
 from ..worker.runner import Runner
-from .network import Weather
+from .virtual_time import NODE
 
+MIN_LATENCY_S = 0.001
 MAX_LATENCY_S, MAX_LOSS, MAX_DUPLICATION = 0.2, 0.1, 0.1
 MAX_APPEND_S, MAX_STOP_S = 0.5, 3.0
+
+NO_FAULTS = "none"
+"""What ``format_ids`` writes for no faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that occurred.
+
+    Attributes:
+        id: the same in every run of the seed; ``kind`` or ``kind:where:number``.
+        at_s: the group's clock in seconds.
+        text: the fault in words.
+    """
+
+    id: str
+    at_s: float
+    text: str
+
+    @property
+    def kind(self) -> str:
+        """The first part of the id."""
+        return self.id.partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"{self.at_s:10.3f} s  {self.text}"
+
+
+def format_ids(ids: Collection[str]) -> str:
+    """Ids of faults as one word of a command line."""
+    return ",".join(ids) or NO_FAULTS
+
+
+def parse_ids(text: str) -> frozenset[str]:
+    """The reverse of ``format_ids``."""
+    return frozenset() if text == NO_FAULTS else frozenset(text.split(","))
 
 
 class Faults:
     """The faults of one run.
 
     Attributes:
-        random: decides about each message.
-        weather: the network faults.
-        taken: how often each fault point was taken.
+        occurred: the faults so far, in order.
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(
+        self,
+        seed: int | None,
+        *,
+        only: Collection[str] | None = None,
+        now: Callable[[], float] = lambda: 0.0,
+        prefix: str = "",
+    ) -> None:
+        """See the module.
+
+        Args:
+            only: the ids of the faults that may occur; ``None``: all that the seed draws.
+            now: the group's clock.
+            prefix: of all ids, for the second group of a test and later ones.
+        """
         self.seed = seed
-        self.random = Random(f"faults {seed}")
-        self.weather = Weather()
-        self.taken: Counter[str] = Counter()
-        self._append_s = self._stop_s = 0.0
+        self.occurred: list[Fault] = []
+        self._only, self._now, self._prefix = only, now, prefix
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._latency_s, self._append_s, self._stop_s = MIN_LATENCY_S, 0.0, 0.0
+        self._loss = self._duplication = 0.0
         self._points: dict[str, float] = {}
         if seed is not None:
-            draw = self.random
-            self.weather = Weather(
-                max_latency_s=draw.choice([0.001, draw.uniform(0.001, MAX_LATENCY_S)]),
-                loss=draw.choice([0.0, draw.uniform(0, MAX_LOSS)]),
-                duplication=draw.choice([0.0, draw.uniform(0, MAX_DUPLICATION)]),
-            )
-            self._append_s = draw.choice([0.0, draw.uniform(0, MAX_APPEND_S)])
-            self._stop_s = draw.choice([0.0, draw.uniform(0, MAX_STOP_S)])
-            self._points = {
-                point: draw.choice([0.0, draw.uniform(0, limit)]) for point, limit in fault_points.POINTS.items()
-            }
-        self._drawn = (
-            f"latency up to {self.weather.max_latency_s * 1000:.0f} ms, {self.weather.loss:.1%} of the messages lost, "
-            f"{self.weather.duplication:.1%} delivered twice, appends up to {self._append_s * 1000:.0f} ms, "
-            f"stops up to {self._stop_s:.1f} s"
-        )
+            self._draw(self._dice("faults"))
 
-    def __str__(self) -> str:
-        taken = [f"{point} ({times} times)" for point, times in sorted(self.taken.items()) if times]
-        return ", ".join([self._drawn, *taken])
+    def _draw(self, dice: Random) -> None:
+        latency_s = dice.choice([MIN_LATENCY_S, dice.uniform(MIN_LATENCY_S, MAX_LATENCY_S)])
+        self._loss = dice.choice([0.0, dice.uniform(0, MAX_LOSS)])
+        self._duplication = dice.choice([0.0, dice.uniform(0, MAX_DUPLICATION)])
+        append_s = dice.choice([0.0, dice.uniform(0, MAX_APPEND_S)])
+        stop_s = dice.choice([0.0, dice.uniform(0, MAX_STOP_S)])
+        self._points = {
+            point: dice.choice([0.0, dice.uniform(0, limit)]) for point, limit in fault_points.POINTS.items()
+        }
+        late = f"each message takes up to {latency_s * 1000:.0f} ms"
+        if latency_s > MIN_LATENCY_S and self._occurs("late-messages", late):
+            self._latency_s = latency_s
+        if append_s and self._occurs("slow-appends", f"each append to the log takes up to {append_s * 1000:.0f} ms"):
+            self._append_s = append_s
+        if stop_s and self._occurs("slow-stops", f"each stop of tasks takes up to {stop_s:.1f} s"):
+            self._stop_s = stop_s
+
+    def _dice(self, *key: object) -> Random:
+        """The dice of one decision: others do not change what they show."""
+        return Random(" ".join(map(str, (self.seed, *key))))
+
+    def _occurs(self, name: str, text: str) -> bool:
+        """Whether a fault that the seed has drawn may occur; if so, it counts as occurred."""
+        name = self._prefix + name
+        if self._only is not None and name not in self._only:
+            return False
+        self.occurred.append(Fault(name, self._now(), text))
+        return True
+
+    def _number(self, kind: str, where: str) -> int:
+        self._counts[kind, where] += 1
+        return self._counts[kind, where]
+
+    def message(self, worker: str, request: str) -> MessageFaults:
+        """The faults of a worker's next request and of its response; ``request`` names its type."""
+        if self.seed is None:
+            return MessageFaults(self, worker, 0, request, None)
+        number = self._number("message", worker)
+        return MessageFaults(self, worker, number, request, self._dice("message", worker, number))
 
     def append_s(self) -> float:
         """The duration of the next append."""
-        return self.random.uniform(0, self._append_s) if self._append_s else 0.0
+        if not self._append_s:
+            return 0.0
+        return self._dice("append", self._number("append", "")).uniform(0, self._append_s)
 
     def slow(self, runner: Runner) -> Runner:
         """The runner, with stops that take time."""
         return SlowRunner(runner, self) if self._stop_s else runner
 
     def stop_s(self) -> float:
-        """The duration of the next stop."""
-        return self.random.uniform(0, self._stop_s)
+        """The duration of the next stop of the worker that calls this."""
+        where = _process()
+        return self._dice("stop", where, self._number("stop", where)).uniform(0, self._stop_s)
 
     def end(self) -> None:
         """No more faults: for the end of a test."""
-        self.weather, self._append_s, self._stop_s, self._points = Weather(), 0.0, 0.0, {}
+        self._latency_s, self._append_s, self._stop_s = MIN_LATENCY_S, 0.0, 0.0
+        self._loss = self._duplication = 0.0
+        self._points = {}
 
     @contextmanager
     def armed(self) -> Iterator[None]:
@@ -87,9 +166,44 @@ class Faults:
             fault_points.hook = before
 
     def _take(self, point: str) -> bool:
-        taken = self.random.random() < self._points.get(point, 0.0)
-        self.taken[point] += taken
-        return taken
+        chance = self._points.get(point, 0.0)
+        where = _process()
+        number = self._number(point, where)
+        if not chance or self._dice(point, where, number).random() >= chance:
+            return False
+        return self._occurs(f"{point.replace(' ', '-')}:{quote(where)}:{number}", f"{where}: {point}")
+
+
+def _process() -> str:
+    """The name of the simulated process whose code runs."""
+    node = NODE.get()
+    return "test" if node is None else node.name
+
+
+class MessageFaults:
+    """The network faults of one request and of its response. Call each method once."""
+
+    def __init__(self, faults: Faults, worker: str, number: int, request: str, dice: Random | None) -> None:
+        self._faults, self._worker, self._number, self._request = faults, worker, number, request
+        # All drawn here, so that one that does not matter does not change the others.
+        self._draws = [dice.random() for _ in range(5)] if dice else [0.0, 0.0, 1.0, 1.0, 1.0]
+
+    def latency_s(self, *, response: bool) -> float:
+        """How long the request, or its response, travels."""
+        return MIN_LATENCY_S + self._draws[response] * (self._faults._latency_s - MIN_LATENCY_S)
+
+    def is_lost(self, *, response: bool) -> bool:
+        """Whether the request, or its response, is lost."""
+        part = "response" if response else "request"
+        return self._draws[2 + response] < self._faults._loss and self._occurs(f"lost-{part}", f"the {part} is lost")
+
+    def is_repeated(self) -> bool:
+        """Whether the request arrives twice."""
+        return self._draws[4] < self._faults._duplication and self._occurs("repeated-request", "it arrives twice")
+
+    def _occurs(self, kind: str, text: str) -> bool:
+        said = f"request {self._number} of {self._worker} ({self._request}): {text}"
+        return self._faults._occurs(f"{kind}:{quote(self._worker)}:{self._number}", said)
 
 
 class SlowRunner:

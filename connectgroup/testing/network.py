@@ -8,52 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from dataclasses import dataclass
-from random import Random
 
 from ..coordinator.runtime import Coordinator
 from ..errors import TransportError
 from ..protocol.messages.api import Request, Response
 from ..transport.base import Client
 from ..transport.local import LocalClient
+from .faults import MIN_LATENCY_S, Faults
 from .virtual_time import Node
 
 NOWHERE = contextvars.Context()
 """A context that belongs to no node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
-    """Network faults, per message.
-
-    Attributes:
-        min_latency_s: the shortest time that a request or a response travels.
-        max_latency_s: the longest.
-        loss: probability that a request, or a response, is lost.
-        duplication: probability that a request arrives twice.
-    """
-
-    min_latency_s: float = 0.001
-    max_latency_s: float = 0.001
-    loss: float = 0.0
-    duplication: float = 0.0
-
-
 class Network:
     """All connections of a group.
 
     Attributes:
-        weather: the faults from now on.
+        faults: what happens to the messages.
         coordinator: the handler of the requests, with the node it runs in; ``None`` while there is none.
         partitioned: the workers whose messages are lost, in both directions.
     """
 
-    def __init__(self, random: Random) -> None:
-        self.weather = Weather()
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
         self.coordinator: tuple[Coordinator, Node] | None = None
         self.partitioned: set[str] = set()
         self._cuts: dict[str, int] = {}
-        self._random = random
         self._links: list[Link] = []
         self._lost: list[asyncio.Future[None]] = []
 
@@ -80,24 +61,24 @@ class Network:
     async def carry(self, worker: str, request: Request, client_host: str, client_id: str) -> Response:
         """Deliver a request and return its response; never returns if either is lost."""
         cuts = self._cuts.get(worker, 0)
-        await self._travel()
-        if self._is_lost(worker, cuts) or self.coordinator is None:
+        message = self.faults.message(worker, type(request).__name__.removesuffix("Request"))
+        await asyncio.sleep(message.latency_s(response=False))
+        if self._is_cut(worker, cuts) or message.is_lost(response=False) or self.coordinator is None:
             await self._never()
         assert self.coordinator is not None
         coordinator, node = self.coordinator
         loop = asyncio.get_running_loop()
-        copies = 2 if self._random.random() < self.weather.duplication else 1
         calls = [
             loop.create_task(
                 coordinator.handle(request, client_host=client_host, client_id=client_id), context=node.context.copy()
             )
-            for _ in range(copies)
+            for _ in range(2 if message.is_repeated() else 1)
         ]
         for extra in calls[1:]:
             extra.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         response = await calls[0]
-        await self._travel()
-        if self._is_lost(worker, cuts):
+        await asyncio.sleep(message.latency_s(response=True))
+        if self._is_cut(worker, cuts) or message.is_lost(response=True):
             await self._never()
         return response
 
@@ -107,14 +88,8 @@ class Network:
         self._lost.append(lost)
         await lost
 
-    async def _travel(self) -> None:
-        weather = self.weather
-        await asyncio.sleep(self._random.uniform(weather.min_latency_s, weather.max_latency_s))
-
-    def _is_lost(self, worker: str, cuts: int) -> bool:
-        if worker in self.partitioned or self._cuts.get(worker, 0) != cuts:
-            return True
-        return self.weather.loss > 0 and self._random.random() < self.weather.loss
+    def _is_cut(self, worker: str, cuts: int) -> bool:
+        return worker in self.partitioned or self._cuts.get(worker, 0) != cuts
 
 
 class Link(Client):
@@ -130,7 +105,7 @@ class Link(Client):
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         if self._network.coordinator is None:
-            await asyncio.sleep(self._network.weather.min_latency_s)
+            await asyncio.sleep(MIN_LATENCY_S)
             raise TransportError("no coordinator is running: connection refused")
         return await self._client.call(request, timeout_s=timeout_s)
 

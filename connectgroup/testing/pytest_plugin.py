@@ -6,7 +6,6 @@ Requires pytest and nothing else; ``spans`` also ``opentelemetry-sdk``. A test f
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +19,31 @@ if TYPE_CHECKING:
 
 MARK = "connectgroup_seeds"
 SEED = "connectgroup_seed"
+MAX_SHRUNK = 3
+"""Failures of one pytest run that are shrunk."""
+
 _GROUPS = pytest.StashKey["list[WorkerGroup]"]()
+_SHRUNK = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options = parser.getgroup("connectgroup")
     options.addoption("--seeds", type=int, metavar="N", help="number of seeds of each test with @seeds")
     options.addoption("--seed", type=int, metavar="SEED", help="run each test with @seeds under this seed only")
+    options.addoption("--faults", metavar="IDS", help="with --seed: only these of its faults; a failure prints them")
+    options.addoption(
+        "--shrink-seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="how long to look for fewer faults after a failure of a test with @seeds; 0: not at all (default: 10)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}(n): run the test under n seeds; use connectgroup.testing.seeds")
+    if config.getoption("--faults", None) is not None and config.getoption("--seed", None) is None:
+        raise pytest.UsageError("--faults: needs --seed; the command at the end of a failure has both")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -43,21 +56,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(SEED, list(seeds), ids=[f"seed={seed}" for seed in seeds])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test with a seed, and again with fewer faults if it fails."""
+    seed = _seed_of(item)
+    if seed is None:
+        return None
+    from .faults import parse_ids
+    from .seeded_runs import FAILURE, ONLY, SeededRun
+
+    faults, shrunk = item.config.getoption("--faults", None), item.config.stash.get(_SHRUNK, 0)
+    item.stash[ONLY] = None if faults is None else parse_ids(faults)
+    wanted = faults is None and shrunk < MAX_SHRUNK and not item.config.getoption("usepdb", False)
+    seconds = item.config.getoption("--shrink-seconds", 10.0) if wanted else 0.0
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in SeededRun(item, nextitem, seed).run(shrink_for_s=seconds):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.config.stash[_SHRUNK] = shrunk + (FAILURE in item.stash)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the story of each group, and the command that repeats the run, to the report of a failure."""
+    """Add the story of each group to the report of a failure."""
     report = yield
     if report.failed and (groups := item.stash.get(_GROUPS, [])):
         for group in groups:
             report.sections.append(("worker group", _story_of(group)))
-        seed = _seed_of(item)
-        if seed is not None:
-            name = item.nodeid.partition("[")[0]
-            said = [f"seed {seed}", *(f"faults: {group.faults}" for group in groups if hasattr(group, "faults"))]
-            said.append(f"run it again: pytest {shlex.quote(name)} --seed {seed}")
-            report.sections.append(("seed", "\n".join(said)))
+    if report.failed and _seed_of(item) is not None:
+        from .seeded_runs import FAILURE, Failure, place_of
+
+        groups = item.stash.get(_GROUPS, [])
+        faults = tuple(fault for group in groups for fault in group.faults_occurred or ())
+        chosen = all(group.faults_occurred is not None for group in groups)
+        if FAILURE not in item.stash:  # a failure of the test, not the one of its teardown
+            item.stash[FAILURE] = Failure(place_of(item, call), faults if chosen else None)
     return report
 
 
@@ -77,8 +113,8 @@ def _story_of(group: WorkerGroup) -> str:
 class StartGroup:
     """The value of the fixture ``worker_group``: call it to start a group."""
 
-    def __init__(self, groups: list[WorkerGroup], seed: int | None) -> None:
-        self._groups, self._seed = groups, seed
+    def __init__(self, groups: list[WorkerGroup], seed: int | None, only: frozenset[str] | None) -> None:
+        self._groups, self._seed, self._only = groups, seed, only
 
     def __call__(
         self,
@@ -123,7 +159,9 @@ class StartGroup:
         else:
             from .virtual_group import VirtualGroup
 
-            group = VirtualGroup(plan, seed=self._seed)
+            number = len(self._groups) + 1
+            prefix = f"{number}/" if number > 1 else ""
+            group = VirtualGroup(plan, seed=self._seed, only=self._only, prefix=prefix)
         self._groups.append(group)
         return group
 
@@ -134,10 +172,12 @@ def worker_group(request: pytest.FixtureRequest) -> Iterator[StartGroup]:
 
     At the end of the test all groups are stopped. The test fails if any unit ever ran on two workers at the same time.
     """
+    from .seeded_runs import ONLY
+
     groups: list[WorkerGroup] = []
     request.node.stash[_GROUPS] = groups
     try:
-        yield StartGroup(groups, _seed_of(request.node))
+        yield StartGroup(groups, _seed_of(request.node), request.node.stash.get(ONLY, None))
         for group in groups:
             group.assert_one_owner()
     finally:
@@ -159,8 +199,10 @@ def spans() -> Iterator[Spans]:
 def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test under this many seeds: each draws its network faults, slow stops and appends, and rare branches.
 
-    A failure names the seed and the command that repeats the run; ``--seeds N`` runs more, ``--seed S`` runs one. The
-    test draws its own decisions from ``group.random``. With ``real=True`` a seed decides only about ``group.random``.
+    After a failure the test runs again with fewer faults, for up to ``--shrink-seconds`` (10). The report is that of the
+    smallest run that fails in the same way: its faults, and the command that repeats it. ``--seeds N`` runs more seeds,
+    ``--seed S`` runs one. The test draws its own decisions from ``group.random``. With ``real=True`` a seed decides only
+    about ``group.random``.
     """
     mark: Callable[[Callable[..., Any]], Callable[..., Any]] = pytest.mark.connectgroup_seeds(count)
     return mark

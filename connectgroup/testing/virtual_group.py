@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from ..transport.local import LocalClient
 from ..worker.loop import Worker
 from ..worker.runner import RunnerSettings, TaskRunner
 from ..worker.settings import Connections, WorkerSettings
-from .faults import Faults
+from .faults import Fault, Faults
 from .network import Link, Network
 from .plugins import GuardedListener, RecordingRunner, class_loader, make_assignors, make_listeners
 from .virtual_time import Node, VirtualLoop, virtual_sleep
@@ -69,13 +69,15 @@ class VirtualGroup(WorkerGroup):
         storage: the coordinator's log.
     """
 
-    def __init__(self, plan: GroupPlan, *, seed: int | None = None) -> None:
+    def __init__(
+        self, plan: GroupPlan, *, seed: int | None = None, only: Collection[str] | None = None, prefix: str = ""
+    ) -> None:
+        """``only``, ``prefix``: see ``Faults``."""
         super().__init__(plan, seed=seed or 0)
         self.loop = VirtualLoop()
         self.storage = MemoryStorage()
-        self.faults = Faults(seed)
-        self._network = Network(self.faults.random)
-        self._network.weather = self.faults.weather
+        self.faults = Faults(seed, only=only, now=self.loop.time, prefix=prefix)
+        self._network = Network(self.faults)
         self._members: dict[str, _Member] = {}
         self._ended: list[_Member] = []
         self._coordinators: list[tuple[Coordinator, Node]] = []
@@ -97,6 +99,10 @@ class VirtualGroup(WorkerGroup):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def faults_occurred(self) -> Sequence[Fault]:
+        return self.faults.occurred
 
     # ----------------------------------------------------------------------------------------------
     # Time

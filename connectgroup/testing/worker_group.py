@@ -24,6 +24,7 @@ from ..errors import GroupError, TransportError
 from ..group.connect.settings import GroupSettings
 from ..protocol.messages.describe import DescribedGroup
 from ..protocol.units import Unit
+from .faults import Fault
 from .history import History
 from .plugins import Assignors, ConnectorSpec, Listeners, configuration
 
@@ -69,6 +70,11 @@ class WorkerGroup(ABC):
         self.random = Random(f"test {seed}")
         self.history = History(lambda: self.now)
         self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
+
+    @property
+    def faults_occurred(self) -> Sequence[Fault] | None:
+        """The faults of the test's seed so far; ``None`` if a seed has no faults for this kind of group."""
+        return None
 
     # ----------------------------------------------------------------------------------------------
     # Time

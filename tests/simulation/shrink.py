@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from .setting import NetworkFaults, Plan, PlannedFault, Setting
+from connectgroup.testing.shrinking import shrink
+
+from .setting import NetworkFaults, Plan, Setting
 
 Fails = Callable[[Plan, bool], float | None]
 """When a run of that plan, whole or up to the end of its faults, violates the invariant, in simulated seconds."""
@@ -65,21 +67,7 @@ class Shrinker:
             self._try(replace(self.plan, setting=setting))
 
     def _drop_faults(self) -> None:
-        parts = 2
-        while self.plan.faults and not self.time_is_up:
-            faults = self.plan.faults
-            size = max(1, len(faults) // parts)
-            pieces = [faults[start : start + size] for start in range(0, len(faults), size)]
-            for piece in pieces:
-                left = tuple(fault for fault in self.plan.faults if not _among(fault, piece))
-                if self._try(replace(self.plan, faults=left)):
-                    break
-            else:
-                if size == 1:
-                    return
-                parts = min(2 * parts, len(faults))
-                continue
-            parts = max(2, parts - 1)
+        shrink(self.plan.faults, lambda left: self._try(replace(self.plan, faults=left)), lambda: self.time_is_up)
 
     def _try(self, plan: Plan) -> bool:
         if self.time_is_up:
@@ -90,8 +78,3 @@ class Shrinker:
             return False
         self.plan, self._at_s = plan, at_s
         return True
-
-
-def _among(fault: PlannedFault, piece: tuple[PlannedFault, ...]) -> bool:
-    """By identity: two faults may be equal."""
-    return any(fault is other for other in piece)

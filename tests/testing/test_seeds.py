@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from connectgroup.testing import StartGroup, seeds
 from connectgroup.testing.faults import Faults
+from connectgroup.testing.shrinking import shrink
 
 FAILS_UNDER_SOME_SEEDS = """
 from connectgroup.testing import seeds
@@ -19,6 +23,45 @@ def test_of_luck(worker_group):
     group = worker_group(2, connectors={"numbers": 2})
     group.wait_until_stable()
     assert group.random.random() < 0.5
+"""
+
+FAILS_IF_A_REQUEST_IS_REPEATED = """
+from connectgroup.testing import seeds
+
+@seeds(1)
+def test_requests(worker_group):
+    group = worker_group(2, connectors={"numbers": 2})
+    group.advance(30)
+    group.kill("worker-1")
+    group.advance(30)
+    assert not any(fault.kind == "repeated-request" for fault in group.faults_occurred)
+"""
+
+FAILS_ONCE = """
+from connectgroup.testing import seeds
+
+runs = []
+
+@seeds(1)
+def test_once(worker_group):
+    worker_group(1).advance(1)
+    runs.append(1)
+    assert len(runs) > 1
+"""
+
+FAILS_WITH_A_FIXTURE = """
+import pytest
+from connectgroup.testing import seeds
+
+@pytest.fixture
+def items():
+    return []
+
+@seeds(1)
+def test_items(worker_group, items):
+    worker_group(1).advance(1)
+    items.append(1)
+    assert False, f"the fixture has {len(items)} item"
 """
 
 
@@ -56,10 +99,11 @@ def test_group_recovers_under_any_seed(worker_group: StartGroup) -> None:
 
 def test_seeds_draw_different_faults() -> None:
     drawn = [Faults(seed) for seed in range(40)]
-    assert len({str(faults) for faults in drawn}) > 20
-    assert any(faults.weather.loss for faults in drawn)
-    assert any(faults.weather.duplication for faults in drawn)
-    assert str(Faults(17)) == str(Faults(17))
+    assert len({str(faults.occurred) for faults in drawn}) > 20
+    assert Faults(17).occurred == Faults(17).occurred
+    messages = [Faults(seed).message("worker-1", "Heartbeat") for seed in range(400)]
+    assert any(message.is_lost(response=False) for message in messages)
+    assert any(message.is_repeated() for message in messages)
 
 
 @seeds(3)
@@ -76,14 +120,73 @@ def test_one_seed_gives_one_history(worker_group: StartGroup) -> None:
     assert histories[0] == histories[1]
 
 
+def repeated(said: str) -> list[str]:
+    """The words after ``pytest`` of the first command that a report gives."""
+    commands = [line for line in said.splitlines() if line.startswith("run it again: pytest ")]
+    assert commands, said
+    return shlex.split(commands[0])[4:]
+
+
 def test_failure_names_the_seed_and_the_command_that_repeats_it(tmp_path: Path) -> None:
     (tmp_path / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS, encoding="utf-8")
     said = run_pytest(tmp_path)
-    commands = [line for line in said.splitlines() if line.startswith("run it again: pytest ")]
-    assert commands, said
-    again = run_pytest(tmp_path, *commands[0].split()[4:])
+    assert "the test fails also without faults" in said
+    words = repeated(said)
+    assert words[-2:] == ["--faults", "none"]
+    again = run_pytest(tmp_path, *words)
     assert "1 failed" in again
     assert "numbers-0" in again
+
+
+def test_schedule_of_faults_is_shrunk_to_the_faults_that_the_failure_needs(tmp_path: Path) -> None:
+    (tmp_path / "test_repeated.py").write_text(FAILS_IF_A_REQUEST_IS_REPEATED, encoding="utf-8")
+    said = run_pytest(tmp_path, "--seeds=12", "--shrink-seconds=60")
+    assert re.search(r"^seed \d+: 1 of \d+ faults are left after \d+ runs$", said, re.MULTILINE), said
+    words = repeated(said)
+    assert re.fullmatch(r"repeated-request:worker-[12]:\d+", words[-1])
+    again = run_pytest(tmp_path, *words)
+    assert "1 failed" in again
+    assert re.search(r"^ +[\d.]+ s  request \d+ of worker-[12] \(\w+\): it arrives twice$", again, re.MULTILINE), again
+    assert "1 passed" in run_pytest(tmp_path, *words[:-1], "none")
+
+
+def test_failure_that_a_second_run_does_not_have_is_reported_as_such(tmp_path: Path) -> None:
+    (tmp_path / "test_state.py").write_text(FAILS_ONCE, encoding="utf-8")
+    said = run_pytest(tmp_path)
+    assert "A second run with the same faults did not fail" in said
+    assert "1 failed" in said
+
+
+def test_shrinking_sets_up_fixtures_anew_and_can_be_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "test_fresh.py").write_text(FAILS_WITH_A_FIXTURE, encoding="utf-8")
+    said = run_pytest(tmp_path)
+    assert "fails also without faults" in said
+    assert "the fixture has 1 item" in said
+    said = run_pytest(tmp_path, "--shrink-seconds=0")
+    assert "are left after" not in said
+    assert "--seed 0" in said
+
+
+def test_faults_need_a_seed(tmp_path: Path) -> None:
+    assert "--faults: needs --seed" in run_pytest(tmp_path, "--faults=none")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 60), st.data())
+def test_shrinking_finds_exactly_the_needed_items(count: int, data: st.DataObject) -> None:
+    needed = data.draw(st.sets(st.integers(0, count - 1), max_size=5))
+    found = shrink(range(count), lambda left: needed <= set(left), lambda: False)
+    assert found == tuple(sorted(needed))
+
+
+def test_shrinking_keeps_the_smallest_part_when_time_is_up() -> None:
+    runs: list[tuple[int, ...]] = []
+
+    def fails(left: tuple[int, ...]) -> bool:
+        runs.append(left)
+        return 7 in left
+
+    assert shrink(range(64), fails, lambda: len(runs) >= 3) in runs
 
 
 @pytest.mark.parametrize("option", ["--seeds=2", "--seed=5"])

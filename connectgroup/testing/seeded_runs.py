@@ -1,0 +1,131 @@
+"""The run of one test under one seed: after a failure, runs with fewer faults, and the report of the smallest.
+
+Each run sets up the fixtures of the test anew, as plug-ins that repeat failed tests do.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from .faults import Fault, format_ids
+from .shrinking import shrink, without_kinds
+
+MAX_LINES = 40
+"""Faults that a report lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a run failed.
+
+    Attributes:
+        place: phase, type of the exception and line of the test; two runs with the same place fail in the same way.
+        faults: the faults that occurred, of all groups; ``None`` if the faults cannot be chosen (real processes).
+    """
+
+    place: tuple[str, str, int]
+    faults: tuple[Fault, ...] | None
+
+
+ONLY = pytest.StashKey["frozenset[str] | None"]()
+"""The ids of the faults that may occur in the test's next run."""
+
+FAILURE = pytest.StashKey[Failure]()
+"""How the test's last run failed."""
+
+
+def place_of(item: pytest.Item, call: pytest.CallInfo[object]) -> tuple[str, str, int]:
+    """See ``Failure.place``."""
+    assert call.excinfo is not None
+    lines = [entry.lineno for entry in call.excinfo.traceback if str(entry.path) == str(item.path)]
+    return call.when, call.excinfo.typename, lines[-1] if lines else 0
+
+
+class SeededRun:
+    """The runs of one test under one seed."""
+
+    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, seed: int) -> None:
+        self._item, self._nextitem, self._seed = item, nextitem, seed
+        self._runs = 0
+
+    def run(self, *, shrink_for_s: float) -> list[pytest.TestReport]:
+        """Run the test; if it fails, look this long for fewer faults, in seconds of real time.
+
+        Returns:
+            The reports of the smallest run that fails, or of the only run.
+        """
+        reports, failure = self._run(self._item.stash.get(ONLY, None))
+        if failure is None:
+            return reports
+        if failure.faults is None:
+            self._describe(reports, failure, "")
+        elif shrink_for_s <= 0:
+            self._describe(reports, failure, f"{len(failure.faults)} faults")
+        else:
+            self._shrink(reports, failure, shrink_for_s)
+            reports = self._smallest
+        return reports
+
+    def _run(self, only: frozenset[str] | None) -> tuple[list[pytest.TestReport], Failure | None]:
+        """Run the test with all faults of the seed, or with these alone."""
+        item = self._item
+        item.stash[ONLY] = only
+        if FAILURE in item.stash:
+            del item.stash[FAILURE]
+        item._report_sections.clear()
+        self._runs += 1
+        reports = runtestprotocol(item, log=False, nextitem=self._nextitem)
+        return reports, item.stash.get(FAILURE, None)
+
+    def _shrink(self, reports: list[pytest.TestReport], first: Failure, seconds: float) -> None:
+        assert first.faults is not None
+        ends = time.monotonic() + seconds
+        self._smallest, smallest = reports, first
+        kinds = {fault.id: fault.kind for fault in first.faults}
+
+        def fails(ids: tuple[str, ...]) -> bool:
+            nonlocal smallest
+            reports, failure = self._run(frozenset(ids))
+            if failure is None or failure.place != first.place:
+                return False
+            self._smallest, smallest = reports, failure
+            return True
+
+        def is_late() -> bool:
+            return time.monotonic() >= ends
+
+        if not fails(tuple(kinds)):
+            said = (
+                f"{len(first.faults)} faults. A second run with the same faults did not fail: the test reads the real"
+            )
+            self._describe(reports, first, f"{said} clock or unseeded randomness, or keeps state between runs")
+            return
+        left = () if not kinds or fails(()) else without_kinds(tuple(kinds), kinds.__getitem__, fails, is_late)
+        left = shrink(left, fails, is_late)
+        said = f"{len(left)} of {len(first.faults)} faults are left after {self._runs} runs"
+        said += "; the time limit (--shrink-seconds) was reached" if is_late() else ""
+        self._describe(self._smallest, smallest, said if left else f"{said}: the test fails also without faults")
+
+    def _describe(self, reports: Sequence[pytest.TestReport], failure: Failure, said: str) -> None:
+        """Add seed, faults and the command that repeats the run to the report of the failure."""
+        lines = [f"seed {self._seed}{': ' if said else ''}{said}"]
+        faults = failure.faults or ()
+        lines += [str(fault) for fault in faults[:MAX_LINES]]
+        if len(faults) > MAX_LINES:
+            lines.append(f"{'':13} ... and {len(faults) - MAX_LINES} more")
+        words = ["pytest", self._node_id(), "--seed", str(self._seed)]
+        if self._item.stash[ONLY] is not None or self._runs > 1:
+            words += ["--faults", format_ids([fault.id for fault in faults])]
+        lines.append(f"run it again: {shlex.join(words)}")
+        next(report for report in reports if report.failed).sections.append(("seed", "\n".join(lines)))
+
+    def _node_id(self) -> str:
+        """Without the seed, which the command's option gives, unless the test has other parameters too."""
+        parameters: dict[str, object] = self._item.callspec.params  # type: ignore[attr-defined]
+        return self._item.nodeid if len(parameters) > 1 else self._item.nodeid.partition("[")[0]
