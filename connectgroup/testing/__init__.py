@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .contracts.assignor import AssignorContract as AssignorContract
+    from .contracts.connector import ConnectorContract as ConnectorContract
+    from .contracts.listener import ListenerContract as ListenerContract
     from .contracts.log import LogContract as LogContract
     from .contracts.sink import SinkContract as SinkContract
     from .contracts.source import SourceContract as SourceContract
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "contracts.assignor": ("AssignorContract",),
+    "contracts.connector": ("ConnectorContract",),
+    "contracts.listener": ("ListenerContract",),
     "contracts.log": ("LogContract",),
     "contracts.sink": ("SinkContract",),
     "contracts.source": ("SourceContract",),

@@ -199,10 +199,10 @@ def spans() -> Iterator[Spans]:
 def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test under this many seeds: each draws its network faults, slow stops and appends, and rare branches.
 
-    After a failure the test runs again with fewer faults, for up to ``--shrink-seconds`` (10). The report is that of the
-    smallest run that fails in the same way: its faults, and the command that repeats it. ``--seeds N`` runs more seeds,
-    ``--seed S`` runs one. The test draws its own decisions from ``group.random``. With ``real=True`` a seed decides only
-    about ``group.random``.
+    After a failure the test runs again with fewer faults, for up to ``--shrink-seconds`` (10). The report is that of
+    the smallest run that fails in the same way: its faults, and the command that repeats it. ``--seeds N`` runs more
+    seeds, ``--seed S`` runs one. The test draws its own decisions from ``group.random``. With ``real=True`` a seed
+    decides only about ``group.random``.
     """
     mark: Callable[[Callable[..., Any]], Callable[..., Any]] = pytest.mark.connectgroup_seeds(count)
     return mark
