@@ -13,6 +13,8 @@
     │   ├── NonEmptyGroup 68              ├── PolicyViolation 44
     │   ├── InvalidGroupId 24             ├── ConnectorNotFound 20483
     │   ├── ConnectorAlreadyExists 20484  ├── VersionConflict 20485
+    │   ├── IllegalGeneration 22          ├── RebalanceInProgress 27
+    │   ├── InvalidSessionTimeout 26      ├── MemberIdRequired 79
     │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
     ├── TransportError           no response: the request may have been processed
@@ -187,6 +189,31 @@ class VersionConflict(GroupError):
     """The connector has another version than the change expects: read the connector again, then change it."""
 
     code = 20485
+
+
+class IllegalGeneration(GroupError):
+    """The generation in the request is not that of the classic group."""
+
+    code = 22
+
+
+class InvalidSessionTimeout(GroupError):
+    """The session timeout of a member of a classic group is outside the coordinator's limits."""
+
+    code = 26
+
+
+class RebalanceInProgress(GroupError):
+    """The classic group is rebalancing: the member must join again."""
+
+    code = 27
+    retriable = True
+
+
+class MemberIdRequired(GroupError):
+    """Not a failure: the member must join again with the member id in the response (KIP-394)."""
+
+    code = 79
 
 
 def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:

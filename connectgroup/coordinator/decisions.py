@@ -105,6 +105,8 @@ class Decisions:
             turn.responses += [(parked, reply) for parked in self._parking.take(request.group_id, (sender,))]
         if command.response is None:
             return
+        if outcome.sender:
+            command.traits = request = replace(request, sender=outcome.sender)
         response = outcome.response
         error_code = getattr(response, "error_code", 0)
         if not repeated and error_code != InvalidRequest.code:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from ..errors import ConfigError, GroupError, InvalidRequest
+from ..group.classic.group_type import ClassicGroupType
+from ..group.classic.settings import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
@@ -46,6 +49,7 @@ class Coordinator:
         settings: GroupSettings,
         *,
         wall_clock_ms: Callable[[], int] = wall_clock_ms,
+        classic_settings: ClassicSettings | None = None,
         group_types: Sequence[GroupType] = (),
     ) -> None:
         """Create a coordinator. It serves no requests until ``start``.
@@ -54,11 +58,14 @@ class Coordinator:
             log: ``start`` opens it and takes ownership for this process.
             settings: for all groups. If they name an assignor without containing it, its entry point is loaded.
             wall_clock_ms: the clock for timestamps in records; timers use the event loop's clock.
-            group_types: the types of groups to serve besides ``connect``.
+            classic_settings: for all groups of type ``classic``; the defaults if null.
+            group_types: the types of groups to serve besides ``connect`` and ``classic``.
         """
         self._log = log
         self._started = False
-        self._registry = Registry([ConnectGroupType(with_own_assignor(settings)), *group_types])
+        connect = ConnectGroupType(with_own_assignor(settings))
+        classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
+        self._registry = Registry([connect, classic, *group_types])
         self.shard = self.shard_class(
             log,
             self._registry,
@@ -99,6 +106,9 @@ class Coordinator:
         else:
             response = await self._submit(request, client)
         # Workers ignore responses of a lower coordinator epoch (D5).
+        if not hasattr(response, "coordinator_epoch"):
+            answered: Response = response  # of Kafka's own protocol
+            return answered
         with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
         return self.shard.traces.with_traceparent(request, with_epoch)
 

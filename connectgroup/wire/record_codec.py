@@ -14,7 +14,7 @@ import struct
 from typing import Any, Final
 
 from ..errors import WireError
-from ..protocol.records import connect as records
+from ..protocol.records import classic, connect as records
 from ..protocol.records.base import Key, Kind, Tombstone
 from ..protocol.records.connect import Record
 from ..protocol.units import printable
@@ -34,6 +34,8 @@ CLASSES: Final[dict[Kind, type[Any]]] = {
     Kind.STATUS: records.StatusRecord,
     Kind.REBALANCE: records.RebalanceRecord,
     Kind.DELAY: records.DelayRecord,
+    Kind.CLASSIC_GROUP: classic.ClassicGroupRecord,
+    Kind.CLASSIC_MEMBER: classic.ClassicMemberRecord,
 }
 """The class of each kind; its definition has the same name."""
 

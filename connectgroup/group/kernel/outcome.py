@@ -27,6 +27,7 @@ class Outcome(Generic[R]):
         parked_responses: responses to parked requests, by the sender of each (``registry.RequestTraits.sender``); sent
             once ``records`` are durable. A sender without a parked request is ignored.
         effects: performed once the records are durable.
+        sender: the sender under which the request is parked, if ``RequestTraits.sender`` is empty: the step chose it.
     """
 
     response: R
@@ -35,3 +36,4 @@ class Outcome(Generic[R]):
     parks: bool = False
     parked_responses: Mapping[str, Response] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    sender: str = ""

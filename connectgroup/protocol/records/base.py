@@ -20,6 +20,8 @@ class Kind(IntEnum):
     STATUS = 8
     REBALANCE = 9
     DELAY = 10
+    CLASSIC_GROUP = 21
+    CLASSIC_MEMBER = 22
 
 
 class Key(NamedTuple):

@@ -19,6 +19,7 @@ from ..messages.common import AssignorInfo, ConfigEntry, ConnectorTasks
 from ..messages.describe import Rebalance
 from ..units import CONNECTOR, Unit
 from .base import Key, Kind, Tombstone
+from .classic import ClassicGroupRecord, ClassicMemberRecord
 
 GROUP_TYPE: Final = "connect"
 
@@ -375,6 +376,8 @@ Value = (
     | StatusRecord
     | RebalanceRecord
     | DelayRecord
+    | ClassicGroupRecord
+    | ClassicMemberRecord
 )
 
 

@@ -1,0 +1,1 @@
+"""PURE: the rules of classic groups, whose members compute the assignment themselves (JoinGroup and SyncGroup)."""

@@ -1,0 +1,220 @@
+"""The group type ``classic``, as the coordinator's shard knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import (
+    GroupError,
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    NonEmptyGroup,
+    RebalanceInProgress,
+    StaleMemberEpoch,
+    UnknownMemberId,
+)
+from ...protocol.messages.api import Response
+from ...protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from ...protocol.messages.describe import (
+    DeletedGroup,
+    DeleteRequest,
+    DeleteResponse,
+    DescribedGroup,
+    DescribedMember,
+    DescribeRequest,
+)
+from ...protocol.records.classic import ClassicState
+from ...protocol.records.connect import Record
+from ...protocol.units import printable
+from ..kernel.effects import Compute
+from ..kernel.outcome import Outcome
+from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
+from ..registry import Client, GroupNumbers, Input, RequestTraits
+from .join import join
+from .rebalance import drop_pending, expire_rebalance, is_current, remove_and_rebalance
+from .settings import ClassicSettings
+from .state import ClassicGroup
+from .step import GROUP_TYPE, Step, rebalance_key, session_key
+from .sync import heartbeat, leave, sync
+
+REBALANCING = (ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE)
+
+
+class ClassicGroupType:
+    """Groups whose members assign: the ``registry.GroupType`` of type ``classic``."""
+
+    name = GROUP_TYPE
+    request_types: tuple[type, ...] = (
+        JoinGroupRequest,
+        SyncGroupRequest,
+        GroupHeartbeatRequest,
+        LeaveGroupRequest,
+        DeleteRequest,
+    )
+
+    def __init__(self, settings: ClassicSettings, new_id: Callable[[], str]) -> None:
+        """Create the group type.
+
+        Args:
+            settings: for all groups of this type.
+            new_id: returns a part of a member id that no other call returns, also in another process.
+        """
+        self.settings, self._new_id = settings, new_id
+
+    def new(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id)
+
+    def traits(self, request: Any) -> RequestTraits:
+        """JoinGroup and SyncGroup may be parked; only JoinGroup creates a group.
+
+        Heartbeats have no sender here: a heartbeat of a member must not complete its JoinGroup, which is parked.
+        """
+        match request:
+            case JoinGroupRequest(group_id=group_id, member_id=member_id):
+                return RequestTraits(group_id=group_id, sender=member_id, creates_group=not member_id)
+            case SyncGroupRequest(group_id=group_id, member_id=member_id):
+                return RequestTraits(group_id=group_id, sender=member_id)
+            case DeleteRequest(group_ids=(group_id,)):
+                return RequestTraits(group_id=group_id)
+            case _:
+                return RequestTraits(group_id=request.group_id)
+
+    def step(self, group: ClassicGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+        step = Step(group, self.settings, now_ms)
+        match what:
+            case JoinGroupRequest():
+                return join(step, what, client, self._new_id)
+            case SyncGroupRequest():
+                return sync(step, what)
+            case GroupHeartbeatRequest():
+                return heartbeat(step, what)
+            case LeaveGroupRequest():
+                return leave(step, what)
+            case DeleteRequest():
+                return step.outcome(_delete(step))
+            case TimerKey(kind=TimerKind.SESSION):
+                _expire_session(step, what.member_id)
+            case TimerKey(kind=TimerKind.REBALANCE) if is_current(step, what.belongs_to):
+                expire_rebalance(step)
+        return step.outcome(None)
+
+    def apply(self, group: ClassicGroup, record: Record) -> None:
+        group.apply(record)
+
+    def on_load(self, group: ClassicGroup, now_ms: int) -> Outcome[None]:
+        """Sessions restart. A rebalance continues: its members send their requests again."""
+        timers: list[Timer] = [
+            SetTimer(session_key(group, member.member_id), member.session_timeout_ms)
+            for member in group.members.values()
+        ]
+        if group.state in REBALANCING:
+            timers.append(SetTimer(rebalance_key(group), group.rebalance_timeout_ms))
+        if group.state is ClassicState.STABLE:
+            group.synced.update(group.members)
+        return Outcome(response=None, timers=tuple(timers))
+
+    def describe(self, group: ClassicGroup, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+        """Describe a group.
+
+        Raises:
+            GroupIdNotFound: there is no such group.
+        """
+        if not group.exists:
+            raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+        members = tuple(
+            DescribedMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_host=member.client_host,
+                client_id=member.client_id,
+                member_epoch=group.generation,
+                state="STABLE" if group.state is ClassicState.STABLE else "REBALANCING",
+            )
+            for member in group.members.values()
+        )
+        return DescribedGroup(
+            group_id=group.group_id,
+            state=group.state.shown,
+            group_epoch=group.generation,
+            assignor_name=group.record.protocol_name,
+            members=() if request.connectors_only else members,
+        )
+
+    def measure(self, group: ClassicGroup) -> GroupNumbers:
+        return GroupNumbers(
+            members=len(group.members),
+            epoch=group.generation,
+            target_epoch=group.generation,
+            computed_by=group.record.leader,
+            is_rebalancing=group.state in REBALANCING,
+        )
+
+    def error_response(self, request: Any, error: GroupError) -> Response:
+        """The response with the error, as Kafka's clients know it."""
+        code = _code(request, error)
+        match request:
+            case JoinGroupRequest():
+                return JoinGroupResponse(error_code=code, member_id=request.member_id)
+            case SyncGroupRequest():
+                return SyncGroupResponse(error_code=code)
+            case LeaveGroupRequest(members=members):
+                left = tuple(
+                    LeftMember(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code)
+                    for each in members
+                )
+                return LeaveGroupResponse(error_code=0 if left else code, members=left)
+            case DeleteRequest(group_ids=(group_id,)):
+                deleted = DeletedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
+                return DeleteResponse(results=(deleted,))
+            case _:
+                return GroupHeartbeatResponse(error_code=code)
+
+    def run_assignor(self, effect: Compute) -> Any:
+        """Never called: the members of a classic group assign."""
+        raise AssertionError("classic groups have no server-side assignor")
+
+
+def _code(request: Any, error: GroupError) -> int:
+    """The error code of a request that was not decided."""
+    if isinstance(error, StaleMemberEpoch):
+        return RebalanceInProgress.code  # a later request of the member has replaced this one
+    if isinstance(error, InconsistentGroupProtocol) and not isinstance(request, JoinGroupRequest):
+        return UnknownMemberId.code  # the group is of another type, so it has no such member
+    return error.code
+
+
+def _expire_session(step: Step, member_id: str) -> None:
+    """The session of a member, or of a member id that is pending, has expired."""
+    group = step.group
+    if member_id in group.pending:
+        drop_pending(step, member_id)
+    elif member_id in group.members:
+        # A member whose request is parked is alive. A new member may have disconnected: see ``new_member_timeout_ms``.
+        waits = member_id in group.joining or member_id in group.syncing
+        if not waits or member_id in group.new:
+            remove_and_rebalance(step, member_id)
+
+
+def _delete(step: Step) -> DeleteResponse:
+    group = step.group
+    name = printable(group.group_id)
+    error: GroupError | None = None
+    if not group.exists:
+        error = GroupIdNotFound(f"GroupId: got {name!r}; there is no such group")
+    elif group.members:
+        error = NonEmptyGroup(f"group {name} has {len(group.members)} members; allowed: a group without members")
+    else:
+        step.delete()
+    code, message = (error.code, str(error)) if error else (0, None)
+    return DeleteResponse(results=(DeletedGroup(group_id=group.group_id, error_code=code, error_message=message),))

@@ -1,0 +1,142 @@
+"""The phases of a rebalance: members join, the leader computes the assignment, members receive it.
+
+Source: Kafka's ``GroupMetadataManager`` (prepareRebalance, completeClassicGroupJoin, expirePendingSync); KIP-429 for
+the leader.
+"""
+
+from __future__ import annotations
+
+from ...errors import RebalanceInProgress, UnknownMemberId
+from ...protocol.messages.classic import JoinGroupResponse, SyncGroupResponse
+from ...protocol.records.classic import ClassicMemberRecord, ClassicState
+from .state import ClassicGroup
+from .step import Step, join_response, rebalance_key
+
+
+def rebalance(step: Step) -> None:
+    """Begin a rebalance, or complete the one that waits for members if all have joined."""
+    if step.group.state is ClassicState.PREPARING_REBALANCE:
+        _complete_if_all_joined(step)
+    else:
+        _prepare(step)
+
+
+def _prepare(step: Step) -> None:
+    group = step.group
+    for member_id in sorted(group.syncing):
+        step.replies[member_id] = SyncGroupResponse(error_code=RebalanceInProgress.code)
+        step.arm_session(member_id)
+    group.syncing.clear()
+    group.synced.clear()
+    step.cancel_rebalance()
+    delay_ms = min(step.settings.initial_rebalance_delay_ms, group.rebalance_timeout_ms)
+    is_initial = group.state is ClassicState.EMPTY and delay_ms > 0
+    step.write_group(state=ClassicState.PREPARING_REBALANCE)
+    if is_initial:
+        group.initial_left_ms = group.rebalance_timeout_ms - delay_ms
+        group.member_added = False
+        step.arm_rebalance(delay_ms)
+        return
+    group.initial_left_ms = -1
+    step.arm_rebalance(group.rebalance_timeout_ms)
+    _complete_if_all_joined(step)
+
+
+def _complete_if_all_joined(step: Step) -> None:
+    group = step.group
+    if group.initial_left_ms < 0 and group.joining >= group.members.keys() and not group.pending:
+        _complete_join(step)
+
+
+def expire_rebalance(step: Step) -> None:
+    """The timer of a phase has expired: continue without the members that have not sent their request."""
+    group = step.group
+    if group.state is ClassicState.PREPARING_REBALANCE:
+        if group.initial_left_ms > 0 and group.member_added:
+            delay_ms = min(step.settings.initial_rebalance_delay_ms, group.initial_left_ms)
+            group.initial_left_ms -= delay_ms
+            group.member_added = False
+            step.arm_rebalance(delay_ms)
+        else:
+            _complete_join(step)
+    elif group.state is ClassicState.COMPLETING_REBALANCE or group.state is ClassicState.STABLE:
+        late = [member_id for member_id in group.members if member_id not in group.synced]
+        for member_id in late:
+            step.remove(member_id)
+        if late:
+            rebalance(step)
+
+
+def _complete_join(step: Step) -> None:
+    """Begin the next generation with the members that have joined. Static members that have not joined stay."""
+    group = step.group
+    group.initial_left_ms = -1
+    step.cancel_rebalance()
+    for member_id, member in list(group.members.items()):
+        if member_id not in group.joining and member.instance_id is None:
+            step.remove(member_id)
+    if group.members and not group.joining:
+        # Only static members are left, and none has joined: there is no leader yet.
+        step.arm_rebalance(group.rebalance_timeout_ms)
+        return
+    step.write_generation(group.generation + 1)
+    if not group.members:
+        step.write_group(state=ClassicState.EMPTY, protocol_name="", leader="")
+        return
+    step.write_group(
+        state=ClassicState.COMPLETING_REBALANCE,
+        protocol_name=(protocol := group.selected_protocol()),
+        leader=choose_leader(group, protocol),
+    )
+    for member_id in group.members:
+        if member_id in group.joining:
+            is_leader = member_id == group.record.leader
+            step.replies[member_id] = join_response(group, member_id, lists_members=is_leader)
+        step.arm_session(member_id)
+    group.joining.clear()
+    group.new.clear()
+    group.synced.clear()
+    step.arm_rebalance(group.rebalance_timeout_ms)
+
+
+def choose_leader(group: ClassicGroup, protocol: str) -> str:
+    """The leader of the next generation.
+
+    Of the members with the highest assignor version the current leader, else the first one to join: a newer assignor
+    can read the metadata of an older one (KIP-429). Kafka's own clients give no version.
+    """
+    joined = [member for member in group.members.values() if member.member_id in group.joining]
+    highest = max(_version(member, protocol) for member in joined)
+    candidates = [member.member_id for member in joined if _version(member, protocol) == highest]
+    return group.record.leader if group.record.leader in candidates else candidates[0]
+
+
+def _version(member: ClassicMemberRecord, protocol: str) -> int:
+    return next((each.assignor_version for each in member.protocols if each.name == protocol), -1)
+
+
+def remove_and_rebalance(step: Step, member_id: str) -> None:
+    """Remove a member that has left or whose session has expired."""
+    gone = UnknownMemberId.code
+    if member_id in step.group.joining:
+        step.remove(member_id, JoinGroupResponse(error_code=gone, member_id=member_id))
+    else:
+        step.remove(member_id, SyncGroupResponse(error_code=gone))
+    if step.group.state is not ClassicState.EMPTY:
+        rebalance(step)
+
+
+def drop_pending(step: Step, member_id: str) -> None:
+    """Forget a member id that was sent with MEMBER_ID_REQUIRED."""
+    group = step.group
+    group.pending.discard(member_id)
+    step.cancel_session(member_id)
+    if group.state is ClassicState.PREPARING_REBALANCE:
+        _complete_if_all_joined(step)
+    elif group.exists and not (group.pending or group.members or group.generation):
+        step.delete()  # no member has ever joined
+
+
+def is_current(step: Step, belongs_to: int) -> bool:
+    """Whether an expired rebalance timer belongs to the current phase."""
+    return rebalance_key(step.group).belongs_to == belongs_to

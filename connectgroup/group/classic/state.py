@@ -1,0 +1,115 @@
+"""The state of one classic group: records, and what only this coordinator process knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...protocol.messages.classic import OfferedProtocol
+from ...protocol.records.base import Kind, Tombstone
+from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
+from ...protocol.records.connect import GroupRecord, Record
+
+
+@dataclass(slots=True)
+class ClassicGroup:
+    """One classic group.
+
+    The attributes from ``joining`` on are not in the log: they describe parked requests and member ids that are not
+    members yet. A coordinator that loads the group starts without them, and the clients send their requests again.
+
+    Attributes:
+        exists: whether records created the group.
+        created_ms: wall clock of the group's first record.
+        generation: the generation; 0 before the first rebalance has been completed.
+        record: state, protocol, and leader.
+        members: by member id, in the order in which they joined.
+        joining: members that have sent JoinGroup for the next generation; their requests are parked.
+        new: those of them that wait for their first generation.
+        syncing: members whose SyncGroup is parked.
+        synced: members that have sent SyncGroup in the current generation.
+        pending: member ids that were sent with MEMBER_ID_REQUIRED and have not joined.
+        initial_left_ms: how much longer the first rebalance of an empty group may wait; -1: no such rebalance.
+        member_added: a member has joined since the initial delay was last extended.
+        members_to_wake: always empty: a step responds to parked requests itself.
+    """
+
+    group_id: str
+    exists: bool = False
+    created_ms: int = 0
+    generation: int = 0
+    record: ClassicGroupRecord = field(default_factory=lambda: ClassicGroupRecord(group_id=""))
+    members: dict[str, ClassicMemberRecord] = field(default_factory=dict)
+    joining: set[str] = field(default_factory=set)
+    new: set[str] = field(default_factory=set)
+    syncing: set[str] = field(default_factory=set)
+    synced: set[str] = field(default_factory=set)
+    pending: set[str] = field(default_factory=set)
+    initial_left_ms: int = -1
+    member_added: bool = False
+    members_to_wake: set[str] = field(default_factory=set)
+
+    def apply(self, record: Record) -> None:
+        """Apply one record of the log."""
+        match record:
+            case GroupRecord():
+                self.exists = True
+                self.generation, self.created_ms = record.epoch, record.created_ms
+            case ClassicGroupRecord():
+                self.record = record
+            case ClassicMemberRecord():
+                last = next(reversed(self.members.values()), record)
+                known = record.member_id in self.members
+                self.members[record.member_id] = record
+                if not known and record.number < last.number:
+                    self.members = dict(sorted(self.members.items(), key=lambda item: item[1].number))
+            case Tombstone():
+                if record.key.kind is Kind.CLASSIC_MEMBER:
+                    self.members.pop(record.key.name, None)
+                elif record.key.kind is Kind.GROUP:
+                    self.exists = False
+                    self.generation, self.record = 0, ClassicGroupRecord(group_id=self.group_id)
+
+    @property
+    def state(self) -> ClassicState:
+        return self.record.state
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next member that joins."""
+        return max((member.number for member in self.members.values()), default=-1) + 1
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of a member."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def static_member(self, instance_id: str) -> str | None:
+        """The member id of a group instance id."""
+        return next((each.member_id for each in self.members.values() if each.instance_id == instance_id), None)
+
+    def common_protocols(self) -> set[str]:
+        """The assignors that all members support."""
+        offered = [{protocol.name for protocol in member.protocols} for member in self.members.values()]
+        return set.intersection(*offered) if offered else set()
+
+    def supports(self, protocol_type: str, protocols: Iterable[OfferedProtocol]) -> bool:
+        """Whether a member with these protocols may join."""
+        names = {protocol.name for protocol in protocols}
+        if not self.members:
+            return bool(protocol_type and names)
+        return protocol_type == self.record.protocol_type and bool(names & self.common_protocols())
+
+    def selected_protocol(self) -> str:
+        """The assignor that most members prefer among those that all members support."""
+        common = self.common_protocols()
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            vote = next(protocol.name for protocol in member.protocols if protocol.name in common)
+            votes[vote] = votes.get(vote, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def metadata(self, member: ClassicMemberRecord) -> bytes:
+        """A member's metadata for the group's assignor."""
+        chosen = (each.metadata for each in member.protocols if each.name == self.record.protocol_name)
+        return next(chosen, b"")
