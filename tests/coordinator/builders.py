@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError
-from connectgroup.group.connect.computation import under_way
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import replay
+from connectgroup.group.kernel.computation import under_way
 from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.api import Request, Response

@@ -19,7 +19,7 @@ from connectgroup.group.connect.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.common import each_unit
-from connectgroup.protocol.messages.describe import DeleteResponse, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Kind
 from connectgroup.protocol.records.connect import ConnectorRecord
@@ -46,10 +46,8 @@ RETRIABLE = {CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code}
 
 
 def code(response: Response) -> int:
-    if isinstance(response, DescribeResponse):
-        return response.groups[0].error_code
-    assert not isinstance(response, DeleteResponse)
-    return response.error_code
+    with_code: Any = response.groups[0] if isinstance(response, DescribeResponse) else response
+    return int(with_code.error_code)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ class Scene:
         if self.check_replay:
             invariants.replay_equals_live(self.group, self.log)
 
-    def _track_request(self, request: HeartbeatRequest, response: object, before: Mapping[str, Current]) -> None:
+    def _track_request(self, request: HeartbeatRequest, response: object, before: Mapping[str, Current[Unit]]) -> None:
         """``owned`` lists what the worker runs when it sends the request; it starts nothing before the response."""
         assert isinstance(response, HeartbeatResponse)
         if request.owned is not None and response.error_code in (0, ComputeAssignment.code):
@@ -406,7 +406,7 @@ class Scene:
         assert self.last is not None
         return self.last.records
 
-    def current(self, member_id: str) -> Current:
+    def current(self, member_id: str) -> Current[Unit]:
         """A member's current assignment."""
         return self.group.current(member_id)
 

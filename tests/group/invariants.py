@@ -138,7 +138,7 @@ def no_unit_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
             owner[unit] = member_id
 
 
-def revokes_or_assigns(request: HeartbeatRequest, assignment: MemberAssignment, before: Current | None) -> None:
+def revokes_or_assigns(request: HeartbeatRequest, assignment: MemberAssignment, before: Current[Unit] | None) -> None:
     """CN-13: "either revoked connectors/tasks or newly assigned connectors/tasks. The protocol never does both"."""
     knows = set(units_of(request.owned)) if request.owned is not None else set(before.held if before else ())
     units = units_of(assignment.units)

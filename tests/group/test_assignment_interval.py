@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.timers import compute, on_load
+from connectgroup.group.connect.timers import on_load
+from connectgroup.group.kernel.deadlines import compute
 from connectgroup.group.kernel.timers import SetTimer, TimerKind
 
 from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, units_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import ComputeAssignment, UnsupportedAssignor
-from connectgroup.group.connect.selection import members_able_to_compute, select_assignor
+from connectgroup.group.kernel.selection import members_able_to_compute, select_assignor
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember
 from connectgroup.protocol.messages.common import AssignorInfo, grouped

@@ -16,7 +16,8 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.timers import compute, on_load
+from connectgroup.group.connect.timers import on_load
+from connectgroup.group.kernel.deadlines import compute
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,

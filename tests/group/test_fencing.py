@@ -14,7 +14,8 @@ from connectgroup.errors import (
 )
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.state import Group
-from connectgroup.group.connect.timers import on_load, rebalance
+from connectgroup.group.connect.timers import on_load
+from connectgroup.group.kernel.deadlines import rebalance
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest

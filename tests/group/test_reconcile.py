@@ -38,7 +38,7 @@ def member_at(
     pending: Mapping[Unit, int] | None = None,
     *,
     previous: int | None = None,
-) -> Current:
+) -> Current[Unit]:
     return Current(
         epoch=epoch,
         previous_epoch=epoch if previous is None else previous,
@@ -49,14 +49,14 @@ def member_at(
 
 
 def step(
-    current: Current,
+    current: Current[Unit],
     target: Units,
     epoch: int,
     owned: Units | None = None,
     elsewhere: Units = frozenset(),
     since: Mapping[Unit, int] | None = None,
     stopped: Units = frozenset(),
-) -> Current:
+) -> Current[Unit]:
     """One step. ``elsewhere`` are units that another member owns; all others are free.
 
     ``stopped`` are the units that must not run. All others may run, with a configuration of epoch 0 unless ``since``
@@ -81,12 +81,12 @@ class Row:
     """One row: the member before the step, its target, what it reports as owned, and the member after the step."""
 
     id: str
-    before: Current
+    before: Current[Unit]
     target: Units
     epoch: int
     owned: Units | None = None
     elsewhere: Units = frozenset()
-    after: Current
+    after: Current[Unit]
     since: Mapping[Unit, int] = field(default_factory=dict)
     stopped: Units = frozenset()
 

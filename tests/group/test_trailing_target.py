@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.errors import ComputeAssignment, InvalidAssignment, StaleGroupEpoch, UnknownMemberId
-from connectgroup.group.connect.timers import compute
+from connectgroup.group.kernel.deadlines import compute
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest
 from connectgroup.protocol.messages.common import ConnectorTasks, entries, grouped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.connect.target import COORDINATOR
+from connectgroup.group.kernel.computation import COORDINATOR
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.common import units_of

@@ -19,8 +19,8 @@ from ...protocol.messages.describe import (
 )
 from ...protocol.records.connect import MemberRecord, UnitState
 from ...protocol.units import CONNECTOR, Unit, printable
+from ..kernel.computation import under_way
 from ..kernel.current import Current
-from .computation import under_way
 from .delay import shown
 from .overlay import Overlay
 from .settings import GroupSettings
@@ -145,7 +145,7 @@ def _kept_ms(group: Group, member_id: str, now_ms: int) -> int:
     return max(0, until_ms - now_ms)
 
 
-def _member_state(member: MemberRecord, current: Current) -> str:
+def _member_state(member: MemberRecord, current: Current[Unit]) -> str:
     """The member's state. Drain and restart, which an operator requests, precede the reconciliation state."""
     if current.temporarily_left:
         return "AWAY"

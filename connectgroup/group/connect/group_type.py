@@ -13,6 +13,7 @@ from ...protocol.messages.describe import DeleteRequest, DescribedGroup, Describ
 from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.records.connect import GROUP_TYPE, Record
 from ...protocol.units import JOIN_EPOCH
+from ..kernel.deadlines import session
 from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
 from ..registry import Client, GroupNumbers, Input, RequestTraits
@@ -22,7 +23,6 @@ from .handle import error_response, on_load, step
 from .measure import measure
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
-from .timers import session
 
 
 class ConnectGroupType:

@@ -26,13 +26,15 @@ from ...protocol.messages.heartbeat import (
 )
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import MemberRecord, MemberState
-from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Units, printable, show
+from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
+from ..kernel import deadlines
+from ..kernel.computation import under_way
 from ..kernel.current import Current
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
 from ..kernel.timers import Timer
-from . import delay, static, timers as timing, validate
-from .computation import ensure_computation, under_way
+from . import delay, static, validate
+from .computation import ensure_computation
 from .leave import leave, remove_member
 from .members import store_member, store_statuses
 from .overlay import Overlay
@@ -102,7 +104,7 @@ def heartbeat(
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             session_timeout_ms=settings.session_timeout_ms,
         )
-        timers += (timing.session(group.group_id, request.member_id, settings),)
+        timers += (deadlines.session(group.group_id, request.member_id, settings),)
         return Outcome(response=response, records=tuple(overlay.records), timers=timers)
     return _step(overlay, request, settings, timers)
 
@@ -117,7 +119,7 @@ def _still_joins(overlay: Overlay, request: HeartbeatRequest) -> bool:
     return request.member_epoch == JOIN_EPOCH and known and overlay.target_epoch > 0
 
 
-def _acknowledges(current: Current, request: HeartbeatRequest) -> bool:
+def _acknowledges(current: Current[Unit], request: HeartbeatRequest) -> bool:
     """Whether the request acknowledges all pending revocations.
 
     The acknowledgement is processed before the member is asked to compute. Otherwise a member that never sends Prepare
@@ -191,7 +193,7 @@ def _step(
     )
     timers = (
         *timers,
-        timing.session(group.group_id, member_id, settings),
+        deadlines.session(group.group_id, member_id, settings),
         *_rebalance_timer(overlay, member_id, before, after),
     )
     return Outcome(
@@ -202,7 +204,7 @@ def _step(
     )
 
 
-def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
+def _can_be_told_again(group: Group, current: Current[Unit], owned: Units) -> bool:
     """Whether every unit assigned in a lost response can still be assigned at the same epoch.
 
     It cannot if a unit was deleted or reconfigured since. A member that never received such a unit would not
@@ -214,7 +216,7 @@ def _can_be_told_again(group: Group, current: Current, owned: Units) -> bool:
     )
 
 
-def _assignment(overlay: Overlay, member_id: str, current: Current, known: Units) -> MemberAssignment:
+def _assignment(overlay: Overlay, member_id: str, current: Current[Unit], known: Units) -> MemberAssignment:
     """The member's whole assignment, with the fencing token and configuration of every unit new to the member.
 
     While revocations are pending, the assignment contains only units that the member knows and keeps: "either revoked
@@ -250,7 +252,9 @@ def _assignment(overlay: Overlay, member_id: str, current: Current, known: Units
     )
 
 
-def _rebalance_timer(overlay: Overlay, member_id: str, before: Current, after: Current) -> tuple[Timer, ...]:
+def _rebalance_timer(
+    overlay: Overlay, member_id: str, before: Current[Unit], after: Current[Unit]
+) -> tuple[Timer, ...]:
     """Arm the timer when there are new pending revocations; cancel it when none is left (TO-02, TO-03)."""
     group_id = overlay.group.group_id
     if after.state == MemberState.UNREVOKED:
@@ -258,9 +262,9 @@ def _rebalance_timer(overlay: Overlay, member_id: str, before: Current, after: C
             return ()
         member = overlay.member(member_id)
         assert member is not None
-        return (timing.rebalance(group_id, member_id, after, member.rebalance_timeout_ms),)
+        return (deadlines.rebalance(group_id, member_id, after, member.rebalance_timeout_ms),)
     if before.state == MemberState.UNREVOKED:
-        return (timing.cancel_rebalance(group_id, member_id),)
+        return (deadlines.cancel_rebalance(group_id, member_id),)
     return ()
 
 
@@ -276,7 +280,7 @@ def _join(
     known, former = group.members.get(member_id), static.former_static_member(group, request)
     timers: tuple[Timer, ...] = ()
     if former is not None:
-        timers = timing.cancel_member(group.group_id, former.member_id)
+        timers = deadlines.cancel_member(group.group_id, former.member_id)
         if known is None:
             static.replace_static_member(overlay, former, member_id)
         else:
@@ -321,7 +325,7 @@ def _join(
         # assignor must decide where the delayed units go.
         overlay.bump(temporarily)
     if known is not None:
-        timers += (timing.cancel_rebalance(group.group_id, member_id),)
+        timers += (deadlines.cancel_rebalance(group.group_id, member_id),)
         _release_units(overlay, member_id)
         computation = under_way(overlay)
         if computation is not None and computation.member_id == member_id and computation.prepared:

@@ -23,10 +23,8 @@ from ...protocol.messages.assignment import (
 from ...protocol.messages.common import units_of
 from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
-from ..kernel.effects import Computed
-from ..kernel.outcome import Outcome
-from . import validate
-from .computation import (
+from ..kernel.computation import (
+    COORDINATOR,
     accepts_prepare,
     choose_again,
     computation_timer,
@@ -34,12 +32,14 @@ from .computation import (
     fail_on_coordinator,
     under_way,
 )
+from ..kernel.effects import Computed
+from ..kernel.outcome import Outcome
+from ..kernel.selection import select_assignor
+from . import validate
 from .overlay import Overlay
-from .selection import select_assignor
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
 from .target import (
-    COORDINATOR,
     _contradicts_itself,
     checksum_of,
     delay_out_of_range,

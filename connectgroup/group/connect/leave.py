@@ -10,9 +10,10 @@ from ...errors import GroupIdNotFound, UnknownMemberId
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable, show
+from ..kernel import deadlines
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
-from . import delay, static, timers as timing
+from . import delay, static
 from .computation import ensure_computation
 from .overlay import Overlay
 from .settings import GroupSettings
@@ -38,8 +39,8 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
         if not group.current(request.member_id).temporarily_left:
             static.go_away(overlay, request.member_id)
             timers = (
-                timing.cancel_rebalance(group.group_id, request.member_id),
-                timing.session(group.group_id, request.member_id, settings),
+                deadlines.cancel_rebalance(group.group_id, request.member_id),
+                deadlines.session(group.group_id, request.member_id, settings),
                 # The member may have been the one chosen to compute.
                 *ensure_computation(overlay, settings),
             )
@@ -78,7 +79,7 @@ def remove_member(
     overlay.bump(cause, restart_request=member_id if unserved else "")
     kept = delay.delay_units(overlay, member_id, settings, returns=returns) if lost or returns else ()
     overlay.forget_member(member_id)
-    return (*timing.cancel_member(overlay.group.group_id, member_id), *kept, *ensure_computation(overlay, settings))
+    return (*deadlines.cancel_member(overlay.group.group_id, member_id), *kept, *ensure_computation(overlay, settings))
 
 
 def session_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:

@@ -9,9 +9,9 @@ from ...errors import InvalidRequest
 from ...protocol.messages.heartbeat import TaskStatus
 from ...protocol.records.connect import MemberRecord, StatusRecord, UnitState
 from ...protocol.units import Unit, printable
+from ..kernel.selection import check_assignors
 from . import validate
 from .overlay import Overlay
-from .selection import check_assignors
 from .settings import GroupSettings
 
 
@@ -29,7 +29,7 @@ def store_member(
     if overlay.member(member.member_id) == member:
         return
     others = [other for other in overlay.members() if other.member_id != member.member_id]
-    check_assignors([*others, member], settings)
+    check_assignors([*others, member], settings.server_assignors)
     validate.all_metadata([*others, member])
     cause = joins if before is None else _what_changed(before, member)
     if not member.joined_epoch:

@@ -56,7 +56,7 @@ class Overlay:
         self.target_assignor = group.target_assignor
         self.computation = group.computation
         self._members: dict[str, MemberRecord | None] = {}
-        self._currents: dict[str, Current | None] = {}
+        self._currents: dict[str, Current[Unit] | None] = {}
         self._targets: dict[str, Target | None] = {}
         self.delays: dict[str, DelayRecord] = dict(group.delays)
         self._rebalance = group.latest_rebalance
@@ -103,7 +103,7 @@ class Overlay:
         for kind in (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER):
             self.forget(kind, member_id)
 
-    def set_current(self, member_id: str, current: Current) -> None:
+    def set_current(self, member_id: str, current: Current[Unit]) -> None:
         """Write the new current assignment of a member."""
         self._currents[member_id] = current
         self.records.append(
@@ -161,7 +161,18 @@ class Overlay:
             if member is not None:
                 yield member
 
-    def current(self, member_id: str) -> Current:
+    def assignable_members(self) -> list[MemberRecord]:
+        """Members that may be assigned units: no draining ones, unless no other member is there to take their units."""
+        members = list(self.members())
+        others = [member for member in members if not member.draining]
+        return others if any(not self.current(member.member_id).temporarily_left for member in others) else members
+
+    def computing_members(self) -> Container[str]:
+        """Members that may compute: present, and not draining unless no other member can take units."""
+        members = self.assignable_members()
+        return {member.member_id for member in members if not self.current(member.member_id).temporarily_left}
+
+    def current(self, member_id: str) -> Current[Unit]:
         """A member's current assignment."""
         if member_id in self._currents:
             return self._currents[member_id] or NOTHING

@@ -76,7 +76,7 @@ class Group:
         self.deferred = 0
         self.target_ms = 0
         self.targets: dict[str, Target] = {}
-        self.currents: dict[str, Current] = {}
+        self.currents: dict[str, Current[Unit]] = {}
         self.connectors: dict[str, ConnectorRecord] = {}
         self.computation: ComputationRecord | None = None
         self.statuses: dict[Unit, StatusRecord] = {}
@@ -110,7 +110,7 @@ class Group:
         """The newest rebalance, finished or in progress."""
         return self.rebalances[next(reversed(self.rebalances))] if self.rebalances else None
 
-    def current(self, member_id: str) -> Current:
+    def current(self, member_id: str) -> Current[Unit]:
         """The member's current assignment; empty for a member without a record."""
         return self.currents.get(member_id, NOTHING)
 
@@ -188,7 +188,7 @@ class Group:
         self.currents[record.member_id] = after
         self._see_progress(record.member_id)
 
-    def _rehold(self, member_id: str, before: Current, after: Current, at_ms: int) -> None:
+    def _rehold(self, member_id: str, before: Current[Unit], after: Current[Unit], at_ms: int) -> None:
         """Update ``holders``, and record when a unit stopped and where it started again."""
         before_held, after_held = before.held, after.held
         if after.temporarily_left:

@@ -23,16 +23,13 @@ from ...protocol.messages.common import config_of, each_unit, units_of
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import ConnectorRecord, TargetRecord, TargetState
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units
+from ..kernel.selection import info_of
 from ..kernel.timers import CancelTimer, Timer, TimerKey, TimerKind
 from . import delay, static
 from .move_limit import limit_moves
 from .overlay import Overlay
-from .selection import assignable_members, info_of
 from .settings import GroupSettings, ServerAssignment
 from .state import NO_TARGET, Target
-
-COORDINATOR = "coordinator"
-"""``computed_by`` of a target assignment that the coordinator computed instead of a member."""
 
 
 def group_state(overlay: Overlay, assignor: str, settings: GroupSettings) -> PrepareResponse:
@@ -52,7 +49,7 @@ def group_state(overlay: Overlay, assignor: str, settings: GroupSettings) -> Pre
     )
     start = {entry.connector: place for entry, place in zip(shown.connectors, shown.starts()[:-1], strict=True)}
     members = []
-    for member in assignable_members(overlay):
+    for member in overlay.assignable_members():
         info = info_of(member, assignor)
         waiting = [
             overlay.waiting(kept)
@@ -121,7 +118,7 @@ def violation_of(
     """
     runnable = overlay.group.runnable
     units: AbstractSet[Unit] = runnable.keys()
-    allowed = {member.member_id for member in assignable_members(overlay)}
+    allowed = {member.member_id for member in overlay.assignable_members()}
     if epoch is not None and epoch < overlay.epoch:
         named = left_out.union(*(each_unit(installed.units) for installed in members))
         units = frozenset(unit for unit, since_epoch in runnable.items() if since_epoch <= epoch or unit in named)

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Generic
 
 from ...errors import FencedMemberEpoch
 from ...protocol.records.connect import MemberState
-from ...protocol.units import Unit, Units
-from .current import Current
+from .current import Current, U
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Generic[U]):
     """What a member is reconciled with.
 
     Attributes:
@@ -35,12 +35,14 @@ class Target:
             epoch must be revoked even if it stays with the member: it runs an outdated configuration.
     """
 
-    units: Units
+    units: frozenset[U]
     epoch: int
-    runnable: Mapping[Unit, int]
+    runnable: Mapping[U, int]
 
 
-def reconcile(current: Current, target: Target, *, owned: Units | None, is_free: Callable[[Unit], bool]) -> Current:
+def reconcile(
+    current: Current[U], target: Target[U], *, owned: frozenset[U] | None, is_free: Callable[[U], bool]
+) -> Current[U]:
     """Reconcile a member by one step.
 
     Args:
@@ -71,7 +73,7 @@ def reconcile(current: Current, target: Target, *, owned: Units | None, is_free:
             return _next(replace(current, assigned={}, pending={}), target, owned, is_free)
 
 
-def _stop_too(current: Current, runnable: Mapping[Unit, int]) -> Current:
+def _stop_too(current: Current[U], runnable: Mapping[U, int]) -> Current[U]:
     """Add to the pending revocation the units that must not run any more: stopped, paused, deleted, reconfigured
     (CA-19). The rest of the assignment is unchanged until the member acknowledges (CA-07).
     """
@@ -82,7 +84,9 @@ def _stop_too(current: Current, runnable: Mapping[Unit, int]) -> Current:
     return replace(current, assigned=keep, pending={**current.pending, **stop})
 
 
-def _next(current: Current, target: Target, owned: Units | None, is_free: Callable[[Unit], bool]) -> Current:
+def _next(
+    current: Current[U], target: Target[U], owned: frozenset[U] | None, is_free: Callable[[U], bool]
+) -> Current[U]:
     keep = {
         unit: epoch
         for unit, epoch in current.assigned.items()

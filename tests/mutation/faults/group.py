@@ -104,7 +104,7 @@ GROUP: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.delay:end", "group/test_delay.py group/test_rejoin.py",
         C("no target is computed when a delay ends",
           "...", "return False", model=True)),
-    *at("connectgroup.group.connect.timers:session", "coordinator/test_serving.py",
+    *at("connectgroup.group.kernel.deadlines:session", "coordinator/test_serving.py",
         C("sessions expire early",
           "SetTimer(K, A)", "SetTimer(K, A // 4)", simulator="S14")),
     *at("connectgroup.group.connect.timers:delay", "group/test_delay.py",

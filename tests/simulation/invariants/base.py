@@ -79,7 +79,7 @@ class Change:
     """
 
     member_id: str
-    before: Current
+    before: Current[Unit]
     record: CurrentRecord | None
     assigned: Mapping[Unit, int]
     pending: Mapping[Unit, int]
@@ -143,7 +143,7 @@ class Invariant:
     def on_change(self, change: Change) -> None:
         """A current assignment is durable, and not yet applied."""
 
-    def on_settled(self, member_id: str, current: Current) -> None:
+    def on_settled(self, member_id: str, current: Current[Unit]) -> None:
         """A current assignment has been applied."""
 
     def on_batch(self, batch: Batch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from connectgroup.group.connect.describe import state_name
 from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
-from connectgroup.group.connect.target import COORDINATOR
+from connectgroup.group.kernel.computation import COORDINATOR
 from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
@@ -23,7 +23,7 @@ from connectgroup.protocol.records.connect import (
     TargetMemberRecord,
     TargetRecord,
 )
-from connectgroup.protocol.units import LEAVE_EPOCH, show
+from connectgroup.protocol.units import LEAVE_EPOCH, Unit, show
 
 from .base import COMPUTE, FENCED, STALE_MEMBER, Batch, Change, Invariant, SentResponse
 
@@ -42,7 +42,7 @@ class GroupEpochs(Invariant):
         if isinstance(record, GroupRecord) and record.epoch <= self.durable.epoch:
             self.broken(f"epoch {self.durable.epoch} became {record.epoch}")
 
-    def on_settled(self, member_id: str, current: Current) -> None:
+    def on_settled(self, member_id: str, current: Current[Unit]) -> None:
         if current.epoch > self.durable.target_epoch:
             self.broken(f"{member_id} is at {current.epoch}, the target at {self.durable.target_epoch}")
 
@@ -91,7 +91,7 @@ class ValidMemberEpoch(Invariant):
 
     ids = "S7"
 
-    def on_settled(self, member_id: str, current: Current) -> None:
+    def on_settled(self, member_id: str, current: Current[Unit]) -> None:
         durable = self.durable
         if (current.state is MemberState.UNREVOKED) != bool(current.pending):
             self.broken(f"{member_id} is {current.state.name} and revokes {show(current.pending)}")
@@ -111,7 +111,7 @@ class StableMeansStable(Invariant):
 
     ids = "S8"
 
-    def on_settled(self, member_id: str, current: Current) -> None:
+    def on_settled(self, member_id: str, current: Current[Unit]) -> None:
         durable = self.durable
         if current.temporarily_left:
             return

@@ -29,7 +29,7 @@ class OneOwner(Invariant):
             if holder is not None and holder[0] != change.member_id:
                 self.broken(f"{unit} is assigned to {change.member_id} while {holder} owns it")
 
-    def on_settled(self, member_id: str, current: Current) -> None:
+    def on_settled(self, member_id: str, current: Current[Unit]) -> None:
         both = current.assigned.keys() & current.pending.keys()
         if both:
             self.broken(f"{member_id} both owns and revokes {show(both)}")

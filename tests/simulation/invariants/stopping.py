@@ -63,7 +63,7 @@ class RevokedAtOnce(Invariant):
             self.broken(f"{member_id} still has {show(stale)} {when}, which must not run")
 
 
-def _must_not_run(group: Group, current: Current) -> list[Unit]:
+def _must_not_run(group: Group, current: Current[Unit]) -> list[Unit]:
     """Assigned units whose grant has no runnable configuration."""
     runnable = group.runnable
     return [unit for unit, epoch in current.assigned.items() if runnable.get(unit, epoch + 1) > epoch]

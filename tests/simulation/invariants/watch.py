@@ -287,7 +287,7 @@ def slot_of(member_id: str) -> str:
     return member_id.partition("-")[0]
 
 
-def _went_away(record: CurrentRecord, before: Current) -> Change:
+def _went_away(record: CurrentRecord, before: Current[Unit]) -> Change:
     """A static member left temporarily: it runs nothing, and all its units are free."""
     gone = frozenset(before.held.items()) if before.epoch != STATIC_LEAVE_EPOCH else frozenset()
     return Change(record.member_id, before, record, {}, {}, gained={}, gone=gone, anew=False)

@@ -1,31 +1,42 @@
-"""Selection of the group's assignor, and of the members that can run it.
+"""Selection of the group's client-side assignor, and of the members that can run it.
 
-Source: "Connect on the new protocol", "Worker Selection".
+Source: "Connect on the new protocol", "Worker Selection"; KIP-848, "Assignor Selection".
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
+from typing import Protocol
 
 from ...errors import (
     UnsupportedAssignor,
 )
 from ...protocol.messages.common import AssignorInfo
-from ...protocol.records.connect import MemberRecord
 from ...protocol.units import printable
-from .overlay import Overlay
-from .settings import GroupSettings
 
 
-def info_of(member: MemberRecord, assignor: str) -> AssignorInfo | None:
+class AssigningMember(Protocol):
+    """What selection reads of a member's record."""
+
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def rebalance_timeout_ms(self) -> int: ...
+    @property
+    def server_assignor(self) -> str | None: ...
+    @property
+    def assignors(self) -> tuple[AssignorInfo, ...]: ...
+
+
+def info_of(member: AssigningMember, assignor: str) -> AssignorInfo | None:
     for info in member.assignors:
         if info.name == assignor:
             return info
     return None
 
 
-def select_assignor(members: Sequence[MemberRecord]) -> str | None:
+def select_assignor(members: Sequence[AssigningMember]) -> str | None:
     """The client-side assignor to use: one that all members list with overlapping versions. Among several, the one
     that most members list first, then the first by name.
 
@@ -62,14 +73,7 @@ def select_assignor(members: Sequence[MemberRecord]) -> str | None:
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
 
 
-def assignable_members(overlay: Overlay) -> list[MemberRecord]:
-    """Members that may be assigned units: no draining members, unless no other member is there to take their units."""
-    members = list(overlay.members())
-    others = [member for member in members if not member.draining]
-    return others if any(not overlay.current(member.member_id).temporarily_left for member in others) else members
-
-
-def members_able_to_compute(members: Sequence[MemberRecord], assignor: str, present: Container[str]) -> list[str]:
+def members_able_to_compute(members: Sequence[AssigningMember], assignor: str, present: Container[str]) -> list[str]:
     """Members whose version range covers the ranges of all members: A [1-5] for A [1-5], B [3-4], C [2-4].
 
     If no present member's range does, members that can read the current metadata version of every member.
@@ -85,26 +89,16 @@ def members_able_to_compute(members: Sequence[MemberRecord], assignor: str, pres
     return [m for m, info in there if info.minimum_version <= min(versions) and max(versions) <= info.maximum_version]
 
 
-def check_assignors(members: Sequence[MemberRecord], settings: GroupSettings) -> None:
+def check_assignors(members: Sequence[AssigningMember], server_assignors: Collection[str]) -> None:
     """Reject members that would leave the group without an assignor.
 
     Raises:
         UnsupportedAssignor: "ServerAssignor must be supported by the server"; version ranges do not overlap.
     """
     for member in members:
-        if member.server_assignor is not None and member.server_assignor not in settings.server_assignors:
-            allowed = ", ".join(sorted(settings.server_assignors)) or "none on this coordinator"
+        if member.server_assignor is not None and member.server_assignor not in server_assignors:
+            allowed = ", ".join(sorted(server_assignors)) or "none on this coordinator"
             raise UnsupportedAssignor(f"ServerAssignor: got {printable(member.server_assignor)!r}; allowed: {allowed}")
     # Members that list no assignor are excluded: once they leave, the other members need a common assignor, and at that
     # point no request could be rejected with UNSUPPORTED_ASSIGNOR.
     select_assignor([member for member in members if member.assignors])
-
-
-def members_able_to_compute_now(overlay: Overlay, members: Sequence[MemberRecord], assignor: str) -> list[str]:
-    """Members that can compute now: present, and not draining unless no other member can take units."""
-    present = {
-        member.member_id
-        for member in assignable_members(overlay)
-        if not overlay.current(member.member_id).temporarily_left
-    }
-    return members_able_to_compute(members, assignor, present)

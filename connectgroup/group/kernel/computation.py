@@ -1,0 +1,248 @@
+"""Who computes the target assignment, and what happens when a computation fails or is late.
+
+A member that does not respond in time is replaced. A member whose assignor fails is not chosen again while other
+members can compute. After a few failures the coordinator runs its own assignor, so that a faulty plug-in cannot block
+a group.
+
+Source: "Connect on the new protocol", "Assignment"; KIP-848, "Assignment Process" with client-side assignors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ...protocol.records.connect import ComputationRecord, Record
+from ...protocol.units import printable
+from .deadlines import Computing, compute
+from .selection import AssigningMember, members_able_to_compute, select_assignor
+from .timers import Timer
+
+COORDINATOR = "coordinator"
+"""``computed_by`` of a target assignment that the coordinator computed instead of a member."""
+
+MAX_ASKED_MEMBERS = 3
+"""Members that may be asked for one computation before the rebalance timeout of the last one decides. Many members that
+join at the same moment must not each be asked to compute."""
+
+
+class ComputationSettings(Protocol):
+    """The settings of a group type that concern computations; see ``connect.settings.GroupSettings``."""
+
+    @property
+    def session_timeout_ms(self) -> int: ...
+    @property
+    def failures_before_fallback(self) -> int: ...
+    @property
+    def server_assignor(self) -> str: ...
+    @property
+    def server_assignors(self) -> Mapping[str, Any]: ...
+    @property
+    def assignment_interval_ms(self) -> int: ...
+
+
+class ComputedGroup(Computing, Protocol):
+    """A group with a target assignment."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def computed_by(self) -> str: ...
+    @property
+    def target_ms(self) -> int: ...
+
+
+class Draft(Computing, Protocol):
+    """A group with the records of the current step applied to it; see ``connect.overlay.Overlay``."""
+
+    @property
+    def group(self) -> ComputedGroup: ...
+    @property
+    def now_ms(self) -> int: ...
+    def write(self, record: Record) -> None: ...
+    def member(self, member_id: str) -> AssigningMember | None: ...
+    def members(self) -> Iterator[AssigningMember]: ...
+    def computing_members(self) -> Container[str]:
+        """The members that may compute now."""
+
+
+def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: bool = False) -> tuple[Timer, ...]:
+    """Ensure that an outdated target assignment is being computed by a capable member or the coordinator.
+
+    Called at the end of every step. Does nothing while the target assignment is current or a computation is in
+    progress. A computation continues when the group epoch advances: its assignment may still be valid (``install``),
+    and the next computation covers all later causes at once. A chosen member that has not sent Prepare by then is
+    replaced, because it may be unresponsive (``_replace_chosen_member``). Within ``assignment_interval_ms`` of the
+    previous target assignment the computation is delayed to collect more causes (TO-06).
+
+    Args:
+        draft: a group with members.
+        waited: the interval has elapsed.
+    """
+    if draft.epoch <= draft.target_epoch:
+        return ()
+    members = list(draft.members())
+    running = under_way(draft)
+    if running is None and not waited and (left_ms := _remaining_interval_ms(draft, settings)):
+        return (compute(draft.group.group_id, draft, left_ms),)
+    assignor = select_assignor(members)
+    able = members_able_to_compute(members, assignor, draft.computing_members()) if assignor else []
+    if running is not None:
+        failed_here = not able or running.failures >= settings.failures_before_fallback
+        if running.member_id == "" and (running.prepared or failed_here):
+            return ()
+        if running.member_id in able:
+            return _replace_chosen_member(draft, able, running)
+    return _choose_member(
+        draft, settings, able, running or ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch)
+    )
+
+
+def under_way(group: Computing) -> ComputationRecord | None:
+    """The computation of the next target assignment that is in progress, or ``None``.
+
+    A computation continues when the group epoch advances. A failed attempt of a server-side assignor counts for its
+    group epoch only: the next change may be what lets it succeed. ``member_id`` is empty if the coordinator computes;
+    ``prepared`` is then true until the attempt has failed.
+    """
+    computation = group.computation
+    if computation is None or not group.target_epoch < computation.epoch <= group.epoch:
+        return None
+    in_progress = computation.member_id or computation.prepared
+    return computation if in_progress or computation.epoch == group.epoch else None
+
+
+def _remaining_interval_ms(draft: Draft, settings: ComputationSettings) -> int:
+    """Time left of the interval since the previous target assignment; 0 if there was none (TO-08)."""
+    passed_ms = draft.now_ms - draft.group.target_ms
+    # If the clock was set back, the elapsed time is unknown.
+    if not draft.group.target_ms or passed_ms < 0:
+        return 0
+    return max(0, settings.assignment_interval_ms - passed_ms)
+
+
+def _choose_member(
+    draft: Draft, settings: ComputationSettings, able: Sequence[str], computation: ComputationRecord
+) -> tuple[Timer, ...]:
+    """Choose a member that has not failed yet, or the coordinator after too many failures."""
+    if computation.failures >= settings.failures_before_fallback or not able:
+        return _compute_on_coordinator(draft, settings, computation)
+    not_failed = [member_id for member_id in able if member_id not in computation.failed_members]
+    not_asked = [member_id for member_id in not_failed if member_id not in computation.replaced_members]
+    return _ask_member(draft, not_asked or not_failed or able, computation)
+
+
+def _replace_chosen_member(draft: Draft, able: Sequence[str], computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Choose another member if the group epoch has advanced before the chosen member sent Prepare.
+
+    A paused process whose session has not expired would otherwise delay the group for its rebalance timeout. The
+    replaced member is not fenced and not counted as failed, and its Prepare is accepted until another member has
+    prepared (``accepts_prepare``): a group that changes faster than its members respond still computes.
+    """
+    asked = (*computation.replaced_members, computation.member_id)
+    others = [member_id for member_id in able if member_id not in (*asked, *computation.failed_members)]
+    # The assignor, not ``prepared``: each heartbeat at epoch 0 clears ``prepared``, and the sender may be computing.
+    if computation.assignor or computation.epoch == draft.epoch or len(asked) >= MAX_ASKED_MEMBERS or not others:
+        return ()
+    return _ask_member(draft, others, replace(computation, replaced_members=asked))
+
+
+def _ask_member(draft: Draft, candidates: Sequence[str], computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Choose one of the candidates and arm the timer of its computation."""
+    # The assignor of the last member that computed is known to work; otherwise the member with the lowest id. The
+    # choice is the same on every replay.
+    chosen = draft.group.computed_by if draft.group.computed_by in candidates else candidates[0]
+    replaced = tuple(member_id for member_id in computation.replaced_members if member_id != chosen)
+    draft.write(
+        replace(
+            computation,
+            epoch=draft.epoch,
+            member_id=chosen,
+            prepared=False,
+            assignor="",
+            replaced_members=replaced,
+        )
+    )
+    return (computation_timer(draft, chosen),)
+
+
+def computation_timer(draft: Draft, member_id: str) -> Timer:
+    """The deadline of the computation that the draft has now, which is the rebalance timeout of its member."""
+    member = draft.member(member_id)
+    assert member is not None
+    return compute(draft.group.group_id, draft, member.rebalance_timeout_ms)
+
+
+def accepts_prepare(draft: Draft, computation: ComputationRecord, member_id: str, assignor: str) -> bool:
+    """Whether a Prepare of the member is accepted: it is the chosen one, or was replaced and can still compute."""
+    return member_id == computation.member_id or (
+        member_id in computation.replaced_members
+        and member_id in members_able_to_compute(list(draft.members()), assignor, draft.computing_members())
+    )
+
+
+def _compute_on_coordinator(
+    draft: Draft, settings: ComputationSettings, computation: ComputationRecord
+) -> tuple[Timer, ...]:
+    """Request a server-side assignor: the one that the members request, or ``group.remote.assignor``.
+
+    The record makes ``handle.step`` return the effect. It survives a coordinator failover (``handle.on_load``).
+    """
+    members = list(draft.members())
+    requested = {member.server_assignor for member in members if member.server_assignor}
+    name = requested.pop() if len(requested) == 1 else settings.server_assignor
+    if name not in settings.server_assignors:
+        allowed = sorted(settings.server_assignors)
+        return fail_on_coordinator(
+            draft, settings, computation, f"group.remote.assignor: got {name!r}; allowed: {allowed}"
+        )
+    draft.write(
+        replace(computation, epoch=draft.epoch, member_id="", prepared=True, assignor=name, replaced_members=())
+    )
+    return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+
+
+def fail_on_coordinator(
+    draft: Draft, settings: ComputationSettings, computation: ComputationRecord, error: str
+) -> tuple[Timer, ...]:
+    """Record that the coordinator could not compute.
+
+    The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
+    """
+    draft.write(
+        replace(
+            computation,
+            epoch=draft.epoch,
+            member_id="",
+            prepared=False,
+            assignor="",
+            replaced_members=(),
+            error=printable(error, limit=500),
+        )
+    )
+    return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+
+
+def choose_again(draft: Draft, settings: ComputationSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
+    """Choose who computes for the newest group epoch; failures so far still count."""
+    members = list(draft.members())
+    assignor = select_assignor(members)
+    able = members_able_to_compute(members, assignor, draft.computing_members()) if assignor else ()
+    return _choose_member(draft, settings, able, computation)
+
+
+def fail_computation(draft: Draft, settings: ComputationSettings, error: str) -> tuple[Timer, ...]:
+    """Record the failure of the chosen member, or its timeout, and choose the next; it is not fenced (CN-06)."""
+    computation = draft.computation
+    assert computation is not None
+    failed = replace(
+        computation,
+        failures=computation.failures + 1,
+        failed_members=tuple(
+            sorted({*computation.failed_members, *computation.replaced_members, computation.member_id} - {""})
+        ),
+        replaced_members=(),
+        error=printable(error, limit=500),
+    )
+    return choose_again(draft, settings, failed)
