@@ -125,6 +125,7 @@ class Admin:
         self.restart_connector = loop.waiting(admin.restart_connector)
         self.restart_task = loop.waiting(admin.restart_task)
         self.restart_worker = loop.waiting(admin.restart_worker)
+        self.drain_worker = loop.waiting(admin.drain_worker)
         self.wait_worker = loop.waiting(admin.wait_worker)
 
 

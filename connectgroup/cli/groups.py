@@ -1,4 +1,4 @@
-"""``connectgroup groups`` and ``connectgroup workers``: describe, explain and delete groups; restart workers."""
+"""``connectgroup groups`` and ``connectgroup replay``: list, describe, explain, plan and delete groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from ..errors import NO_VALUE, ConfigError, TimedOut, from_code
+from ..errors import NO_VALUE, ConfigError, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.records.connect import GROUP_TYPE
@@ -167,42 +167,4 @@ async def replay_log(options: argparse.Namespace) -> int:
     history = replay(options.log, options.group, assignor=options.assignor)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():
         print(line)
-    return 0
-
-
-async def list_workers(options: argparse.Namespace) -> int:
-    async with connected(options) as admin:
-        group = await admin.describe(options.group, connectors=())
-    if options.json:
-        print_json(group_description(group)["workers"])
-        return 0
-    print_table(
-        ("NAME", "STATE", "EPOCH", "UNITS", "HOST", "ADDRESS"),
-        [
-            (
-                member.member_id,
-                member.state,
-                member.member_epoch,
-                sum(1 for _ in each_unit(member.assigned)),
-                member.host,
-                member.client_host,
-            )
-            for member in group.members
-        ],
-    )
-    return 0
-
-
-async def restart_worker(options: argparse.Namespace) -> int:
-    async with connected(options) as admin:
-        requested = await admin.restart_worker(options.group, options.name)
-        if options.no_wait:
-            print(f"worker {options.name}: restart {'' if requested else 'already '}requested")
-            return 0
-        try:
-            await admin.wait_worker(options.group, options.name, timeout_s=options.timeout)
-        except TimedOut:
-            print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
-            return 1
-    print(f"worker {options.name}: restarted")
     return 0

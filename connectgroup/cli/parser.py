@@ -16,12 +16,11 @@ from .groups import (
     describe_groups,
     explain_groups,
     list_groups,
-    list_workers,
     plan_groups,
     replay_log,
-    restart_worker,
 )
 from .processes import run_up, serve_coordinator, serve_rest, serve_worker
+from .workers import drain_worker, list_workers, restart_worker
 
 
 class _Parser(argparse.ArgumentParser):
@@ -157,7 +156,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_json(replaying)
     replaying.set_defaults(run=replay_log)
 
-    workers = commands.add_parser("workers", help="list and restart workers").add_subparsers(
+    workers = commands.add_parser("workers", help="list, restart and drain workers").add_subparsers(
         required=True, metavar="ACTION"
     )
     listing = workers.add_parser("list", help="list the workers of a group")
@@ -174,6 +173,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_coordinator(restart)
     restart.set_defaults(run=restart_worker)
+    drain = workers.add_parser("drain", help="move a worker's tasks to other workers, then stop it")
+    drain.add_argument("name", help="the worker's name, or its group instance id")
+    add_group(drain)
+    drain.add_argument("--no-wait", action="store_true", help="do not wait until the worker has left")
+    drain.add_argument(
+        "--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait for the worker (60)"
+    )
+    add_coordinator(drain)
+    drain.set_defaults(run=drain_worker)
 
     add_connectors(commands)
     add_plugins(commands)

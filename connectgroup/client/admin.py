@@ -362,10 +362,20 @@ class Admin:
             GroupIdNotFound, UnknownMemberId: there is no such group, or no such worker in it.
             InvalidRequest: the worker is draining.
         """
-        response = await self._send(
-            RestartRequest(group_id=group_id, member_id=member_id), RestartResponse, idempotent=True
-        )
-        return not response.already_requested
+        request = RestartRequest(group_id=group_id, member_id=member_id)
+        return not (await self._send(request, RestartResponse, idempotent=True)).already_requested
+
+    async def drain_worker(self, group_id: str, member_id: str) -> bool:
+        """Request that a worker drain: other workers take its units, then it leaves for good.
+
+        Returns:
+            False if the worker is draining already.
+
+        Raises:
+            GroupIdNotFound, UnknownMemberId: there is no such group, or no such worker in it.
+        """
+        request = RestartRequest(group_id=group_id, member_id=member_id, drain=True)
+        return not (await self._send(request, RestartResponse, idempotent=True)).already_requested
 
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
         """Wait until a worker is in the group and runs all units of its latest target assignment.

@@ -93,10 +93,15 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """An operator has requested a drain: request that other members take all units, then leave for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """The coordinator rejects this worker with an error that is not retriable."""
 
     error: GroupError
 
 
-Action = Revoke | Assign | TellAssignor | Lose | Compute | Restart | Fail
+Action = Revoke | Assign | TellAssignor | Lose | Compute | Restart | Drain | Fail

@@ -32,7 +32,7 @@ from ..fault_points import fault_point
 from ..protocol.messages.common import AssignorInfo, ConfigEntry, grouped
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
-from .actions import Action, Assign, Compute, Fail, Grant, Lose, Restart, Revoke, TellAssignor
+from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
 
 MAX_STATUSES: Final = 1_000
@@ -298,6 +298,8 @@ class Member:
             ]
         if response.restart and not (self._stopping_for_good or self.draining):
             actions.append(Restart())
+        if response.drain and not (self._stopping_for_good or self.draining):
+            actions.append(Drain())
         return actions
 
     def _confirm(self, response: HeartbeatResponse, outstanding: _Outstanding) -> None:

@@ -24,7 +24,7 @@ from ..assign.convert import assignor_info
 from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Action, Compute, Fail, Restart
+from ..member.actions import Action, Compute, Drain, Fail, Restart
 from ..member.state_machine import Member, MemberSettings, Phase
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import Units, show
@@ -305,6 +305,8 @@ class Worker:
                 self._end_s(1)  # the worker ends: this starts its rebalance timeout
             if isinstance(action, Restart):
                 self.restart()
+            elif isinstance(action, Drain):
+                self.drain()
             elif isinstance(action, Compute):
                 self._computations.start(action)
             else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from ..errors import ComputeAssignment
-from ..member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke
+from ..member.actions import Action, Assign, Compute, Drain, Fail, Lose, Restart, Revoke
 from ..member.state_machine import Member, Phase
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
@@ -17,7 +17,7 @@ from ..telemetry.metrics import Source, forget, register
 from ..telemetry.rebalances import Rebalances
 from ..telemetry.window import Window
 
-_NO_REBALANCE: Final = (Compute, Restart)
+_NO_REBALANCE: Final = (Compute, Restart, Drain)
 """Actions that do not change what the worker runs."""
 
 

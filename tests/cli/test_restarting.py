@@ -91,6 +91,26 @@ def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) 
         assert (missing.err, missing.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
 
 
+def test_worker_is_drained_by_command(tmp_path: Path) -> None:
+    with RestartGroup(tmp_path) as group, group.worker("a") as a:
+        with group.worker("b") as b:
+            wait("all tasks", lambda: group.all_run(2), a.output)
+            unknown = group.run("workers", "drain", "x")
+            assert (unknown.err, unknown.code) == ("connectgroup: worker: got 'x'; allowed: a, b\n", 2)
+            done = group.run("workers", "drain", "b")
+            assert (done.out, done.code) == ("worker b: drained\n", 0)
+            assert "worker b: 0 units to move" in done.err
+            assert b.ended() == 0, b.output()
+            assert set(map(tuple, group.runs().values())) == {("a",)}
+        vain = group.run("workers", "drain", "a", "--timeout", 1)
+        still = f"worker a: not drained within 1 s: it still has {TASKS + 1} units"
+        assert vain.err.splitlines()[-1] == f"connectgroup: {still}; there is no other worker that can run them"
+        assert vain.code == 1
+        again = group.run("workers", "drain", "a", "--no-wait")
+        assert (again.out, again.code) == ("worker a: drain already requested\n", 0)
+        assert len(group.runs()) == TASKS
+
+
 async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path: Path) -> None:
     """Also by a supervisor that does not restart failed workers; its exit is not reported as a failure."""
     lines: list[str] = []

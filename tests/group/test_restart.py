@@ -225,6 +225,49 @@ def test_restart_request_ends_when_the_worker_drains() -> None:
     assert not scene.heartbeat("m2", 10, TWO, full=True, draining=True).restart
 
 
+def request_drain(scene: Scene, member_id: str) -> RestartResponse:
+    request = RestartRequest(group_id=GROUP, member_id=member_id, drain=True)
+    return scene.response_of(scene.act(request), RestartResponse)
+
+
+def test_requested_drain_is_repeated_until_the_member_reports_that_it_drains() -> None:
+    scene = three()
+    assert not request_drain(scene, "m2").already_requested
+    assert request_drain(scene, "m2").already_requested
+    (shown,) = [member for member in describe(scene.group, scene.now_ms).members if member.member_id == "m2"]
+    assert shown.state == "DRAINING"
+    for _ in range(2):
+        assert scene.heartbeat("m2", 10).drain
+    scene.reload()
+    assert scene.heartbeat("m2", 10, TWO, full=True).drain, "after a coordinator failover too"
+    assert scene.join("m2").drain, "a rejoin without a leave keeps the request"
+    epoch = scene.current("m2").epoch
+    assert not scene.heartbeat("m2", epoch, frozenset(), full=True, draining=True).drain
+    assert request_drain(scene, "m2").already_requested
+    assert scene.group.members["m2"].draining
+
+
+def test_requested_drain_replaces_a_requested_restart_and_not_the_other_way_round() -> None:
+    scene = three()
+    request_restart(scene, "m2")
+    assert not request_drain(scene, "m2").already_requested
+    response = scene.heartbeat("m2", 10)
+    assert (response.restart, response.drain) == (False, True)
+    refused = request_restart(scene, "m2")
+    assert (refused.error_code, refused.error_message) == (
+        InvalidRequest.code,
+        "worker 'm2' is draining and leaves for good",
+    )
+
+
+def test_requested_drain_ends_with_the_membership() -> None:
+    scene = three()
+    request_drain(scene, "m2")
+    scene.expire(TimerKind.SESSION, "m2")
+    assert not scene.join("m2").drain
+    assert request_drain(scene, "m9").error_code == UnknownMemberId.code
+
+
 def test_static_member_is_restarted_by_its_instance_id() -> None:
     scene = three(m2="i2")
     assert request_restart(scene, "i2").error_code == 0

@@ -9,7 +9,7 @@ import pytest
 from connectgroup.errors import (
     FencedMemberEpoch,
 )
-from connectgroup.member.actions import Lose, Restart, Revoke
+from connectgroup.member.actions import Drain, Lose, Restart, Revoke
 from connectgroup.member.state_machine import Member, MemberSettings, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
@@ -95,6 +95,16 @@ def test_restart_is_an_action_until_the_worker_stops_its_units() -> None:
     assert respond(machine, replace(accepted(5), restart=True)) == [Restart()]
     machine.retire()
     assert respond(machine, replace(accepted(5), restart=True)) == []
+
+
+def test_drain_is_an_action_until_the_worker_drains_or_stops() -> None:
+    machine = joined(1)
+    assert respond(machine, replace(accepted(5), drain=True)) == [Drain()]
+    machine.drain()
+    assert respond(machine, replace(accepted(5), drain=True)) == []
+    stopping = joined(1)
+    stopping.retire()
+    assert respond(stopping, replace(accepted(5), drain=True)) == []
 
 
 def test_draining_worker_ignores_a_restart() -> None:

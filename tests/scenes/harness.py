@@ -17,7 +17,7 @@ from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
-from connectgroup.member.actions import Action, Assign, Compute, Fail, Lose, Restart, Revoke, TellAssignor
+from connectgroup.member.actions import Action, Assign, Compute, Drain, Fail, Lose, Restart, Revoke, TellAssignor
 from connectgroup.member.state_machine import Member, MemberSettings, Phase
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareResponse
@@ -220,6 +220,8 @@ class SceneHarness:
                 return f"{worker.who}{ran} fails"
             case Restart():
                 return f"{worker.who} must restart"
+            case Drain():
+                return f"{worker.who} must drain"
             case Compute() | TellAssignor():
                 return ""
 

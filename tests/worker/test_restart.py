@@ -137,6 +137,19 @@ async def test_draining_worker_is_not_restarted(tmp_path: Path) -> None:
         assert await world.settled("a", within=2)
 
 
+async def test_requested_drain_moves_every_task_before_the_worker_leaves(tmp_path: Path) -> None:
+    async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
+        await world.add("c", 4)
+        world.start("a")
+        b = world.start("b")
+        await world.settled()
+        request = RestartRequest(group_id=GROUP, member_id="b", drain=True)
+        await world.coordinator.handle(request, client_host="operator")
+        await ended(b, within=10)
+        assert not b.worker.restarts
+        assert await world.settled("a", within=1), "no unit is delayed for it"
+
+
 async def test_worker_leaves_only_after_a_slow_stop(tmp_path: Path) -> None:
     """Heartbeats go on meanwhile at their interval: a repeated request to restart causes no busy loop."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:

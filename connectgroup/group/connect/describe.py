@@ -149,7 +149,7 @@ def _member_state(member: MemberRecord, current: Current[Unit]) -> str:
     """The member's state. Drain and restart, which an operator requests, precede the reconciliation state."""
     if current.temporarily_left:
         return "AWAY"
-    if member.draining:
+    if member.draining or member.drain_requested:
         return "DRAINING"
     return "RESTARTING" if member.restart_requested else current.state.name
 

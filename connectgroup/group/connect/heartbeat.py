@@ -178,7 +178,7 @@ def _step(
         and (on_coordinator or not overlay.records)
     )
     member = overlay.member(member_id)
-    restart = member is not None and member.restart_requested
+    requested = member is not None and member.has_request
     assignment = None
     # Every target assignment is delivered to every member, even if its units do not change (PD-12).
     advanced = after.epoch != before.epoch
@@ -189,7 +189,8 @@ def _step(
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         assignment=assignment,
         session_timeout_ms=settings.session_timeout_ms,
-        restart=restart,
+        restart=member is not None and member.restart_requested,
+        drain=member is not None and member.drain_requested,
     )
     timers = (
         *timers,
@@ -200,7 +201,7 @@ def _step(
         response=response,
         records=tuple(overlay.records),
         timers=timers,
-        parks=after.epoch == request.member_epoch and (response.assignment is None or waits) and not restart,
+        parks=after.epoch == request.member_epoch and (response.assignment is None or waits) and not requested,
     )
 
 
@@ -308,6 +309,7 @@ def _join(
         restart_requested=member_id in group.restart_requests
         if known is None
         else known.restart_requested and not group.current(member_id).temporarily_left,
+        drain_requested=known is not None and known.drain_requested and not request.draining,
     )
     waiting = delay.delays_for(overlay, member)
     temporarily = f"{member_id} came back" if waiting else ""
@@ -412,6 +414,7 @@ def _update(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings
             host=request.host,
             # A draining worker leaves permanently.
             restart_requested=member.restart_requested and not request.draining,
+            drain_requested=member.drain_requested and not request.draining,
         )
     if request.server_assignor is not None:
         member = replace(member, server_assignor=request.server_assignor, assignors=())

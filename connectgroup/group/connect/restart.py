@@ -1,10 +1,15 @@
-"""Restart of a worker by an operator: the member stops its units, leaves, and joins again under the same member id.
+"""Restart or drain of a worker by an operator.
+
+Restart: the member stops its units, leaves, and joins again under the same member id.
 
 The request is part of the member's record, so that it survives a coordinator failover, and is repeated in every
 heartbeat response until the member leaves. If the member is lost instead (fenced, or its session expired), it may not
 have received the request: the group's record keeps the request until a member of that id joins again. The leave
 announces that the member returns, so its units are delayed for it (``leave``, ``delay``): each stops once and starts
 once, on the same worker.
+
+Drain: the request is repeated until the member reports that it drains; from then on the rules of draining apply. It
+ends with the membership: a lost member that joins again is not asked to drain.
 """
 
 from __future__ import annotations
@@ -21,14 +26,14 @@ from .state import Group
 
 
 def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcome[RestartResponse]:
-    """Ask one member to restart, by its member id or its group instance id.
+    """Ask one member to restart or to drain, by its member id or its group instance id.
 
     Several members may restart at the same time; a repeated request changes nothing.
 
     Raises:
         GroupIdNotFound: there is no such group.
         UnknownMemberId: the member is not in the group: unknown, left, lost, or temporarily left.
-        InvalidRequest: the member is draining, so it leaves permanently.
+        InvalidRequest: a restart of a member that is draining, so it leaves permanently.
     """
     validate.restart(request)
     if not group.exists:
@@ -53,10 +58,12 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
             f"worker {printable(member_id)!r} has temporarily left; its units are kept for its group.instance.id "
             f"{printable(member.instance_id)!r}"
         )
-    if member.draining:
+    draining = member.draining or member.drain_requested
+    if draining and not request.drain:
         raise InvalidRequest(f"worker {printable(member_id)!r} is draining and leaves for good")
-    if member.restart_requested:
+    if draining or (member.restart_requested and not request.drain):
         return Outcome(response=RestartResponse(already_requested=True))
     overlay = Overlay(group, now_ms)
-    overlay.write(replace(member, restart_requested=True))
+    # A drain replaces a requested restart: the worker leaves permanently.
+    overlay.write(replace(member, restart_requested=not request.drain, drain_requested=request.drain))
     return Outcome(response=RestartResponse(), records=tuple(overlay.records))

@@ -136,7 +136,7 @@ class Group:
                     self.instances[record.instance_id] = record.member_id
                 self.currents.setdefault(record.member_id, NOTHING)
                 self._see_progress(record.member_id)
-                if record.restart_requested:
+                if record.has_request:
                     self.members_to_wake.add(record.member_id)
             case TargetMemberRecord():
                 self._forget_wanted(record.member_id)

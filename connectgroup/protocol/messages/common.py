@@ -125,15 +125,23 @@ class AssignorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRequest:
-    """Restart one worker; its units are delayed for it meanwhile (ConnectGroupRestartMember)."""
+    """Restart or drain one worker (ConnectGroupRestartMember).
+
+    A worker that restarts stops its units and joins again; they are delayed for it meanwhile. A worker that drains runs
+    its units until other members take them, then leaves for good.
+
+    Attributes:
+        drain: *(tagged)* drain instead of restarting.
+    """
 
     group_id: str
     member_id: str
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartResponse:
-    """Whether a restart was requested; the member is notified in its next heartbeat response.
+    """Whether a restart or drain was requested; the member is notified in its next heartbeat response.
 
     Attributes:
         already_requested: an earlier request is still pending; this one changed nothing.

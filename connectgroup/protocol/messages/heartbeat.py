@@ -153,6 +153,8 @@ class HeartbeatResponse:
             stops its units, leaves with ``returns`` and joins again. Repeated until the member leaves.
         traceparent: *(tagged)* W3C trace context of the group's latest rebalance; empty if the coordinator does not
             trace.
+        drain: *(tagged)* an operator has requested that the worker drain (ConnectGroupRestartMember). Repeated until
+            the member reports that it is draining.
     """
 
     throttle_time_ms: int = 0
@@ -165,3 +167,4 @@ class HeartbeatResponse:
     coordinator_epoch: int = -1
     restart: bool = False
     traceparent: str = ""
+    drain: bool = False

@@ -98,6 +98,7 @@ class MemberRecord:
         joined_epoch: *(tagged)* the group epoch at which the member joined; 0 if unknown (KIP-848,
             ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId).
         restart_requested: *(tagged)* an operator has requested that the worker restart; the member has not left yet.
+        drain_requested: *(tagged)* an operator has requested that the worker drain; the member does not drain yet.
     """
 
     group_id: str
@@ -115,6 +116,12 @@ class MemberRecord:
     client_id: str = ""
     joined_epoch: int = 0
     restart_requested: bool = False
+    drain_requested: bool = False
+
+    @property
+    def has_request(self) -> bool:
+        """Whether the member's heartbeat responses carry a request of an operator."""
+        return self.restart_requested or self.drain_requested
 
     @property
     def traits(self) -> tuple[tuple[ConfigEntry, ...], str, int, str]:

@@ -42,10 +42,18 @@ async def restart_worker(request: Request) -> Response:
     return Response(status_code=202)
 
 
+async def drain_worker(request: Request) -> Response:
+    """Request that other workers take a worker's units and that it leaves; a pending drain is a success too."""
+    params = request.path_params
+    await request.app.state.context.admin.drain_worker(params["group"], params["worker"])
+    return Response(status_code=202)
+
+
 OPERATIONS: Final = (
     Operation("GET", "/groups", list_groups, response=listing(ANY)),
     Operation("GET", "/groups/{group}", describe_group, response=ANY),
     Operation("DELETE", "/groups/{group}", delete_group, statuses=(204,)),
     Operation("GET", "/groups/{group}/rebalances", list_rebalances, response=listing(ANY)),
     Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, statuses=(202,)),
+    Operation("POST", "/groups/{group}/workers/{worker}/drain", drain_worker, statuses=(202,)),
 )

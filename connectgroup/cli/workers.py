@@ -1,0 +1,80 @@
+"""``connectgroup workers``: list, restart and drain workers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from ..client.admin import POLL_S
+from ..errors import TimedOut
+from ..protocol.messages.common import each_unit
+from ..rest.views import group_description
+from .render import print_json, print_table
+from .requests import connected
+
+
+async def list_workers(options: argparse.Namespace) -> int:
+    async with connected(options) as admin:
+        group = await admin.describe(options.group, connectors=())
+    if options.json:
+        print_json(group_description(group)["workers"])
+        return 0
+    print_table(
+        ("NAME", "STATE", "EPOCH", "UNITS", "HOST", "ADDRESS"),
+        [
+            (
+                member.member_id,
+                member.state,
+                member.member_epoch,
+                sum(1 for _ in each_unit(member.assigned)),
+                member.host,
+                member.client_host,
+            )
+            for member in group.members
+        ],
+    )
+    return 0
+
+
+async def restart_worker(options: argparse.Namespace) -> int:
+    async with connected(options) as admin:
+        requested = await admin.restart_worker(options.group, options.name)
+        if options.no_wait:
+            print(f"worker {options.name}: restart {'' if requested else 'already '}requested")
+            return 0
+        try:
+            await admin.wait_worker(options.group, options.name, timeout_s=options.timeout)
+        except TimedOut:
+            print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
+            return 1
+    print(f"worker {options.name}: restarted")
+    return 0
+
+
+async def drain_worker(options: argparse.Namespace) -> int:
+    """Request the drain and wait until the worker has left; its remaining units are printed as they move."""
+    loop = asyncio.get_running_loop()
+    async with connected(options) as admin:
+        requested = await admin.drain_worker(options.group, options.name)
+        if options.no_wait:
+            print(f"worker {options.name}: drain {'' if requested else 'already '}requested")
+            return 0
+        give_up_at, last = loop.time() + options.timeout, -1
+        while True:
+            group = await admin.describe(options.group, connectors=())
+            members = [each for each in group.members if options.name in (each.member_id, each.instance_id)]
+            if not members:
+                break
+            left = sum(1 for _ in each_unit(members[0].assigned))
+            if left != last:
+                print(f"worker {options.name}: {left} units to move", file=sys.stderr, flush=True)
+                last = left
+            if loop.time() >= give_up_at:
+                others = "" if len(group.members) > 1 else "; there is no other worker that can run them"
+                text = f"worker {options.name}: not drained within {options.timeout} s: it still has {left} units"
+                print(f"connectgroup: {text}{others}", file=sys.stderr)
+                return 1
+            await asyncio.sleep(POLL_S)
+    print(f"worker {options.name}: drained")
+    return 0
