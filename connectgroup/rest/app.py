@@ -16,11 +16,12 @@ from ..client.admin import Admin
 from ..errors import ConnectGroupError, TransportError
 from ..protocol.units import printable
 from .errors import status_of
+from .events import Feeds
 from .guard import Guard, error_response
 from .loggers import Loggers
 from .openapi import document
 from .operations import Operation
-from .routes import connectors, groups, loggers, metrics, offsets, plugins, root, topics
+from .routes import connectors, groups, loggers, metrics, offsets, page, plugins, root, topics
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
@@ -34,6 +35,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *loggers.OPERATIONS,
     *groups.OPERATIONS,
     *metrics.OPERATIONS,
+    *page.OPERATIONS,
 )
 """Everything that is served."""
 
@@ -46,6 +48,7 @@ class RestContext:
 
     Attributes:
         admin: sends the requests to the coordinator.
+        feeds: the streams of events; closed by the caller.
         group_id: the group that ``/connectors`` shows.
         version: the version in ``GET /``.
         commit: the commit there: the version of connectgroup.
@@ -54,6 +57,7 @@ class RestContext:
     """
 
     admin: Admin
+    feeds: Feeds
     group_id: str
     version: str = VERSION
     commit: str = ""
@@ -91,6 +95,7 @@ def create_app(
         allowed_hosts=allowed_hosts,
         users=users,
         readers=readers,
+        public_paths=page.PUBLIC_PATHS if context is not None else (),
         requests_per_second=requests_per_second,
     )
 

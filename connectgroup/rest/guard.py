@@ -42,7 +42,8 @@ class Guard:
         app: the application.
         allowed_hosts: names in ``Host`` and ``Origin``, in lower case; null: every name.
         users: password by name; null: no authentication.
-        readers: the users that may only read (GET, HEAD).
+        readers: the users that may only read (GET, HEAD). ``scope["may_change"]`` is false for them.
+        public_paths: GET and HEAD of these need no user.
         requests_per_second: the limit for each client address; null: none.
     """
 
@@ -53,20 +54,26 @@ class Guard:
         allowed_hosts: Collection[str] | None,
         users: Mapping[str, str] | None,
         readers: Collection[str] = (),
+        public_paths: Collection[str] = (),
         requests_per_second: int | None = None,
     ) -> None:
         self._app, self._allowed_hosts, self._users, self._readers = app, allowed_hosts, users, readers
+        self._public_paths = public_paths
         self._rate = RateLimit(requests_per_second) if requests_per_second is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        rejection = self._over_limit(scope) or self._rejection(scope["method"], Headers(scope=scope))
+        # As in Kafka Connect, a trailing slash makes no difference.
+        path, headers = scope["path"].rstrip("/") or "/", Headers(scope=scope)
+        rejection = self._over_limit(scope) or self._foreign(headers)
+        user = None
+        if rejection is None and self._users is not None and not self._is_public(scope["method"], path):
+            user = self._user(headers.get("authorization", ""), self._users)
+            rejection = self._forbidden(user, scope["method"])
         if rejection is not None:
             await rejection(scope, receive, send)
             return
-        # As in Kafka Connect, a trailing slash makes no difference.
-        path = scope["path"].rstrip("/") or "/"
         started = False
 
         async def watched(message: Message) -> None:
@@ -75,7 +82,7 @@ class Guard:
             await send(message)
 
         try:
-            await self._app({**scope, "path": path}, receive, watched)
+            await self._app({**scope, "path": path, "may_change": user not in self._readers}, receive, watched)
         except Exception:
             # The message of an unexpected error may contain anything: it is for the log only.
             logger.exception("%s %s failed", scope["method"], printable(path))
@@ -88,7 +95,11 @@ class Guard:
             return None
         return error_response(429, "too many requests from this address; retry after one second")
 
-    def _rejection(self, method: str, headers: Headers) -> JSONResponse | None:
+    def _is_public(self, method: str, path: str) -> bool:
+        return method in ("GET", "HEAD") and path in self._public_paths
+
+    def _foreign(self, headers: Headers) -> JSONResponse | None:
+        """Reject headers that are too long, and requests that another host's page may have sent."""
         size = sum(len(name) + len(value) for name, value in headers.raw)
         if size > MAX_HEADER_BYTES:
             return error_response(431, f"headers: got {size} bytes; allowed: at most {MAX_HEADER_BYTES}")
@@ -100,9 +111,10 @@ class Guard:
                 value = headers.get(field, "")
                 if _host_of(value) not in self._allowed_hosts:
                     return error_response(403, f"{field}: got {printable(value)!r}; allowed: {allowed}")
-        if self._users is None:
-            return None
-        user = self._user(headers.get("authorization", ""), self._users)
+        return None
+
+    def _forbidden(self, user: str | None, method: str) -> JSONResponse | None:
+        """Reject requests without a user, and changes by a reader."""
         if user is None:
             return error_response(
                 401,

@@ -16,6 +16,7 @@ from ..errors import ConfigError, TransportError
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
 from .app import RestContext, create_app
+from .events import Feeds
 from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
 
 MAX_CONNECTIONS: Final = 1_000
@@ -32,6 +33,7 @@ class RestServer:
         self._server: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
         self._serving: asyncio.Task[None] | None = None
+        self._feeds: Feeds | None = None
 
     @property
     def url(self) -> str:
@@ -65,8 +67,10 @@ class RestServer:
         allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
         context = None
         if self._admin is not None:
+            self._feeds = Feeds(self._admin)
             context = RestContext(
                 admin=self._admin,
+                feeds=self._feeds,
                 group_id=config.group,
                 commit=version("connectgroup"),
                 connector_classes=config.connector_classes,
@@ -103,7 +107,9 @@ class RestServer:
         self._serving = asyncio.create_task(server.main_loop(), name=f"REST at {self.url}")
 
     async def close(self) -> None:
-        """Finish the requests under way, at most ``STOP_TIMEOUT_S``, and close the port."""
+        """End the streams, finish the requests under way, at most ``STOP_TIMEOUT_S``, and close the port."""
+        if self._feeds is not None:
+            await self._feeds.close()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving

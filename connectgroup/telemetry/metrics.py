@@ -100,12 +100,8 @@ def snapshot() -> Snapshot:
 
     Of two sources with the same labels the one that was registered later counts.
     """
-    with _lock:
-        sources = sorted(_sources.items(), key=lambda entry: entry[1])
-    parts = [part for source, _ in sources for part in source.parts()]
-    latest = {(part.scope, *part.labels.items()): part for part in parts}
     found: dict[Metric, list[Sample]] = {metric: [] for metric in METRICS}
-    for part in latest.values():
+    for part in _parts():
         values = part.values()
         for metric in _METRICS_OF[part.scope]:
             value = values[metric.name]
@@ -114,6 +110,19 @@ def snapshot() -> Snapshot:
             elif not metric.label and value is not None:
                 found[metric].append(Sample(part.labels, float(value)))
     return found
+
+
+def values_of(scope: Scope) -> list[tuple[Mapping[str, str], Mapping[str, Value]]]:
+    """Labels and values of all sources of one scope: cheaper than ``snapshot``. May be called from any thread."""
+    return [(part.labels, part.values()) for part in _parts() if part.scope == scope]
+
+
+def _parts() -> Iterable[Source]:
+    """All parts of the registered sources; of two with the same labels the later one."""
+    with _lock:
+        sources = sorted(_sources.items(), key=lambda entry: entry[1])
+    parts = [part for source, _ in sources for part in source.parts()]
+    return {(part.scope, *part.labels.items()): part for part in parts}.values()
 
 
 class _Collections:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from .. import views
-from ..operations import ANY, Operation, listing
+from ..operations import ANY, TEXT, Operation, listing
+
+logger = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S: Final = 30.0
+"""A stream whose client reads nothing for this long ends."""
 
 
 async def list_groups(request: Request) -> Response:
@@ -27,6 +36,42 @@ async def list_rebalances(request: Request) -> Response:
     """The last 100 rebalances: causes, moves, downtime."""
     group = await request.app.state.context.admin.describe(request.path_params["group"], connectors=())
     return JSONResponse(views.rebalances(group))
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. Ends when the client disconnects or stops reading."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        """Send these events; the iterator is closed at the end."""
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        except TimeoutError:
+            logger.info("a stream of events ended: its client read nothing for %g s", SEND_TIMEOUT_S)
+        finally:
+            await self._events.aclose()
+
+
+async def stream_events(request: Request) -> Response:
+    """Changes of the group as they happen: server-sent events, for the page; `Last-Event-ID` resumes."""
+    context, group_id = request.app.state.context, request.path_params["group"]
+    headers = {"Cache-Control": "no-store"}
+    if request.method == "HEAD":
+        return Response(media_type="text/event-stream", headers=headers)
+    events = await context.feeds.stream(
+        group_id,
+        request.headers.get("last-event-id", ""),
+        may_change=request.scope["may_change"],
+        has_connector_routes=group_id == context.group_id,
+    )
+    return EventStream(events, headers)
 
 
 async def delete_group(request: Request) -> Response:
@@ -53,6 +98,7 @@ OPERATIONS: Final = (
     Operation("GET", "/groups", list_groups, response=listing(ANY)),
     Operation("GET", "/groups/{group}", describe_group, response=ANY),
     Operation("DELETE", "/groups/{group}", delete_group, statuses=(204,)),
+    Operation("GET", "/groups/{group}/events", stream_events, response=TEXT, media_type="text/event-stream"),
     Operation("GET", "/groups/{group}/rebalances", list_rebalances, response=listing(ANY)),
     Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, statuses=(202,)),
     Operation("POST", "/groups/{group}/workers/{worker}/drain", drain_worker, statuses=(202,)),

@@ -1,0 +1,229 @@
+"""Server-sent events of a group, for the page: a table of what it shows, and its changes.
+
+A ``Feed`` describes one group at intervals and compares each description with the one before; all streams of the group
+share it, so the coordinator's work does not grow with their number. A description of 5,000 tasks is some 300 kB, a
+change of one task 100 bytes. A stream that resumes (``Last-Event-ID``) gets the changes since; if they are gone, or the
+server is another one, it gets the whole table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+
+from ..client.admin import Admin
+from ..errors import ConnectGroupError, GroupIdNotFound
+from ..protocol.units import printable
+from ..telemetry.metrics import values_of
+from .errors import RestError
+from .page_table import Table, page_table
+
+POLL_S: Final = 0.25
+"""Interval between two descriptions: at most four events a second."""
+MAX_LOAD: Final = 0.1
+"""At most this share of the time is spent on descriptions: those of large groups are made less often."""
+MAX_STREAMS: Final = 64
+MAX_STREAM_S: Final = 600.0
+"""A stream ends after this time, and the client resumes it: so an account that was removed loses it."""
+MAX_CHANGES: Final = 64
+"""Changes that are kept for streams that are behind or resume."""
+LINGER_S: Final = 10.0
+"""A feed without streams continues for this long, for clients that reconnect."""
+KEEP_ALIVE_S: Final = 10.0
+RATES_S: Final = 2.0
+"""Interval between two readings of metrics."""
+
+
+def changes(before: Table, after: Table) -> dict[str, Any]:
+    """What turns one table into another: ``set``, the new rows by key, and ``remove``, keys; empty if nothing."""
+    changed = {key: row for key, row in after.items() if key not in before or before[key] != row}
+    removed = sorted(before.keys() - after.keys())
+    return {"set": changed, "remove": removed} if changed or removed else {}
+
+
+def rows_per_second(group_id: str) -> dict[str, float]:
+    """Rows that the sinks made durable per second, by connector: of tasks in this process that have read any rows."""
+    rates: dict[str, float] = {}
+    for labels, values in values_of("task"):
+        rate = values["sink-record-send-rate"]
+        if labels["group"] == group_id and values["sink-record-read-total"] and isinstance(rate, int | float):
+            rates[labels["connector"]] = rates.get(labels["connector"], 0.0) + rate
+    return rates
+
+
+def event(name: str, data: object, *, event_id: str = "") -> bytes:
+    """One event of a stream (``text/event-stream``); JSON has no line breaks, so the data is one line."""
+    lines = [*([f"id: {event_id}"] if event_id else []), f"event: {name}", f"data: {json.dumps(data)}"]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+class Feed:
+    """The table of one group, kept up to date while it has streams."""
+
+    def __init__(self, admin: Admin, group_id: str) -> None:
+        """Store the arguments."""
+        self.streams = 0
+        self._admin, self._group_id = admin, group_id
+        self._rates: Mapping[str, float] = {}
+        self._rates_at = 0.0
+        self._id = secrets.token_hex(4)
+        self._table: Table = {}
+        self._version = 0
+        self._changes: deque[tuple[int, dict[str, Any]]] = deque(maxlen=MAX_CHANGES)
+        self._changed = asyncio.Event()
+        self._whole = (0, b"")
+        self._closed = False
+
+    async def update(self) -> None:
+        """Describe the group once and keep what has changed.
+
+        Raises:
+            ConnectGroupError: the group cannot be described. Streams get the error as a row of the table.
+        """
+        now_ms = int(time.time() * 1000)
+        try:
+            group = await self._admin.describe(self._group_id)
+        except GroupIdNotFound as error:
+            self._publish({"error": printable(error, limit=400)})
+            raise
+        except ConnectGroupError as error:
+            # The last known rows stay, and the page says that they are old.
+            self._publish({**self._table, "error": printable(error, limit=400)})
+            raise
+        self._publish(page_table(group, now_ms, before=self._table, rates=self._rates))
+
+    async def run(self) -> None:
+        """Update until there has been no stream for ``LINGER_S``."""
+        loop = asyncio.get_running_loop()
+        used_at = loop.time()
+        while not self._closed and (self.streams or loop.time() - used_at < LINGER_S):
+            if self.streams:
+                used_at = loop.time()
+            started = loop.time()
+            if started - self._rates_at >= RATES_S:
+                # In a thread: the metrics of thousands of tasks take longer than a heartbeat may wait.
+                self._rates, self._rates_at = await run_in_threadpool(rows_per_second, self._group_id), started
+            with suppress(ConnectGroupError):
+                await self.update()
+            took_s = loop.time() - started
+            await asyncio.sleep(max(POLL_S, took_s / MAX_LOAD))
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed = True
+        self._wake()
+
+    async def stream(self, last_id: str, **hello: object) -> AsyncGenerator[bytes, None]:
+        """The events of one stream: ``hello``, then ``table`` or ``change``, and comments as keep-alive.
+
+        Args:
+            last_id: the id of the last event that the client has; empty if it has none.
+            hello: the data of the first event, besides the server's clock.
+        """
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + MAX_STREAM_S
+        yield event("hello", {**hello, "now_ms": int(time.time() * 1000)})
+        version = self._version_of(last_id)
+        while not self._closed and loop.time() < end_at:
+            changed = self._changed
+            if version == self._version:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield b": keep-alive\n\n"
+                continue
+            newer = [(number, change) for number, change in self._changes if number > version]
+            if version >= 0 and newer and newer[0][0] == version + 1:
+                for version, change in newer:
+                    yield event("change", change, event_id=f"{self._id}.{version}")
+            else:
+                version = self._version
+                yield self._table_event()
+
+    def _publish(self, table: Table) -> None:
+        change = changes(self._table, table)
+        if change:
+            self._version += 1
+            self._changes.append((self._version, change))
+            self._table = table
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _table_event(self) -> bytes:
+        """The whole table; encoded once for all streams that get the same version."""
+        if self._whole[0] != self._version:
+            self._whole = (self._version, event("table", self._table, event_id=f"{self._id}.{self._version}"))
+        return self._whole[1]
+
+    def _version_of(self, last_id: str) -> int:
+        """The version that the client has; -1 if it is not one of this feed."""
+        feed, _, number = last_id.partition(".")
+        known = feed == self._id and number.isascii() and number.isdigit() and len(number) < 16
+        return int(number) if known and int(number) <= self._version else -1
+
+
+class Feeds:
+    """The feeds of all groups that have streams, and the limit on streams."""
+
+    def __init__(self, admin: Admin) -> None:
+        """Use this client; it belongs to the caller."""
+        self._admin = admin
+        self._feeds: dict[str, Feed] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    async def stream(self, group_id: str, last_id: str, **hello: object) -> AsyncGenerator[bytes, None]:
+        """Open a stream of a group; see ``Feed.stream``. The caller exhausts or closes the iterator.
+
+        Raises:
+            ConnectGroupError: the group cannot be described.
+            RestError: 503: too many streams, or the server stops.
+        """
+        if self._closed or sum(feed.streams for feed in self._feeds.values()) >= MAX_STREAMS:
+            raise RestError(503, f"events: got more than {MAX_STREAMS} streams; allowed: at most {MAX_STREAMS}")
+        feed = self._feeds.get(group_id)
+        if feed is None:
+            feed = Feed(self._admin, group_id)
+            await feed.update()
+            # Another request may have opened the same feed meanwhile.
+            feed = self._feeds.setdefault(group_id, feed)
+            if group_id not in self._running:
+                self._running[group_id] = asyncio.create_task(self._run(group_id, feed), name=f"events of {group_id}")
+        return self._counted(feed, last_id, hello)
+
+    async def close(self) -> None:
+        """End all streams and stop."""
+        self._closed = True
+        running = list(self._running.values())
+        for feed in self._feeds.values():
+            feed.close()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _run(self, group_id: str, feed: Feed) -> None:
+        try:
+            await feed.run()
+        finally:
+            del self._feeds[group_id], self._running[group_id]
+            feed.close()
+
+    async def _counted(self, feed: Feed, last_id: str, hello: Mapping[str, object]) -> AsyncGenerator[bytes, None]:
+        feed.streams += 1
+        try:
+            async for each in feed.stream(last_id, **hello):
+                yield each
+        finally:
+            feed.streams -= 1

@@ -1,0 +1,43 @@
+// The two dialogs: confirmation of a change, and sign-in. The browser's dialog element traps the focus and closes on Escape.
+
+import { byId, setHidden } from "./dom.js";
+import { signIn } from "./server.js";
+
+/** Ask; resolves to whether the user confirmed. */
+export function confirm(title, text, action) {
+  const dialog = byId("confirm");
+  byId("confirm-title").textContent = title;
+  byId("confirm-text").textContent = text;
+  byId("confirm-yes").textContent = action;
+  return new Promise((resolve) => {
+    let confirmed = false;
+    byId("confirm-form").onsubmit = (event) => {
+      event.preventDefault();
+      confirmed = true;
+      dialog.close();
+    };
+    byId("confirm-no").onclick = () => dialog.close();
+    dialog.onclose = () => resolve(confirmed);
+    dialog.showModal();
+    byId("confirm-no").focus();
+  });
+}
+
+/** Ask for user and password; resolves when they have been given. */
+export function askUser(message) {
+  const dialog = byId("login");
+  if (dialog.open) return new Promise(() => {});
+  byId("login-error").textContent = message;
+  setHidden(byId("login-error"), !message);
+  return new Promise((resolve) => {
+    byId("login-form").onsubmit = (event) => {
+      event.preventDefault();
+      signIn(byId("login-user").value, byId("login-password").value);
+      byId("login-password").value = "";
+      dialog.close();
+    };
+    dialog.onclose = () => resolve();
+    dialog.showModal();
+    byId("login-user").focus();
+  });
+}

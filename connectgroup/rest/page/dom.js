@@ -1,0 +1,88 @@
+// Builds and updates elements. Text always becomes a text node, never HTML.
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element with properties (`className`, `onclick`), attributes (`aria-*`, `role`, `data-*`) and children. */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "role" || name.includes("-")) made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+/** A name that was chosen by a user: its direction of writing does not affect the text around it. */
+export const named = (name) => element("bdi", { className: "name" }, name);
+
+/** Set the text of an element; unchanged text is left alone. */
+export function setText(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+export function setHidden(target, hidden) {
+  if (target.hidden !== hidden) target.hidden = hidden;
+}
+
+/**
+ * Make the children of a container those of `items`, in order. Elements of known keys are kept, so focus and open
+ * details survive. `create(item)` returns an element; `update(element, item)` is called for all.
+ */
+export function keyed(container, items, keyOf, create, update = () => {}) {
+  const known = container.keyedChildren ?? new Map();
+  const kept = new Map();
+  let next = container.firstElementChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    let child = known.get(key);
+    if (child === undefined) child = create(item);
+    if (child === next) next = next.nextElementSibling;
+    else container.insertBefore(child, next);
+    kept.set(key, child);
+    update(child, item);
+  }
+  for (const [key, child] of known) if (!kept.has(key)) child.remove();
+  container.keyedChildren = kept;
+}
+
+/** `5 workers`, `1 worker`. */
+export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+
+/** Milliseconds as text: `120 ms`, `3.4 s`, `2 min 5 s`. */
+export function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)} s`;
+}
+
+/** A wall clock, milliseconds since 1970, as local time of day. */
+export const timeOf = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+
+export const STATES = ["RUNNING", "STARTING", "FAILED", "UNASSIGNED", "WAITING", "OFF"];
+
+/** `3 running, 1 failed`. */
+export function statesText(states) {
+  const known = [...STATES, ...Object.keys(states).filter((state) => !STATES.includes(state))];
+  const parts = known.filter((state) => states[state]).map((state) => `${states[state].toLocaleString("en")} ${state.toLowerCase()}`);
+  return parts.join(", ") || "none";
+}
+
+export const sum = (states) => Object.values(states).reduce((total, number) => total + number, 0);
+
+/** Draw numbers by state as parts of a bar whose full width stands for `full`. */
+export function drawBar(bar, states, full) {
+  const shown = STATES.filter((state) => states[state]);
+  keyed(
+    bar,
+    shown,
+    (state) => state,
+    (state) => element("span", { className: `part ${state}` }),
+    (part, state) => { part.style.width = `${(100 * states[state]) / Math.max(full, 1)}%`; },
+  );
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** Sort entries `[name, ...]` by name; numbers in names count as numbers. */
+export const byName = ([a], [b]) => collator.compare(a, b);

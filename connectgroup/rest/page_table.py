@@ -1,0 +1,160 @@
+"""What the page shows of a group, as a flat table: key -> row. Small rows make small changes.
+
+| key | row |
+|---|---|
+| ``error`` | why the group cannot be described; the other rows are then the last known ones |
+| ``group`` | id, state, epochs, assignor |
+| ``worker/W`` | state, epoch, capacity, number of units by state |
+| ``connector/C`` | target state, number of units by state, rows per second |
+| ``unit/N/C`` | ``[state, worker, owner epoch]`` of task N of connector C; N is -1 for the connector itself |
+| ``failure/N/C`` | the error message of a failed unit |
+| ``delay/I`` | delayed units, the worker they are kept for, the deadline |
+| ``rebalance/E`` | causes, cost and the longest moves of the rebalance with epoch E |
+
+Configurations are not part of it, so there are no credentials in it. Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ..protocol.messages.common import units_of
+from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit, Rebalance
+from ..protocol.units import CONNECTOR, Unit
+
+Table = dict[str, Any]
+
+MAX_UNITS: Final = 20_000
+"""A group with more units is shown by numbers of units only."""
+MAX_FAILURES: Final = 100
+MAX_MESSAGE: Final = 2_000
+"""Characters of an error message."""
+MAX_MOVES: Final = 20
+"""Moves of one rebalance; ``GET /groups/{group}/rebalances`` has 100."""
+MAX_DELAYED: Final = 100
+"""Delayed units that are named."""
+CLOCK_ERROR_MS: Final = 1_500
+"""Two deadlines of the same delay that differ by less are the same one, computed from two descriptions."""
+
+
+def page_table(group: DescribedGroup, now_ms: int, *, before: Table, rates: Mapping[str, float]) -> Table:
+    """The table of a group.
+
+    Args:
+        now_ms: wall clock at the description.
+        before: the previous table: a deadline keeps its value.
+        rates: rows per second by connector; connectors whose rate is not known are omitted.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for connector in group.connectors:
+        for unit in connector.units:
+            if unit.member_id:
+                counts.setdefault(unit.member_id, Counter())[unit.state] += 1
+    table: Table = {
+        "group": {
+            "id": group.group_id,
+            "state": group.state,
+            "epoch": group.group_epoch,
+            "target_epoch": group.assignment_epoch,
+            "assignor": group.assignor_name,
+            "computing": group.computing_member,
+            "assignor_error": group.assignor_error,
+        }
+    }
+    for member in group.members:
+        key = f"worker/{member.member_id}"
+        table[key] = _worker(member, counts.get(member.member_id, Counter()))
+        table[key]["kept_until_ms"] = _deadline(before.get(key, {}).get("kept_until_ms"), now_ms, member.kept_ms)
+    show_units = sum(len(connector.units) for connector in group.connectors) <= MAX_UNITS
+    for connector in group.connectors:
+        table[f"connector/{connector.connector}"] = _connector(connector, rates.get(connector.connector))
+        if show_units:
+            for unit in connector.units:
+                table[_key("unit", connector, unit)] = [unit.state, unit.member_id, unit.owner_epoch]
+    table |= list(_failures(group))[:MAX_FAILURES]
+    for number, delay in enumerate(group.delayed):
+        key, units = f"delay/{number}", units_of(delay.units)
+        table[key] = {
+            "worker": delay.member_id,
+            "instance": delay.instance_id,
+            "until_ms": _deadline(before.get(key, {}).get("until_ms"), now_ms, delay.left_ms),
+            "count": len(units),
+            "units": [str(unit) for unit in sorted(units)[:MAX_DELAYED]],
+        }
+    for rebalance in group.rebalances:
+        table[f"rebalance/{rebalance.epoch}"] = _rebalance(rebalance)
+    return table
+
+
+def _key(kind: str, connector: DescribedConnector, unit: DescribedUnit) -> str:
+    return f"{kind}/{unit.task}/{connector.connector}"
+
+
+def _worker(member: DescribedMember, states: Counter[str]) -> dict[str, Any]:
+    return {
+        "instance": member.instance_id,
+        "address": member.client_host,
+        "state": member.state,
+        "epoch": member.member_epoch,
+        "capacity": member.capacity,
+        "rack": member.rack,
+        "host": member.host,
+        "units": dict(states),
+        "revoking": len(units_of(member.pending_revocation)),
+        "target": len(units_of(member.target)),
+    }
+
+
+def _connector(connector: DescribedConnector, rate: float | None) -> dict[str, Any]:
+    return {
+        "target_state": connector.target_state,
+        "state": next((unit.state for unit in connector.units if unit.task == CONNECTOR), ""),
+        "tasks": dict(Counter(unit.state for unit in connector.units if unit.task != CONNECTOR)),
+        "rows_per_s": None if rate is None else round(rate, 1),
+    }
+
+
+def _failures(group: DescribedGroup) -> Iterator[tuple[str, str]]:
+    for connector in group.connectors:
+        for unit in connector.units:
+            if unit.state == "FAILED":
+                yield _key("failure", connector, unit), unit.message[:MAX_MESSAGE]
+
+
+def _rebalance(rebalance: Rebalance) -> dict[str, Any]:
+    moves = [
+        {
+            "unit": str(Unit(move.connector, move.task)),
+            "from": move.source,
+            "to": move.target,
+            "downtime_ms": move.downtime_ms,
+            "running_ms": move.running_ms,
+            "assigned_ms": move.assigned_ms,
+        }
+        for move in rebalance.moves[:MAX_MOVES]
+    ]
+    return {
+        "epoch": rebalance.epoch,
+        "causes": rebalance.causes,
+        "started_ms": rebalance.started_ms,
+        "finished_ms": rebalance.finished_ms,
+        "computed_by": rebalance.computed_by,
+        "assignor": rebalance.assignor,
+        "moved": rebalance.moved,
+        "started": rebalance.started,
+        "max_downtime_ms": rebalance.max_downtime_ms,
+        "moves": moves,
+        "delayed": [
+            {"worker": each.member_id, "until_ms": each.until_ms, "count": each.count} for each in rebalance.delayed
+        ],
+    }
+
+
+def _deadline(before: int | None, now_ms: int, left_ms: int) -> int | None:
+    """The wall clock at which a delay ends; null if there is none (negative time left)."""
+    if left_ms < 0:
+        return None
+    until_ms = now_ms + left_ms
+    return before if before is not None and abs(before - until_ms) < CLOCK_ERROR_MS else until_ms
