@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from ..errors import ComputeAssignment
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.connect import RebalanceRecord
 from ..telemetry.spans import COMPUTED_BY, DOWNTIME, MOVED, STARTED, RebalanceSpans, RebalanceState, Value, is_tracing
+
+NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class RebalanceTraces:
@@ -25,14 +26,14 @@ class RebalanceTraces:
             if isinstance(record, RebalanceRecord) and is_tracing():
                 self._spans.update(record.group_id, _state(record))
 
-    def with_traceparent(self, request: Request, response: Response) -> Response:
-        """Add the trace context of the group's latest rebalance to a heartbeat response."""
+    def fields(self, request: Request, response: Response) -> Mapping[str, str]:
+        """The fields of a heartbeat response that carry the trace context of the group's latest rebalance."""
         if not isinstance(response, HeartbeatResponse) or not isinstance(request, HeartbeatRequest):
-            return response
+            return NO_FIELDS
         if response.error_code not in (0, ComputeAssignment.code):
-            return response  # there may be no such group
+            return NO_FIELDS  # there may be no such group
         traceparent = self._spans.traceparent(request.group_id)
-        return replace(response, traceparent=traceparent) if traceparent else response
+        return {"traceparent": traceparent} if traceparent else NO_FIELDS
 
     def close(self) -> None:
         """End all spans."""

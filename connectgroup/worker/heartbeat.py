@@ -100,8 +100,9 @@ class Heartbeats:
         # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()
         actions = self._member.on_response(request, response, converted)
-        with continued(response.traceparent):
-            self._perform(actions)
+        if actions:
+            with continued(response.traceparent):
+                self._perform(actions)
         if response.error_code:
             await self._on_refused(from_code(response.error_code, response.error_message), actions)
             return

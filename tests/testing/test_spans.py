@@ -17,6 +17,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.units import Units
 from connectgroup.telemetry import spans as telemetry
+from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, seeds
 from connectgroup.testing.spans import ROOTS
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response
@@ -149,6 +150,17 @@ def test_nothing_is_recorded_without_an_sdk(worker_group: StartGroup) -> None:
         assert not trace.get_current_span().is_recording()
     group = worker_group(2, connectors={"numbers": 2})
     group.wait_until_stable()
+
+
+def test_sdk_that_is_configured_later_records_the_next_rebalance(worker_group: StartGroup) -> None:
+    group = worker_group(2, connectors={"numbers": 6})
+    group.wait_until_stable()
+    with collect() as collector:
+        group.advance(30)
+        assert collector.finished() == []
+        group.add_worker()
+        group.wait_until_stable()
+        assert {"rebalance", "compute", "install", "revoke", "assign"} <= {span.name for span in collector.finished()}
 
 
 def test_embedders_provider_is_used_and_restored() -> None:

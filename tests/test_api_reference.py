@@ -1,0 +1,28 @@
+"""docs/api.md says what the public names and their docstrings say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import connectgroup
+from connectgroup import testing
+
+from .api_reference import reference
+
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+
+
+def test_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tests.api_reference > docs/api.md"
+
+
+def test_every_public_name_is_listed_once() -> None:
+    listed = re.findall(r"^### (\w+)$", reference(), re.MULTILINE)
+    both = set(connectgroup.__all__) & set(testing.__all__)
+    assert sorted(listed) == sorted([*connectgroup.__all__, *testing.__all__]), both
+
+
+def test_text_is_the_same_in_every_process() -> None:
+    assert " at 0x" not in reference()
+    assert "object>" not in reference()
