@@ -17,7 +17,7 @@ from __future__ import annotations
 import linecache
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from ..errors import WireError
@@ -34,28 +34,49 @@ _DECODING: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
 _ENCODING: Final = (Fault, AttributeError, TypeError, ValueError, KeyError, OverflowError, struct.error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """Encoder and decoder of one message in one version.
+    """Encoder and decoder of one message in one version, compiled when one of them is first used.
+
+    A program uses few of some hundred codecs; compiling all of them takes longer than a short command.
 
     Attributes:
         name: the definition's name and the version; informational.
-        encode: message to bytes; WireError naming the field if a value does not fit.
-        decode: bytes and start position to message; WireError unless the bytes are exactly one message.
-        source: the generated Python source; informational.
     """
 
-    name: str
-    encode: Callable[[Any], bytes]
-    decode: Callable[[bytes, int], Any]
-    source: str
+    def __init__(self, message: Message, version: int) -> None:
+        self.name = f"{message.name} v{version}"
+        self._message, self._version = message, version
+
+    @cached_property
+    def encode(self) -> Callable[[Any], bytes]:
+        """Message to bytes; WireError naming the field if a value does not fit."""
+        return self._compiled[0]
+
+    @cached_property
+    def decode(self) -> Callable[[bytes, int], Any]:
+        """Bytes and start position to message; WireError unless the bytes are exactly one message."""
+        return self._compiled[1]
+
+    @cached_property
+    def source(self) -> str:
+        """The generated Python source; informational."""
+        return self._compiled[2]
+
+    @cached_property
+    def _compiled(self) -> tuple[Callable[[Any], bytes], Callable[[bytes, int], Any], str]:
+        return _compile(self._message, self._version, self.name)
 
 
 def compile_codec(message: Message, version: int) -> Codec:
     """The codec of ``message`` in ``version``, which must be one of its versions."""
     if version not in message.versions:
         raise AssertionError(f"{message.name}: no version {version}")
-    name = f"{message.name} v{version}"
+    return Codec(message, version)
+
+
+def _compile(
+    message: Message, version: int, name: str
+) -> tuple[Callable[[Any], bytes], Callable[[bytes, int], Any], str]:
     writer = _Writer(version=version, flexible=version in message.flexible)
     writer.count_totals(message.body)
     writer.write(message.body)
@@ -83,7 +104,7 @@ def compile_codec(message: Message, version: int) -> Codec:
             raise WireError(f"{name}: {size - pos} bytes too many after its end at byte {pos}")
         return value
 
-    return Codec(name=name, encode=encode, decode=decode, source=source)
+    return encode, decode, source
 
 
 def smallest(field: Field, version: int, flexible: bool) -> int:
