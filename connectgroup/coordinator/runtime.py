@@ -106,18 +106,13 @@ class Coordinator:
         else:
             response = await self._submit(request, client)
         # Workers ignore responses of a lower coordinator epoch (D5).
-<<<<<<< HEAD
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol
             return answered
-        with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
-        return self.shard.traces.with_traceparent(request, with_epoch)
-=======
         with_epoch: Response = replace(
             response, coordinator_epoch=self._log.epoch, **self.shard.traces.fields(request, response)
         )
         return with_epoch
->>>>>>> 1d884da (Heartbeats without actions cost no tracing: benchmark, and no look-up of an SDK per heartbeat; API reference from docstrings)
 
     async def _submit(self, request: Request, client: Client) -> Any:
         group_type = self._registry.owner(request)
