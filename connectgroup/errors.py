@@ -220,6 +220,12 @@ def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
     return [cls, *(deeper for child in cls.__subclasses__() for deeper in _subclasses(child))]
 
 
+class InvalidRegularExpression(GroupError):
+    """A regular expression is not in RE2 syntax."""
+
+    code = 128
+
+
 class FencedInstanceId(GroupError):
     """Another process uses this group.instance.id or member id now. The worker must stop all units and exit."""
 

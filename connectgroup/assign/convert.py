@@ -8,9 +8,27 @@ from functools import partial
 from ..errors import ConfigError, PluginError
 from ..protocol.messages.assignment import InstalledMember, PreparedConnector, PrepareResponse
 from ..protocol.messages.common import AssignorInfo, config_of, grouped, units_of
-from ..protocol.units import printable
-from .api import ConnectAssignment, ConnectAssignor, ConnectGroup, PartitionAssignor
-from .members import MAX_UNITS, ConnectMember, ConnectorSpec, DelayedWork, Lazy, Metadata, traits_of
+from ..protocol.messages.consumer import ConsumerPrepareResponse, InstalledConsumer, by_topic, each_partition
+from ..protocol.units import TopicPartition, printable
+from .api import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionGroup,
+)
+from .members import (
+    MAX_UNITS,
+    ConnectMember,
+    ConnectorSpec,
+    DelayedWork,
+    Lazy,
+    Metadata,
+    PartitionMember,
+    TopicSpec,
+    traits_of,
+)
 from .placement import NO_PLACEMENT, Placement, placement_of
 from .sandbox import _guarded, _metadata_violation, declaration_violation, describe_assignor
 
@@ -135,4 +153,46 @@ def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember,
             metadata=member.metadata,
         )
         for member in sorted(assignment.members, key=lambda member: member.member_id)
+    )
+
+
+def partition_group_from_prepare(prepared: ConsumerPrepareResponse) -> PartitionGroup:
+    """The input of a ``PartitionAssignor``: a member owns the partitions of its current target assignment."""
+    names = {topic.topic_id: topic.topic_name for topic in prepared.topics}
+    members = tuple(
+        PartitionMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            reason=member.assignor.reason,
+            version=member.assignor.version,
+            metadata=member.assignor.metadata,
+            subscribed=frozenset(names[each] for each in member.subscribed_topic_ids if each in names),
+            owned=frozenset(
+                TopicPartition(names[topic_id], number)
+                for topic_id, number in each_partition(member.topic_partitions)
+                if topic_id in names
+            ),
+            generation=prepared.group_epoch,
+            rack=member.rack_id,
+        )
+        for member in prepared.members
+    )
+    topics = tuple(TopicSpec(name=topic.topic_name, num_partitions=topic.num_partitions) for topic in prepared.topics)
+    return PartitionGroup(members=members, topics=topics)
+
+
+def consumers_for_install(
+    prepared: ConsumerPrepareResponse, assignment: PartitionAssignment
+) -> tuple[InstalledConsumer, ...]:
+    """The result of a ``PartitionAssignor`` in its wire form."""
+    ids = {topic.topic_name: topic.topic_id for topic in prepared.topics}
+    return tuple(
+        InstalledConsumer(
+            member_id=member.member_id,
+            topic_partitions=by_topic(TopicPartition(ids[name], number) for name, number in member.partitions),
+            error=member.error,
+            version=member.version,
+            metadata=member.metadata,
+        )
+        for member in assignment.members
     )

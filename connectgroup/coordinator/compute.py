@@ -12,10 +12,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..errors import ConnectGroupError
-from ..group.kernel.effects import Compute, Computed, Effect, Warn
+from ..group.kernel.effects import Compute, Computed, Effect, Match, Matched, PatternMatcher, Repeat, Warn
 from ..group.registry import Registry
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
@@ -33,12 +33,12 @@ Key = tuple[str, int, str]
 
 
 class Effects:
-    """Performs the effects of a shard: computations, of which some are in progress or abandoned, and warnings."""
+    """Performs the effects of a shard: computations, of which some are in progress or abandoned, searches, warnings."""
 
     def __init__(
         self,
         registry: Registry,
-        deliver: Callable[[Computed], None],
+        deliver: Callable[[Computed | Matched | Repeat], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         limit_s: float = LIMIT_S,
@@ -52,10 +52,25 @@ class Effects:
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect. A computation that is in progress is not started twice."""
-        if isinstance(effect, Compute):
-            self._start(effect)
-        else:
-            self._warn(effect)
+        match effect:
+            case Compute():
+                self._start(effect)
+            case Match():
+                self._spawn(self._match(effect))
+            case Repeat():
+                self._deliver(effect)
+            case Warn():
+                self._warn(effect)
+
+    async def _match(self, effect: Match) -> None:
+        """Find the topics that match a regular expression. A failed search is repeated by the next change of topics."""
+        matcher = cast("PatternMatcher", self._registry.get(effect.group_type))
+        try:
+            topics = await off_loop("the topics of a subscription", partial(matcher.match, effect))
+        except Exception as error:
+            logger.error("group %s: pattern %s: %s", printable(effect.group_id), printable(effect.pattern), error)
+            return
+        self._deliver(Matched(group_id=effect.group_id, pattern=effect.pattern, topics=topics))
 
     def _warn(self, warning: Warn) -> None:
         epoch, messages = self._warned.get(warning.group_id, (-1, set()))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import GroupError
-from ..group.kernel.effects import Computed
-from ..group.registry import NO_CLIENT, Client, RequestTraits
+from ..group.kernel.effects import Computed, Matched, Repeat
+from ..group.registry import NO_CLIENT, Client, Input, RequestTraits
 from .command import Command
 
 MAX_INPUTS_PER_TURN = 500
@@ -59,9 +59,13 @@ class Intake:
         finally:
             self._pending.pop(command, None)
 
-    def on_computed(self, result: Computed) -> None:
-        """Queue the result of a computation: it is one more input of its group."""
-        self.enqueue(Command(result, RequestTraits(group_id=result.group_id)))
+    def on_effect(self, result: Computed | Matched | Repeat) -> None:
+        """Queue the result of an effect: it is one more input of its group."""
+        self.submit_input(result.group_id, result.what if isinstance(result, Repeat) else result)
+
+    def submit_input(self, group_id: str, what: Input) -> None:
+        """Queue an input of a group that has no sender."""
+        self.enqueue(Command(what, RequestTraits(group_id=group_id)))
 
     def enqueue(self, command: Command) -> None:
         """Queue a command, unless the shard does not serve any more."""

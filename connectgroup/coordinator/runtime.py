@@ -17,6 +17,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
+from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse
 from ..protocol.messages.describe import (
     DeleteRequest,
     DeleteResponse,
@@ -25,6 +26,7 @@ from ..protocol.messages.describe import (
     DescribeResponse,
 )
 from .command import Describe
+from .consumer_groups import ConsumerGroups
 from .own_assignors import with_own_assignor
 from .shard import Shard
 
@@ -50,6 +52,7 @@ class Coordinator:
         *,
         wall_clock_ms: Callable[[], int] = wall_clock_ms,
         classic_settings: ClassicSettings | None = None,
+        consumers: ConsumerGroups | None = None,
         group_types: Sequence[GroupType] = (),
     ) -> None:
         """Create a coordinator. It serves no requests until ``start``.
@@ -59,13 +62,16 @@ class Coordinator:
             settings: for all groups. If they name an assignor without containing it, its entry point is loaded.
             wall_clock_ms: the clock for timestamps in records; timers use the event loop's clock.
             classic_settings: for all groups of type ``classic``; the defaults if null.
-            group_types: the types of groups to serve besides ``connect`` and ``classic``.
+            consumers: consumer groups and the topics of their cluster; if null, consumers of the new protocol cannot
+                join.
+            group_types: the types of groups to serve besides ``connect``, ``classic`` and ``consumer``.
         """
         self._log = log
         self._started = False
         connect = ConnectGroupType(with_own_assignor(settings))
         classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
-        self._registry = Registry([connect, classic, *group_types])
+        self._consumers = consumers or ConsumerGroups()
+        self._registry = Registry([connect, classic, self._consumers.group_type, *group_types])
         self.shard = self.shard_class(
             log,
             self._registry,
@@ -82,10 +88,16 @@ class Coordinator:
                 rejects the requests for that group and serves the others.
         """
         self._started = True
-        await self.shard.start()
+        await self._consumers.start(self.shard)
+        try:
+            await self.shard.start()
+        except BaseException:
+            await self._consumers.close()
+            raise
 
     async def close(self) -> None:
         """Stop serving: parked requests are rejected with a retriable error, timers are cancelled."""
+        await self._consumers.close()
         await self.shard.close()
 
     async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
@@ -103,6 +115,8 @@ class Coordinator:
             )
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
+        elif isinstance(request, ConsumerDescribeRequest):
+            response = await self._describe_consumers(request, client)
         else:
             response = await self._submit(request, client)
         # Workers ignore responses of a lower coordinator epoch (D5).
@@ -133,6 +147,11 @@ class Coordinator:
             Describe(request), RequestTraits(group_id=group_id), refused
         )
         return described
+
+    async def _describe_consumers(self, request: ConsumerDescribeRequest, client: Client) -> ConsumerDescribeResponse:
+        names = dict.fromkeys(request.group_ids)
+        responses = [await self._submit(replace(request, group_ids=(name,)), client) for name in names]
+        return ConsumerDescribeResponse(groups=tuple(group for response in responses for group in response.groups))
 
     async def _delete(self, request: DeleteRequest, client: Client) -> DeleteResponse:
         responses = [await self._submit(DeleteRequest(group_ids=(name,)), client) for name in request.group_ids]

@@ -76,7 +76,7 @@ class Shard:
         self.timers = Timers(self.intake.enqueue)
         self.parking = Parking()
         self.decisions = Decisions(self.groups, registry, self.timers, self.parking, self.dedup, max_groups)
-        self.effects = Effects(registry, self.intake.on_computed, self._spawn)
+        self.effects = Effects(registry, self.intake.on_effect, self._spawn)
         self.intake.on_arrival = self._record_arrival
         self.groups.on_loaded = self._act
         self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group)

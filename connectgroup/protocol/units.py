@@ -50,7 +50,7 @@ Units = frozenset[Unit]
 NO_UNITS: Final[Units] = frozenset()
 
 
-def show(units: Iterable[Unit], *, limit: int = 8) -> str:
+def show(units: Iterable[Unit | TopicPartition], *, limit: int = 8) -> str:
     """Format units for display: ``a, a-0, a-1``, sorted, truncated after ``limit`` with the number omitted."""
     named = list(units)
     text = ", ".join(str(unit) for unit in nsmallest(limit, named))

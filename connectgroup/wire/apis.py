@@ -35,6 +35,7 @@ from ..protocol.messages.cluster import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
+from ..protocol.messages.consumer import ConsumerDescribeResponse, DescribedConsumerGroup
 from ..protocol.messages.describe import (
     DeletedGroup,
     DeleteResponse,
@@ -53,6 +54,7 @@ HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
 PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
 INSTALL: Final = key_of("ConnectGroupInstallAssignment")
 DESCRIBE: Final = key_of("ConnectGroupDescribe")
+CONSUMER_DESCRIBE: Final = key_of("ConsumerGroupDescribe")
 UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
 DELETE: Final = key_of("ConnectGroupDelete")
 RESTART_MEMBER: Final = key_of("ConnectGroupRestartMember")
@@ -271,6 +273,9 @@ def refusal(api_key: int, code: int, message: str) -> Response:
         return FindCoordinatorResponse(error_code=code, error_message=message, coordinators=(nowhere,))
     if api_key == DESCRIBE:
         return DescribeResponse(groups=(DescribedGroup(error_code=code, error_message=message),))
+    if api_key == CONSUMER_DESCRIBE:
+        group = DescribedConsumerGroup(group_id="", error_code=code, error_message=message)
+        return ConsumerDescribeResponse(groups=(group,))
     if api_key == DELETE:
         return DeleteResponse(results=(DeletedGroup(group_id="", error_code=code, error_message=message),))
     with_error: Callable[..., Response] = APIS[api_key].response_class

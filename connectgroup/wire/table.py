@@ -21,6 +21,16 @@ from ..protocol.messages.cluster import (
 )
 from ..protocol.messages.common import RestartRequest, RestartResponse
 from ..protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..protocol.messages.consumer import (
+    ConsumerDescribeRequest,
+    ConsumerDescribeResponse,
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerInstallResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
+)
 from ..protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from . import kafka_messages as kafka
@@ -80,6 +90,15 @@ TABLE: Final = (
     Entry(13, "LeaveGroup", classic.LeaveGroupRequest, classic.LeaveGroupResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(14, "SyncGroup", classic.SyncGroupRequest, classic.SyncGroupResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, COORDINATOR | BROKER, WORKER | ADMIN | CONSUMER),
+    Entry(
+        68,
+        "ConsumerGroupHeartbeat",
+        ConsumerHeartbeatRequest,
+        ConsumerHeartbeatResponse,
+        COORDINATOR,
+        CONSUMER,
+    ),
+    Entry(69, "ConsumerGroupDescribe", ConsumerDescribeRequest, ConsumerDescribeResponse, COORDINATOR, ADMIN),
     Entry(20480, "ConnectGroupHeartbeat", HeartbeatRequest, HeartbeatResponse, COORDINATOR, WORKER),
     Entry(20481, "ConnectGroupPrepareAssignment", PrepareRequest, PrepareResponse, COORDINATOR, WORKER),
     Entry(20482, "ConnectGroupInstallAssignment", InstallRequest, InstallResponse, COORDINATOR, WORKER),
@@ -94,6 +113,22 @@ TABLE: Final = (
     ),
     Entry(20485, "ConnectGroupDelete", DeleteRequest, DeleteResponse, COORDINATOR, ADMIN),
     Entry(20486, "ConnectGroupRestartMember", RestartRequest, RestartResponse, COORDINATOR, ADMIN),
+    Entry(
+        20487,
+        "ConsumerGroupPrepareAssignment",
+        ConsumerPrepareRequest,
+        ConsumerPrepareResponse,
+        COORDINATOR,
+        CONSUMER,
+    ),
+    Entry(
+        20488,
+        "ConsumerGroupInstallAssignment",
+        ConsumerInstallRequest,
+        ConsumerInstallResponse,
+        COORDINATOR,
+        CONSUMER,
+    ),
 )
 """Every API, by key."""
 

@@ -245,7 +245,7 @@ def test_length_of_the_client_id_is_checked(head: str) -> None:
 
 def test_unknown_api_closes_the_connection() -> None:
     """As in Kafka: ``RequestHeader.parse`` throws and the socket server closes the connection."""
-    with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: 10, 11, 12, 13, 14, 18, 20480, 20481") as caught:
+    with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: .*20480, 20481") as caught:
         wire.decode_request(bytes.fromhex("0003 0001 00000007 ffff 00"))
     assert (caught.value.header, caught.value.code) == ((3, 1, 7), 35)
     assert wire.error_response(3, 1, 7, 35, str(caught.value)) is None
@@ -272,8 +272,9 @@ def test_unsupported_api_versions_gets_a_response_in_version_0(version: int) -> 
     response = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
     assert response is not None
     assert response == wire.error_response(18, version, 7, 42, "ignored")
-    count = struct.pack(">i", len(wire.APIS))
-    assert response[:14] == bytes.fromhex("00000007 0023") + count + bytes.fromhex("000a 0000")  # header v0, error 35
+    # Header v0, error 35, the number of APIs, the first of them.
+    first = wire.served()[0]
+    assert response[:14] == struct.pack(">ihihh", 7, 35, len(wire.served()), first.api_key, first.min_version)
     assert wire.decode_response(response, api_key=18, version=version) == (
         7,
         ApiVersionsResponse(error_code=35, api_keys=wire.served()),

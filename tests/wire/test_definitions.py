@@ -139,6 +139,8 @@ def test_private_apis_have_their_numbers_and_versions() -> None:
         13: ("LeaveGroup", range(6)),
         14: ("SyncGroup", range(6)),
         18: ("ApiVersions", range(5)),
+        68: ("ConsumerGroupHeartbeat", range(2)),
+        69: ("ConsumerGroupDescribe", range(2)),
         20480: ("ConnectGroupHeartbeat", range(1)),
         20481: ("ConnectGroupPrepareAssignment", range(1)),
         20482: ("ConnectGroupInstallAssignment", range(1)),
@@ -146,6 +148,8 @@ def test_private_apis_have_their_numbers_and_versions() -> None:
         20484: ("ConnectGroupUpdateConnectors", range(1)),
         20485: ("ConnectGroupDelete", range(1)),
         20486: ("ConnectGroupRestartMember", range(1)),
+        20487: ("ConsumerGroupPrepareAssignment", range(1)),
+        20488: ("ConsumerGroupInstallAssignment", range(1)),
     }
 
 

@@ -8,7 +8,7 @@ input of the same group.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,4 +56,48 @@ class Warn:
     message: str
 
 
-Effect = Compute | Warn
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Find the topics that match a regular expression: a search through all topics, so it runs off the event loop.
+
+    Attributes:
+        group_id: the group.
+        group_type: the name of its type, which runs the search (``PatternMatcher``).
+        pattern: the regular expression.
+    """
+
+    group_id: str
+    group_type: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """The result of a ``Match``, an input of the group.
+
+    Attributes:
+        group_id, pattern: as in the effect.
+        topics: the names of the topics that match.
+    """
+
+    group_id: str
+    pattern: str
+    topics: frozenset[str] = frozenset()
+
+
+class PatternMatcher(Protocol):
+    """A group type whose groups return ``Match``."""
+
+    def match(self, effect: Match) -> frozenset[str]:
+        """The names of the topics that match. Runs in a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """Queue an input of the group: a group that was loaded may have missed it."""
+
+    group_id: str
+    what: Any
+
+
+Effect = Compute | Warn | Match | Repeat

@@ -18,6 +18,16 @@ from .classic import (
 from .cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse
 from .common import RestartRequest, RestartResponse
 from .connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from .consumer import (
+    ConsumerDescribeRequest,
+    ConsumerDescribeResponse,
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerInstallResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
+)
 from .describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from .heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -35,6 +45,10 @@ Request = (
     | LeaveGroupRequest
     | ApiVersionsRequest
     | FindCoordinatorRequest
+    | ConsumerHeartbeatRequest
+    | ConsumerDescribeRequest
+    | ConsumerPrepareRequest
+    | ConsumerInstallRequest
 )
 
 
@@ -52,6 +66,10 @@ Response = (
     | LeaveGroupResponse
     | ApiVersionsResponse
     | FindCoordinatorResponse
+    | ConsumerHeartbeatResponse
+    | ConsumerDescribeResponse
+    | ConsumerPrepareResponse
+    | ConsumerInstallResponse
 )
 
 

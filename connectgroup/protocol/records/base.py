@@ -22,6 +22,20 @@ class Kind(IntEnum):
     DELAY = 10
     CLASSIC_GROUP = 21
     CLASSIC_MEMBER = 22
+    CONSUMER_MEMBER = 31
+    CONSUMER_TARGET_MEMBER = 32
+    CONSUMER_CURRENT = 33
+    CONSUMER_TOPICS = 34
+    CONSUMER_REGEX = 35
+
+
+class MemberState(IntEnum):
+    """A member's reconciliation state (Kafka's MemberState, same bytes)."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    UNRELEASED = 2
+    UNKNOWN = 127
 
 
 class Key(NamedTuple):

@@ -18,8 +18,15 @@ from typing import Final
 from ..messages.common import AssignorInfo, ConfigEntry, ConnectorTasks
 from ..messages.describe import Rebalance
 from ..units import CONNECTOR, Unit
-from .base import Key, Kind, Tombstone
+from .base import Key, Kind, MemberState as MemberState, Tombstone
 from .classic import ClassicGroupRecord, ClassicMemberRecord
+from .consumer import (
+    ConsumerCurrentRecord,
+    ConsumerMemberRecord,
+    ConsumerRegexRecord,
+    ConsumerTargetMemberRecord,
+    ConsumerTopicsRecord,
+)
 
 GROUP_TYPE: Final = "connect"
 
@@ -34,15 +41,6 @@ HISTORY: Final = 100
 
 MAX_MOVES: Final = 100
 """Number of moves of one rebalance that are kept individually: a record must fit into a batch for any group size."""
-
-
-class MemberState(IntEnum):
-    """A member's reconciliation state (Kafka's MemberState, same bytes)."""
-
-    STABLE = 0
-    UNREVOKED = 1
-    UNRELEASED = 2
-    UNKNOWN = 127
 
 
 class TargetState(IntEnum):
@@ -385,6 +383,11 @@ Value = (
     | DelayRecord
     | ClassicGroupRecord
     | ClassicMemberRecord
+    | ConsumerMemberRecord
+    | ConsumerTargetMemberRecord
+    | ConsumerCurrentRecord
+    | ConsumerTopicsRecord
+    | ConsumerRegexRecord
 )
 
 

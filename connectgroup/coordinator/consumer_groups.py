@@ -1,0 +1,90 @@
+"""The consumer groups of a coordinator: their rules, server-side assignors and the topics of the cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..assign.api import PartitionAssignor
+from ..assign.convert import consumers_for_install, partition_group_from_prepare
+from ..assign.sandbox import run_assignor
+from ..errors import PluginError
+from ..group.consumer.group_type import ConsumerGroupType
+from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
+from ..group.consumer.subscription import TopicsChanged
+from ..plugins import load_partition_assignor
+from ..protocol.messages.consumer import ConsumerPrepareResponse
+from ..topics import regex
+from ..topics.base import Topics, TopicSource
+from .shard import Shard
+
+SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
+"""Kafka's server-side assignors, and the names of their entry points."""
+
+
+def as_server_assignor(assignor: PartitionAssignor) -> Callable[[ConsumerPrepareResponse], ConsumerServerAssignment]:
+    """Wrap an assignor for ``ConsumerSettings.server_assignors``: a call returns its result or raises."""
+
+    def assign(prepared: ConsumerPrepareResponse) -> ConsumerServerAssignment:
+        assignment = run_assignor(assignor, partition_group_from_prepare(prepared))
+        if assignment.error:
+            raise PluginError(f"assignor {assignor.name!r}: {assignment.message or f'error {assignment.error}'}")
+        return ConsumerServerAssignment(members=consumers_for_install(prepared, assignment), message=assignment.message)
+
+    return assign
+
+
+def built_in_assignors() -> dict[str, ConsumerServerAssignor]:
+    """The server-side assignors, by the names that consumers know.
+
+    Raises:
+        ConfigError, PluginError: one of them is not installed.
+    """
+    return {name: as_server_assignor(load_partition_assignor(entry)) for name, entry in SERVER_ASSIGNORS.items()}
+
+
+class ConsumerGroups:
+    """The consumer groups of a coordinator.
+
+    Attributes:
+        group_type: their rules.
+    """
+
+    def __init__(self, topics: TopicSource | None = None, settings: ConsumerSettings | None = None) -> None:
+        """Create them.
+
+        Args:
+            topics: the topics of the cluster; if null, consumers cannot join.
+            settings: for all consumer groups. Without server-side assignors: those of Kafka.
+        """
+        settings = settings or ConsumerSettings()
+        if topics is not None and not settings.server_assignors:
+            settings = replace(settings, server_assignors=built_in_assignors())
+        self._topics = topics
+        self.group_type = ConsumerGroupType(
+            replace(settings, regex_violation=regex.violation),
+            new_id=lambda: str(uuid.uuid4()),
+            match_topics=regex.matching,
+        )
+
+    async def start(self, shard: Shard) -> None:
+        """Read the topics, and watch them.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
+
+        def on_change(topics: Topics) -> None:
+            self.group_type.topics = topics
+            for group_id, group in shard.groups.loaded.items():
+                if group.group_type is self.group_type:
+                    shard.intake.submit_input(group_id, TopicsChanged(group_id=group_id))
+
+        if self._topics is not None:
+            await self._topics.start(on_change)
+
+    async def close(self) -> None:
+        """Stop watching the topics."""
+        if self._topics is not None:
+            await self._topics.close()

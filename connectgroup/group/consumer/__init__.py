@@ -1,0 +1,1 @@
+"""Consumer groups: topic partitions, assigned by the protocol of KIP-848."""

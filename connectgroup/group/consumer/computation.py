@@ -1,0 +1,64 @@
+"""The computation of a consumer group's target assignment: when it starts, and its effects.
+
+The rules that do not depend on the group type are in ``kernel.computation``.
+"""
+
+from __future__ import annotations
+
+from ...protocol.records.consumer import CONSUMER
+from ..kernel import computation as rules
+from ..kernel.computation import COORDINATOR, choose_again, fail_computation, under_way
+from ..kernel.effects import Compute, Effect, Warn
+from ..kernel.outcome import Outcome
+from ..kernel.timers import Timer
+from .draft import Draft
+from .settings import ConsumerSettings
+from .subscription import matches, unresolved
+from .target import group_state, install_target
+
+
+def ensure_computation(draft: Draft, settings: ConsumerSettings, *, waited: bool = False) -> tuple[Timer, ...]:
+    """As ``kernel.computation.ensure_computation``.
+
+    A group without members gets its empty target at once. A computation waits for regular expressions that are not
+    resolved yet: their topics are known in milliseconds, and a target without them would be wrong.
+    """
+    if draft.epoch <= draft.target_epoch:
+        return ()
+    if not any(draft.members()):
+        return install_target(draft, (), "", COORDINATOR)
+    return () if unresolved(draft) else rules.ensure_computation(draft, settings, waited=waited)
+
+
+def effects_of(draft: Draft) -> tuple[Effect, ...]:
+    """The effects that a group requests: regular expressions to resolve, a server-side computation, a warning."""
+    group = draft.group
+    effects = matches(draft, unresolved(draft))
+    computation = under_way(group)
+    if computation is None or computation.member_id or not group.members:
+        return effects
+    if not computation.prepared:
+        message = f"no assignment for epoch {group.epoch}: {computation.error}"
+        return (*effects, Warn(group_id=group.group_id, epoch=group.epoch, message=message))
+    compute = Compute(
+        group_id=group.group_id,
+        group_type=CONSUMER,
+        epoch=group.epoch,
+        assignor=computation.assignor,
+        input=group_state(draft, computation.assignor),
+    )
+    return (*effects, compute)
+
+
+def compute_timed_out(draft: Draft, settings: ConsumerSettings) -> Outcome[None]:
+    """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed."""
+    computation = under_way(draft)
+    if draft.epoch <= draft.target_epoch or not draft.group.members:
+        return Outcome(response=None)
+    if computation is None:
+        timers = ensure_computation(draft, settings, waited=True)
+    elif computation.member_id:
+        timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
+    else:
+        timers = choose_again(draft, settings, computation)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)

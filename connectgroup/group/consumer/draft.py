@@ -1,0 +1,197 @@
+"""The group as it will be once the records written so far in this step are applied.
+
+Handlers read the draft and write records to it; the group itself does not change. So a step that fails half-way has
+changed nothing (reliability D8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+
+from ...protocol.messages.consumer import by_topic
+from ...protocol.records.base import Key, Kind, Tombstone
+from ...protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
+from ...protocol.records.consumer import (
+    CONSUMER,
+    ConsumerCurrentRecord,
+    ConsumerMemberRecord,
+    ConsumerRegexRecord,
+    ConsumerTargetMemberRecord,
+    ConsumerTopicsRecord,
+    TopicMetadata,
+    stored,
+)
+from ...protocol.units import TopicPartition
+from ..kernel.current import NOTHING, Current
+from .state import NO_TARGET, ConsumerGroup, Target
+
+Topics = Mapping[str, TopicMetadata]
+"""Topics by name."""
+
+
+class Draft:
+    """A consumer group with the records of the current step applied to it.
+
+    Attributes:
+        group: state as of the last applied record.
+        now_ms: the coordinator's wall clock.
+        cluster: all topics of the cluster, as the topic source last read them.
+        records: written so far, in order.
+        epoch: the group epoch.
+        target_epoch: the epoch of the target assignment.
+        computation: the chosen member and the progress of its computation.
+        topics: the subscribed topics that exist.
+        regexes: the topics that match each regular expression; absent if it is not resolved yet.
+    """
+
+    def __init__(self, group: ConsumerGroup, now_ms: int, cluster: Topics) -> None:
+        self.group, self.now_ms, self.cluster = group, now_ms, cluster
+        self.records: list[Record] = []
+        self.epoch, self.target_epoch = group.epoch, group.target_epoch
+        self.computation: ComputationRecord | None = group.computation
+        self.topics: Topics = group.topics
+        self.regexes: Mapping[str, frozenset[str]] = group.regexes
+        self._members: dict[str, ConsumerMemberRecord | None] = {}
+        self._currents: dict[str, Current[TopicPartition] | None] = {}
+        self._targets: dict[str, Target | None] = {}
+        self._bumped = False
+
+    # ---- writing
+
+    def write(self, record: Record) -> None:
+        """Add a record; later reads of the draft include it."""
+        self.records.append(record)
+        match record:
+            case GroupRecord():
+                self.epoch = record.epoch
+            case TargetRecord():
+                self.target_epoch = record.epoch
+            case ConsumerMemberRecord():
+                self._members[record.member_id] = record
+            case ComputationRecord():
+                self.computation = record
+            case ConsumerTopicsRecord():
+                self.topics = {topic.topic_name: topic for topic in record.topics}
+            case ConsumerRegexRecord():
+                self.regexes = {**self.regexes, record.regex: frozenset(record.topics)}
+            case Tombstone(key=Key(kind=Kind.CONSUMER_TARGET_MEMBER)):
+                self._targets[record.key.name] = None
+            case Tombstone(key=Key(kind=Kind.CONSUMER_MEMBER)):
+                self._members[record.key.name] = None
+            case Tombstone(key=Key(kind=Kind.CONSUMER_CURRENT)):
+                self._currents[record.key.name] = None
+            case Tombstone(key=Key(kind=Kind.CONSUMER_REGEX)):
+                self.regexes = {name: found for name, found in self.regexes.items() if name != record.key.name}
+            case _:
+                pass
+
+    def forget(self, kind: Kind, name: str) -> None:
+        """Write a tombstone."""
+        self.write(Tombstone(Key(kind, self.group.group_id, name)))
+
+    def forget_member(self, member_id: str) -> None:
+        """Write tombstones for current assignment, target assignment and member, in this order (HB-19)."""
+        for kind in (Kind.CONSUMER_CURRENT, Kind.CONSUMER_TARGET_MEMBER, Kind.CONSUMER_MEMBER):
+            self.forget(kind, member_id)
+
+    def set_current(self, member_id: str, current: Current[TopicPartition]) -> None:
+        """Write the new current assignment of a member."""
+        self._currents[member_id] = current
+        self.write(
+            ConsumerCurrentRecord(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                epoch=current.epoch,
+                previous_epoch=current.previous_epoch,
+                state=current.state,
+                assigned=stored(current.assigned),
+                pending=stored(current.pending),
+            )
+        )
+
+    def set_target(self, member_id: str, target: Target) -> None:
+        """Write the target assignment of a member."""
+        self._targets[member_id] = target
+        self.write(
+            ConsumerTargetMemberRecord(
+                group_id=self.group.group_id,
+                member_id=member_id,
+                topic_partitions=by_topic(target.partitions),
+                error=target.error,
+                version=target.version,
+                metadata=target.metadata,
+            )
+        )
+
+    @property
+    def next_epoch(self) -> int:
+        """The group epoch after ``bump`` is called in this step."""
+        return self.epoch if self._bumped else self.epoch + 1
+
+    def bump(self) -> None:
+        """Advance the group epoch, once in a step: a new target assignment is needed (KIP-848, "Group Epoch")."""
+        if self._bumped:
+            return
+        self._bumped = True
+        group = self.group
+        created_ms = group.created_ms if group.exists else max(self.now_ms, group.created_ms + 1_000)
+        self.write(
+            GroupRecord(group_id=group.group_id, epoch=self.epoch + 1, group_type=CONSUMER, created_ms=created_ms)
+        )
+
+    # ---- reading
+
+    def member(self, member_id: str) -> ConsumerMemberRecord | None:
+        """A member's record, or ``None`` if there is no such member."""
+        if member_id in self._members:
+            return self._members[member_id]
+        return self.group.members.get(member_id)
+
+    def members(self) -> Iterator[ConsumerMemberRecord]:
+        """All members, sorted by id."""
+        for member_id in sorted(self.group.members.keys() | self._members.keys()):
+            member = self.member(member_id)
+            if member is not None:
+                yield member
+
+    def computing_members(self) -> Container[str]:
+        """The members that may compute: those that have not left temporarily."""
+        ids = (member.member_id for member in self.members())
+        return {member_id for member_id in ids if not self.current(member_id).temporarily_left}
+
+    def current(self, member_id: str) -> Current[TopicPartition]:
+        """A member's current assignment."""
+        if member_id in self._currents:
+            return self._currents[member_id] or NOTHING
+        return self.group.current(member_id)
+
+    def target(self, member_id: str) -> Target:
+        """A member's target assignment."""
+        if member_id in self._targets:
+            return self._targets[member_id] or NO_TARGET
+        return self.group.target(member_id)
+
+    def is_settled(self, member_id: str) -> bool:
+        """Whether a member has reached the newest target assignment and nothing has changed since.
+
+        A fast path for the usual heartbeat, whose cost must not grow with the number of partitions of the member.
+        """
+        return (
+            not self.records
+            and self.epoch == self.target_epoch
+            and member_id in self.group.members
+            and member_id not in self.group.behind
+        )
+
+    def subscribed(self, member: ConsumerMemberRecord) -> frozenset[str]:
+        """The topics that a member subscribes to, by name; an unresolved regular expression matches none (CA-20)."""
+        return self.regexes.get(member.subscribed_topic_regex, frozenset()).union(member.subscribed_topic_names)
+
+    def owner(self, partition: TopicPartition) -> str | None:
+        """The owner of a partition. A partition with a pending revocation still has its owner."""
+        member_id = self.group.holders.owner(partition)
+        if member_id is not None and member_id in self._currents:
+            changed = self._currents[member_id]
+            if changed is None or partition not in changed.held:
+                return None
+        return member_id

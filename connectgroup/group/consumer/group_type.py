@@ -1,0 +1,270 @@
+"""The group type ``consumer``, as the coordinator's shard knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...errors import (
+    CoordinatorNotAvailable,
+    GroupError,
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    UnsupportedVersion,
+)
+from ...protocol.messages.api import Response
+from ...protocol.messages.consumer import (
+    ConsumerDescribeRequest,
+    ConsumerDescribeResponse,
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerInstallResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
+    DescribedConsumerGroup,
+)
+from ...protocol.messages.describe import DescribedGroup, DescribeRequest
+from ...protocol.records.base import MemberState
+from ...protocol.records.connect import Record
+from ...protocol.records.consumer import CONSUMER, TopicMetadata
+from ...protocol.units import JOIN_EPOCH, printable
+from ..kernel import deadlines
+from ..kernel.computation import under_way
+from ..kernel.effects import Compute, Computed, Match, Matched, Repeat
+from ..kernel.outcome import Outcome
+from ..kernel.timers import Timer, TimerKey, TimerKind
+from ..registry import Client, GroupNumbers, Input, RequestTraits
+from . import validate
+from .computation import compute_timed_out, effects_of, ensure_computation
+from .describe import describe, describe_consumer, measure
+from .draft import Draft
+from .heartbeat import heartbeat
+from .install import install, install_computed, prepare
+from .leave import leave, rebalance_timed_out, session_timed_out
+from .settings import COMPUTE_WAIT_MS, ConsumerServerAssignment, ConsumerSettings
+from .state import ConsumerGroup
+from .subscription import TopicsChanged, refresh, resolve
+
+
+def match_no_topic(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
+    """The search for topics on a coordinator without a library for regular expressions."""
+    return frozenset()
+
+
+class ConsumerGroupType:
+    """Groups of consumers on the protocol of KIP-848: the ``registry.GroupType`` of type ``consumer``.
+
+    Attributes:
+        topics: all topics of the cluster by name, as the topic source last read them; ``None``: there is no topic
+            source, and consumers cannot join.
+    """
+
+    name = CONSUMER
+    request_types: tuple[type, ...] = (
+        ConsumerHeartbeatRequest,
+        ConsumerDescribeRequest,
+        ConsumerPrepareRequest,
+        ConsumerInstallRequest,
+    )
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        new_id: Callable[[], str],
+        match_topics: Callable[[str, tuple[str, ...]], frozenset[str]] = match_no_topic,
+    ) -> None:
+        """Create the type.
+
+        Args:
+            settings: for all groups of this type.
+            new_id: returns a member id that no other call returns, also in another process.
+            match_topics: returns the names that match a regular expression; called in a thread.
+        """
+        self.settings = settings
+        self.topics: Mapping[str, TopicMetadata] | None = None
+        self._new_id, self._match_topics = new_id, match_topics
+
+    def new(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id)
+
+    def traits(self, request: Any) -> RequestTraits:
+        """A heartbeat re-arms the session timer of its sender when it arrives; a join does not.
+
+        A join may be parked until the target assignment that it causes is computed.
+        """
+        if isinstance(request, ConsumerHeartbeatRequest):
+            joins = request.member_epoch == JOIN_EPOCH
+            session = deadlines.session(request.group_id, request.member_id, self.settings)
+            return RequestTraits(
+                group_id=request.group_id,
+                sender=request.member_id,
+                max_wait_ms=min(max(request.max_wait_ms, COMPUTE_WAIT_MS * joins), self.settings.max_park_ms),
+                renews=session if request.member_epoch > JOIN_EPOCH else None,
+                creates_group=joins,
+            )
+        if isinstance(request, ConsumerDescribeRequest):
+            return RequestTraits(group_id=request.group_ids[0])
+        return RequestTraits(group_id=request.group_id)
+
+    def step(self, group: ConsumerGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+        """Decide, apply, follow up."""
+        if isinstance(what, ConsumerHeartbeatRequest) and not what.member_id and what.member_epoch == JOIN_EPOCH:
+            what = replace(what, member_id=self._new_id())
+        try:
+            outcome = self._decide(self._draft(group, now_ms), what, client)
+        except GroupError as error:
+            return Outcome(response=self.error_response(what, error))
+        for record in outcome.records:
+            group.apply(record)
+        records, timers = outcome.records, outcome.timers
+        if isinstance(what, ConsumerInstallRequest | Computed) and records:
+            # The group epoch may have advanced while the assignor ran.
+            draft = self._draft(group, now_ms)
+            timers = (*timers, *ensure_computation(draft, self.settings))
+            for record in draft.records:
+                group.apply(record)
+            records = (*records, *draft.records)
+        if not records:
+            return outcome
+        effects = (*outcome.effects, *effects_of(self._draft(group, now_ms)))
+        return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
+
+    def _draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
+        return Draft(group, now_ms, self.topics if self.topics is not None else group.topics)
+
+    def _decide(self, draft: Draft, what: Input, client: Client) -> Outcome[Any]:
+        settings = self.settings
+        match what:
+            case ConsumerHeartbeatRequest():
+                return self._heartbeat(draft, what, client)
+            case ConsumerDescribeRequest():
+                return Outcome(response=ConsumerDescribeResponse(groups=(self._described(draft.group),)))
+            case ConsumerPrepareRequest():
+                return prepare(draft, what)
+            case ConsumerInstallRequest():
+                return install(draft, what, settings)
+            case Computed():
+                return install_computed(draft, what, settings)
+            case Matched():
+                resolve(draft, what)
+            case TopicsChanged():
+                return self._topics_changed(draft)
+            case TimerKey() if what.belongs_to == _belongs_to(draft.group, what):
+                return self._expire(draft, what)
+        timers = ensure_computation(draft, settings) if draft.records else ()
+        return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+    def _heartbeat(self, draft: Draft, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any]:
+        if self.topics is None:
+            raise UnsupportedVersion(
+                "this coordinator does not know the cluster's topics: start it with --topics-from HOST:PORT, "
+                "or set group.protocol=classic"
+            )
+        validate.heartbeat(request, self.settings)
+        if request.member_epoch < JOIN_EPOCH:
+            return leave(draft, request, self.settings)
+        return heartbeat(draft, request, self.settings, client)
+
+    def _topics_changed(self, draft: Draft) -> Outcome[Any]:
+        """The topics of the cluster have changed: store the subscribed ones, resolve regular expressions again."""
+        refresh(draft)
+        timers = ensure_computation(draft, self.settings)
+        regexes = sorted({member.subscribed_topic_regex for member in draft.members()} - {""})
+        effects = [Match(group_id=draft.group.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes]
+        return Outcome(response=None, records=tuple(draft.records), timers=timers, effects=tuple(effects))
+
+    def _expire(self, draft: Draft, key: TimerKey) -> Outcome[Any]:
+        match key.kind:
+            case TimerKind.SESSION:
+                return session_timed_out(draft, key.member_id, self.settings)
+            case TimerKind.REBALANCE:
+                return rebalance_timed_out(draft, key.member_id, self.settings)
+            case TimerKind.COMPUTE:
+                return compute_timed_out(draft, self.settings)
+            case _:
+                return Outcome(response=None)
+
+    def _described(self, group: ConsumerGroup) -> DescribedConsumerGroup:
+        validate.group_id(group.group_id)
+        if not group.exists:
+            raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+        return describe_consumer(group, self.settings)
+
+    def apply(self, group: ConsumerGroup, record: Record) -> None:
+        group.apply(record)
+
+    def on_load(self, group: ConsumerGroup, now_ms: int) -> Outcome[None]:
+        """Session timers for all members, rebalance timers for UNREVOKED members only (TO-05).
+
+        The topics may have changed while no coordinator served the group.
+        """
+        timers: list[Timer] = []
+        for member_id, member in sorted(group.members.items()):
+            timers.append(deadlines.session(group.group_id, member_id, self.settings))
+            current = group.current(member_id)
+            if current.state == MemberState.UNREVOKED:
+                timers.append(deadlines.rebalance(group.group_id, member_id, current, member.rebalance_timeout_ms))
+        if group.epoch > group.target_epoch and group.members:
+            computing = under_way(group)
+            chosen = group.members.get(computing.member_id) if computing else None
+            timeout_ms = chosen.rebalance_timeout_ms if chosen else self.settings.session_timeout_ms
+            timers.append(deadlines.compute(group.group_id, group, timeout_ms))
+        again = Repeat(group_id=group.group_id, what=TopicsChanged(group_id=group.group_id))
+        return Outcome(response=None, timers=tuple(timers), effects=(*effects_of(self._draft(group, now_ms)), again))
+
+    def describe(self, group: ConsumerGroup, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+        """Describe a group.
+
+        Raises:
+            GroupIdNotFound: there is no such group.
+        """
+        if not group.exists:
+            raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+        return describe(group)
+
+    def measure(self, group: ConsumerGroup) -> GroupNumbers:
+        return measure(group)
+
+    def error_response(self, request: Any, error: GroupError) -> Response:
+        """The response of the request's own type that carries the error."""
+        if isinstance(error, InconsistentGroupProtocol):
+            # Kafka's clients then describe the group as one of the classic type.
+            error = GroupIdNotFound(str(error))
+        code, message = error.code, str(error)
+        match request:
+            case ConsumerHeartbeatRequest():
+                return ConsumerHeartbeatResponse(error_code=code, error_message=message)
+            case ConsumerPrepareRequest():
+                return ConsumerPrepareResponse(error_code=code, error_message=message)
+            case ConsumerInstallRequest():
+                return ConsumerInstallResponse(error_code=code, error_message=message)
+            case _:
+                groups = (
+                    DescribedConsumerGroup(
+                        group_id=group_id, error_code=code, error_message=message, group_state="Dead"
+                    )
+                    for group_id in request.group_ids
+                )
+                return ConsumerDescribeResponse(groups=tuple(groups))
+
+    def run_assignor(self, effect: Compute) -> ConsumerServerAssignment:
+        return self.settings.server_assignors[effect.assignor](effect.input)
+
+    def match(self, effect: Match) -> frozenset[str]:
+        """The topics that match a regular expression."""
+        if self.topics is None:
+            raise CoordinatorNotAvailable("the topics of the cluster are not known")
+        return self._match_topics(effect.pattern, tuple(self.topics))
+
+
+def _belongs_to(group: ConsumerGroup, key: TimerKey) -> int:
+    match key.kind:
+        case TimerKind.COMPUTE:
+            return deadlines.computation(group)
+        case TimerKind.REBALANCE:
+            return deadlines.revocation(group.current(key.member_id))
+        case _:
+            return 0

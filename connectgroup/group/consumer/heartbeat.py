@@ -1,0 +1,316 @@
+"""ConsumerGroupHeartbeat of members that join or stay. Members that leave are handled in ``leave``.
+
+The order is that of Kafka's ``consumerGroupHeartbeat``: find the group, find or create the member, check the member
+epoch, update the member, compute the target assignment if it is outdated, and reconcile the member by one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import (
+    ComputeAssignment,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    PolicyViolation,
+    UnknownMemberId,
+)
+from ...protocol.messages.consumer import (
+    ConsumerAssignment,
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    by_topic,
+    each_partition,
+)
+from ...protocol.records.base import MemberState
+from ...protocol.records.consumer import ConsumerMemberRecord
+from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Partitions, TopicPartition, printable, show
+from ..kernel import deadlines
+from ..kernel.computation import under_way
+from ..kernel.current import Current
+from ..kernel.outcome import Outcome
+from ..kernel.reconcile import Target, reconcile
+from ..kernel.selection import check_assignors
+from ..kernel.timers import Timer
+from ..registry import Client
+from . import static
+from .computation import ensure_computation
+from .draft import Draft
+from .settings import ConsumerSettings
+from .state import NO_TARGET
+from .subscription import change_of, num_partitions, refresh, unresolved
+
+
+def heartbeat(
+    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
+) -> Outcome[ConsumerHeartbeatResponse]:
+    """Process one valid heartbeat and advance the member one step towards its target assignment.
+
+    Raises:
+        GroupError: the request is rejected; no state changes.
+    """
+    group, member_id = draft.group, request.member_id
+    timers: tuple[Timer, ...] = ()
+    if request.member_epoch == JOIN_EPOCH:
+        timers = _join(draft, request, settings, client)
+    else:
+        _admit(draft, request)
+        member = group.members[member_id]
+        _store(draft, _updated(member, request), settings, before=member)
+    timers += ensure_computation(draft, settings)
+    timers += (deadlines.session(group.group_id, member_id, settings),)
+
+    computation = under_way(draft)
+    if (
+        computation is not None
+        and computation.member_id == member_id
+        and not computation.prepared
+        and request.member_epoch != JOIN_EPOCH
+        and not _acknowledges(draft.current(member_id), request)
+    ):
+        # The member is reconciled at its next heartbeat, which is a full one, as after every error.
+        asked = ConsumerHeartbeatResponse(
+            error_code=ComputeAssignment.code,
+            error_message=f"compute the assignment for group epoch {draft.epoch}",
+            member_id=member_id,
+            member_epoch=draft.current(member_id).epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        )
+        return Outcome(response=asked, records=tuple(draft.records), timers=timers)
+    return _step(draft, request, settings, timers)
+
+
+def _acknowledges(current: Current[TopicPartition], request: ConsumerHeartbeatRequest) -> bool:
+    """Whether the request acknowledges all pending revocations: this is processed before the member is to compute."""
+    return (
+        current.state == MemberState.UNREVOKED
+        and request.owned is not None
+        and request.member_epoch == current.epoch
+        and not current.pending.keys() & set(each_partition(request.owned))
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Join, admission, update
+
+
+def _join(
+    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
+) -> tuple[Timer, ...]:
+    """Create or update the member. A member that joins again owns no partitions (KAFKA-19233)."""
+    group, member_id = draft.group, request.member_id
+    known, former = group.members.get(member_id), static.former_static_member(group, request)
+    if known is None and former is None and len(group.members) >= settings.max_members:
+        raise GroupMaxSizeReached(
+            f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
+        )
+    timers: tuple[Timer, ...] = ()
+    before = known
+    if former is not None:
+        timers = deadlines.cancel_member(group.group_id, former.member_id)
+        static.replace_static_member(draft, former, member_id)
+        before = replace(former, member_id=member_id) if known is None else known
+    joined = ConsumerMemberRecord(
+        group_id=group.group_id,
+        member_id=member_id,
+        joined_epoch=before.joined_epoch if before is not None else draft.next_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        client_id=printable(client.client_id, limit=MAX_NAME_BYTES),
+        client_host=client.host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        subscribed_topic_names=tuple(sorted(set(request.subscribed_topic_names or ()))),
+        subscribed_topic_regex=request.subscribed_topic_regex or "",
+        server_assignor=request.server_assignor,
+        assignors=request.client_assignors or (),
+    )
+    _store(draft, joined, settings, before=before)
+    computing = under_way(draft)
+    if known is not None and computing is not None and computing.member_id == member_id and computing.prepared:
+        # The member's former process may have sent Prepare and be gone: the new one is asked to compute.
+        draft.write(replace(computing, prepared=False))
+    return timers
+
+
+def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
+    """Check that the sender is a member at the epoch it sends.
+
+    The previous epoch is valid if the member owns nothing that the group has not assigned to it: the response with the
+    new epoch was lost (HB-04). A fenced member stays in the group until its session expires, as Kafka shipped it.
+    """
+    group, member_id = draft.group, request.member_id
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    static.check_instance_id(group, request)
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    current = group.current(member_id)
+    if current.temporarily_left:
+        raise UnknownMemberId(f"MemberId: {printable(member_id)!r} has left temporarily; join with epoch 0")
+    if request.member_epoch == current.epoch:
+        return
+    where = f"{printable(member_id)} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
+    if request.member_epoch != current.previous_epoch or request.owned is None:
+        raise FencedMemberEpoch(where)
+    surplus = set(each_partition(request.owned)) - current.held.keys()
+    if surplus:
+        raise FencedMemberEpoch(f"{where}; it owns {show_partitions(draft, surplus)}, which is not assigned to it")
+
+
+def show_partitions(draft: Draft, partitions: set[TopicPartition] | Partitions) -> str:
+    """Partitions for an error message, with the names of their topics."""
+    names = draft.group.topic_names
+    return show([TopicPartition(names.get(topic_id, topic_id), number) for topic_id, number in partitions])
+
+
+def _updated(member: ConsumerMemberRecord, request: ConsumerHeartbeatRequest) -> ConsumerMemberRecord:
+    """The member's record with the fields of the request that are not null."""
+    if request.rebalance_timeout_ms != -1:
+        member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
+    if request.rack_id is not None:
+        member = replace(member, rack_id=request.rack_id)
+    if request.subscribed_topic_names is not None:
+        member = replace(member, subscribed_topic_names=tuple(sorted(set(request.subscribed_topic_names))))
+    if request.subscribed_topic_regex is not None:
+        member = replace(member, subscribed_topic_regex=request.subscribed_topic_regex)
+    if request.server_assignor is not None:
+        member = replace(member, server_assignor=request.server_assignor, assignors=())
+    if request.client_assignors is not None:
+        member = replace(member, server_assignor=None, assignors=request.client_assignors)
+    return member
+
+
+def _store(
+    draft: Draft, member: ConsumerMemberRecord, settings: ConsumerSettings, *, before: ConsumerMemberRecord | None
+) -> None:
+    """Store a member; advance the group epoch if the target assignment depends on the change.
+
+    Source: KIP-848, "Group Epoch": a member joins, or updates its subscriptions, its assignors or their metadata.
+    """
+    if draft.member(member.member_id) == member:
+        return
+    if before is None or (before.server_assignor, before.assignors) != (member.server_assignor, member.assignors):
+        others = [other for other in draft.members() if other.member_id != member.member_id]
+        check_assignors([*others, member], settings.server_assignors)
+    draft.write(member)
+    if (
+        before is None
+        or change_of(before, member)
+        or (before.server_assignor, before.assignors, before.rack_id)
+        != (member.server_assignor, member.assignors, member.rack_id)
+    ):
+        draft.bump()
+    if before is None or change_of(before, member):
+        refresh(draft)
+        partitions = num_partitions(tuple(draft.topics.values()))
+        if partitions > settings.max_partitions:
+            raise PolicyViolation(
+                f"the group is subscribed to {partitions} partitions; allowed: at most {settings.max_partitions}"
+            )
+
+
+# --------------------------------------------------------------------------------------------------
+# Reconciliation and response
+
+
+def _step(
+    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, timers: tuple[Timer, ...]
+) -> Outcome[ConsumerHeartbeatResponse]:
+    """Reconcile the member and build the response."""
+    member_id, joins = request.member_id, request.member_epoch == JOIN_EPOCH
+    before = draft.current(member_id)
+    # A member at its previous epoch has not received the last response. A late copy of its report may arrive after it
+    # has started the partitions in that response, so the report acknowledges nothing: the response is repeated.
+    repeats = not joins and request.member_epoch != before.epoch
+    after = before if repeats or draft.is_settled(member_id) else _reconciled(draft, request, before)
+    if after is not before:
+        # The previous epoch is the one that the member has sent, so lost responses in a row never fence it (S16).
+        after = replace(after, previous_epoch=request.member_epoch)
+        draft.set_current(member_id, after)
+    full = joins or (
+        request.owned is not None
+        and request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+    )
+    member = draft.member(member_id)
+    assert member is not None
+    changed = after.assigned.keys() != before.assigned.keys()
+    told = after.epoch != before.epoch and bool(member.assignors)
+    response = _response(draft, member, settings, after, with_assignment=full or changed or repeats or told)
+    computing = under_way(draft)
+    on_coordinator = computing is not None and computing.prepared and not computing.member_id
+    # The target assignment that a join causes is not there yet. A member without an id cannot be parked.
+    waits = joins and not after.assigned and (on_coordinator or bool(unresolved(draft)))
+    silent = request.max_wait_ms > 0 and after.epoch == request.member_epoch and response.assignment is None
+    return Outcome(
+        response=response,
+        records=tuple(draft.records),
+        timers=(*timers, *_rebalance_timer(draft, member, before, after)),
+        parks=waits or silent,
+    )
+
+
+def _reconciled(
+    draft: Draft, request: ConsumerHeartbeatRequest, before: Current[TopicPartition]
+) -> Current[TopicPartition]:
+    member_id = request.member_id
+    member = draft.member(member_id)
+    assert member is not None
+    # A subscription that was dropped revokes without a new target assignment (CA-17, CA-18, KAFKA-19431).
+    names = draft.subscribed(member)
+    topic_ids = {draft.topics[name].topic_id for name in names if name in draft.topics}
+    wanted = frozenset(each for each in draft.target(member_id).partitions if each.topic in topic_ids)
+    runnable = {each: 0 for each in (*before.assigned, *wanted) if each.topic in topic_ids}
+    return reconcile(
+        before,
+        Target(units=wanted, epoch=draft.target_epoch, runnable=runnable),
+        owned=None if request.owned is None else frozenset(each_partition(request.owned)),
+        is_free=lambda partition: draft.owner(partition) in (None, member_id),
+    )
+
+
+def _response(
+    draft: Draft,
+    member: ConsumerMemberRecord,
+    settings: ConsumerSettings,
+    current: Current[TopicPartition],
+    *,
+    with_assignment: bool,
+) -> ConsumerHeartbeatResponse:
+    response = ConsumerHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=current.epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+    )
+    if not with_assignment:
+        return response
+    response = replace(response, assignment=ConsumerAssignment(topic_partitions=by_topic(current.assigned)))
+    target, name = draft.target(member.member_id), draft.group.target_assignor
+    listed = any(info.name == name for info in member.assignors)
+    if not listed or target == NO_TARGET or current.epoch != draft.target_epoch:
+        return response
+    return replace(
+        response,
+        assignor_name=name,
+        assignor_error=target.error,
+        assignor_version=target.version,
+        assignor_metadata=target.metadata,
+    )
+
+
+def _rebalance_timer(
+    draft: Draft,
+    member: ConsumerMemberRecord,
+    before: Current[TopicPartition],
+    after: Current[TopicPartition],
+) -> tuple[Timer, ...]:
+    """Arm the timer when there are new pending revocations; cancel it when none is left (TO-02, TO-03)."""
+    group_id = draft.group.group_id
+    if after.state == MemberState.UNREVOKED:
+        if after.pending == before.pending:
+            return ()
+        return (deadlines.rebalance(group_id, member.member_id, after, member.rebalance_timeout_ms),)
+    if before.state == MemberState.UNREVOKED:
+        return (deadlines.cancel_rebalance(group_id, member.member_id),)
+    return ()

@@ -1,0 +1,70 @@
+"""Removal of members: permanent or temporary leave, expired session, expired rebalance timeout."""
+
+from __future__ import annotations
+
+from ...errors import GroupIdNotFound, UnknownMemberId
+from ...protocol.messages.consumer import ConsumerHeartbeatRequest, ConsumerHeartbeatResponse
+from ...protocol.records.base import MemberState
+from ...protocol.units import STATIC_LEAVE_EPOCH, printable
+from ..kernel import deadlines
+from ..kernel.outcome import Outcome
+from ..kernel.timers import Timer
+from . import static
+from .computation import ensure_computation
+from .draft import Draft
+from .settings import ConsumerSettings
+from .subscription import refresh
+
+
+def leave(
+    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings
+) -> Outcome[ConsumerHeartbeatResponse]:
+    """Process a leave: epoch -1 is permanent, epoch -2 temporary.
+
+    Raises:
+        GroupIdNotFound, UnknownMemberId, FencedInstanceId: the request is rejected; no state changes.
+    """
+    group, member_id = draft.group, request.member_id
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    static.check_instance_id(group, request)
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    timers: tuple[Timer, ...] = ()
+    if request.member_epoch != STATIC_LEAVE_EPOCH:
+        timers = remove_member(draft, member_id, settings)
+    elif not group.current(member_id).temporarily_left:
+        static.leave_temporarily(draft, member_id)
+        timers = (
+            deadlines.cancel_rebalance(group.group_id, member_id),
+            deadlines.session(group.group_id, member_id, settings),
+            # The member may have been the one chosen to compute.
+            *ensure_computation(draft, settings),
+        )
+    response = ConsumerHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+    )
+    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+
+
+def remove_member(draft: Draft, member_id: str, settings: ConsumerSettings) -> tuple[Timer, ...]:
+    """Remove a member: advance the group epoch, then write its tombstones."""
+    draft.bump()
+    draft.forget_member(member_id)
+    refresh(draft)
+    return (*deadlines.cancel_member(draft.group.group_id, member_id), *ensure_computation(draft, settings))
+
+
+def session_timed_out(draft: Draft, member_id: str, settings: ConsumerSettings) -> Outcome[None]:
+    """No heartbeat within the session timeout (TO-01, ST-07)."""
+    timers = remove_member(draft, member_id, settings) if member_id in draft.group.members else ()
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+
+
+def rebalance_timed_out(draft: Draft, member_id: str, settings: ConsumerSettings) -> Outcome[None]:
+    """The member did not acknowledge a revocation within its rebalance timeout (TO-02)."""
+    unrevoked = draft.group.current(member_id).state == MemberState.UNREVOKED
+    timers = remove_member(draft, member_id, settings) if member_id in draft.group.members and unrevoked else ()
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)

@@ -1,0 +1,64 @@
+"""Settings of consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ...protocol.messages.consumer import ConsumerPrepareResponse, InstalledConsumer
+
+COMPUTE_WAIT_MS = 1_000
+"""A join waits this long for the target assignment that it causes. The clients of other implementations do not request
+to be parked: without it, a consumer that joins would get its partitions one heartbeat interval later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerServerAssignment:
+    """The result of a server-side assignor: ``members`` and ``message`` as in Install."""
+
+    members: tuple[InstalledConsumer, ...] = ()
+    message: str = ""
+
+
+ConsumerServerAssignor = Callable[[ConsumerPrepareResponse], ConsumerServerAssignment]
+"""A server-side assignor. Its input is the response that a member gets to Prepare."""
+
+
+def no_regex(pattern: str) -> str:
+    """The check of a regular expression on a coordinator without a library for them."""
+    return "no regular expression: this coordinator has no library for them (install the extra 'kafka')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Limits and times, in milliseconds; the defaults are those of Kafka's broker (``group.consumer.*``).
+
+    Attributes:
+        session_timeout_ms: a member without a heartbeat for this long is removed.
+        heartbeat_interval_ms: interval between a member's heartbeats.
+        max_rebalance_timeout_ms: upper bound on the rebalance timeout that a member may request.
+        failures_before_fallback: number of failed client-side computations in a row after which the server-side
+            assignor runs.
+        server_assignor: the server-side assignor of members that request none.
+        server_assignors: all server-side assignors, by name.
+        max_members: maximum number of members in a group.
+        max_partitions: maximum number of partitions that a group may be subscribed to.
+        assignment_interval_ms: minimum time between two computations (``group.consumer.assignment.interval.ms``).
+        regex_violation: returns what is allowed instead of a regular expression, or an empty string if it is valid.
+    """
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_rebalance_timeout_ms: int = 3_600_000
+    failures_before_fallback: int = 3
+    server_assignor: str = "uniform"
+    server_assignors: Mapping[str, ConsumerServerAssignor] = field(default_factory=dict)
+    max_members: int = 1_000
+    max_partitions: int = 200_000
+    assignment_interval_ms: int = 0
+    regex_violation: Callable[[str], str] = no_regex
+
+    @property
+    def max_park_ms(self) -> int:
+        """Upper bound on parking a heartbeat: a third of the session timeout, so that two may be lost in a row."""
+        return self.session_timeout_ms // 3

@@ -1,0 +1,81 @@
+"""The topics that a group is subscribed to, and the regular expressions that select them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...protocol.records.base import Kind
+from ...protocol.records.consumer import (
+    CONSUMER,
+    ConsumerMemberRecord,
+    ConsumerRegexRecord,
+    ConsumerTopicsRecord,
+    TopicMetadata,
+)
+from ..kernel.effects import Effect, Match, Matched
+from .draft import Draft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsChanged:
+    """An input of a group: the topics of the cluster may have changed (case study "Partition Added")."""
+
+    group_id: str
+
+
+def refresh(draft: Draft) -> None:
+    """Store the subscribed topics that exist; a change advances the group epoch.
+
+    Regular expressions that no member uses any more are forgotten.
+    """
+    used = {member.subscribed_topic_regex for member in draft.members()}
+    for regex in sorted(draft.regexes.keys() - used):
+        draft.forget(Kind.CONSUMER_REGEX, regex)
+    names: set[str] = set()
+    for member in draft.members():
+        names |= draft.subscribed(member)
+    topics = tuple(draft.cluster[name] for name in sorted(names) if name in draft.cluster)
+    if {topic.topic_name: topic for topic in topics} != draft.topics:
+        draft.write(ConsumerTopicsRecord(group_id=draft.group.group_id, topics=topics))
+        draft.bump()
+
+
+def num_partitions(topics: tuple[TopicMetadata, ...]) -> int:
+    """The number of partitions of topics."""
+    return sum(topic.num_partitions for topic in topics)
+
+
+def unresolved(draft: Draft) -> list[str]:
+    """The regular expressions of members whose topics are not known yet, sorted."""
+    regexes = {member.subscribed_topic_regex for member in draft.members()}
+    return sorted(regexes - draft.regexes.keys() - {""})
+
+
+def resolve(draft: Draft, matched: Matched) -> None:
+    """Store the topics that match a regular expression; a change advances the group epoch."""
+    users = [member for member in draft.members() if member.subscribed_topic_regex == matched.pattern]
+    if not users:
+        return
+    if draft.regexes.get(matched.pattern) != matched.topics:
+        # Nothing was assigned for it before it was resolved for the first time: its member's join advanced the epoch.
+        if matched.pattern in draft.regexes:
+            draft.bump()
+        draft.write(
+            ConsumerRegexRecord(
+                group_id=draft.group.group_id, regex=matched.pattern, topics=tuple(sorted(matched.topics))
+            )
+        )
+    refresh(draft)
+
+
+def matches(draft: Draft, regexes: list[str]) -> tuple[Effect, ...]:
+    """The effects that resolve regular expressions."""
+    return tuple(Match(group_id=draft.group.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes)
+
+
+def change_of(before: ConsumerMemberRecord, after: ConsumerMemberRecord) -> bool:
+    """Whether a member's subscription has changed."""
+    return (before.subscribed_topic_names, before.subscribed_topic_regex) != (
+        after.subscribed_topic_names,
+        after.subscribed_topic_regex,
+    )

@@ -1,0 +1,1 @@
+"""Where a coordinator learns the topics of a cluster, and how subscriptions select them."""
