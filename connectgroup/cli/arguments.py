@@ -57,9 +57,11 @@ def secrets_of(options: argparse.Namespace) -> Secrets:
     return Secrets(env=tuple(options.secret_env), paths=tuple(options.secret_path))
 
 
-def add_wait(parser: argparse.ArgumentParser) -> None:
+def add_wait(
+    parser: argparse.ArgumentParser, help_: str = "wait until the connector and its tasks are in this state"
+) -> None:
     """Add ``--wait`` and ``--timeout``."""
-    parser.add_argument("--wait", action="store_true", help="wait until the connector and its tasks are in this state")
+    parser.add_argument("--wait", action="store_true", help=help_)
     parser.add_argument("--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait (60)")
 
 

@@ -46,9 +46,10 @@ def add_connectors(commands: Commands) -> None:
         ("update", "replace the configuration of a connector by that of a file"),
         ("put", "create a connector, or update it, from a file"),
     ):
-        add(name, help_, put_connectors, waits=True).add_argument(
-            "file", type=path, help="JSON or .properties, as for Kafka Connect"
-        )
+        action = add(name, help_, put_connectors, waits=True)
+        action.add_argument("file", type=path, help="JSON or .properties, as for Kafka Connect")
+        if name != "update":
+            action.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     patch = add("patch", "change some settings of a connector", patch_connector, waits=True)
     patch.add_argument("name")
     patch.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
@@ -56,7 +57,9 @@ def add_connectors(commands: Commands) -> None:
     add("status", "show the state of a connector and of its tasks", connector_status).add_argument("name")
     add("validate", "print all errors of a connector's file", validate_connector).add_argument("file", type=path)
     add("topics", "list the Kafka topics of a connector", connector_topics).add_argument("name")
-    add("delete", "delete a connector and its tasks", delete_connectors).add_argument("name")
+    delete = add("delete", "delete a connector and its tasks", delete_connectors)
+    add_wait(delete, "wait until its tasks have stopped")
+    delete.add_argument("name")
     for name, help_ in (
         ("pause", "stop the tasks of a connector; the connector itself keeps running"),
         ("resume", "run a paused or stopped connector"),

@@ -11,8 +11,8 @@ from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, printable
 from .arguments import secrets_of
 from .render import print_json, print_table
-from .requests import connected
-from .waiting import wait_for
+from .requests import check_group, connected
+from .waiting import wait_for, wait_until_ended
 
 STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}
 
@@ -59,6 +59,8 @@ async def put_connectors(options: argparse.Namespace) -> int:
     # Checked here, so that the operator sees the error, and not only in the log of the worker that would own it.
     check_connector(connector.name, connector.config)
     async with connected(options) as admin:
+        if options.action != "update":
+            await check_group(admin, options)
         if options.action == "create":
             state = TargetState[connector.initial_state]
             version = await admin.add_connector(options.group, connector.name, connector.config, state=state)
@@ -149,8 +151,8 @@ async def connector_topics(options: argparse.Namespace) -> int:
 async def delete_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         await admin.delete_connector(options.group, options.name)
-    _report(options, options.name, "deleted", deleted=True)
-    return 0
+        _report(options, options.name, "deleted", deleted=True)
+        return await wait_until_ended(admin, options, options.name)
 
 
 async def set_target_state(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from ..errors import ConnectGroupError, GroupIdNotFound, TransportError
+from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, TransportError
 from ..protocol.units import printable
 
 if TYPE_CHECKING:
@@ -31,6 +31,17 @@ async def connected(options: argparse.Namespace) -> AsyncIterator[Admin]:
         raise TransportError(f"{error}; allowed: --coordinator with the address of a running coordinator") from error
 
 
+async def check_group(admin: Admin, options: argparse.Namespace) -> None:
+    """Refuse to create a second group on a coordinator without ``--new-group``: its name is rather a typing error.
+
+    Raises:
+        ConfigError: there are groups, this one is not among them, and ``--new-group`` was not given.
+    """
+    names = [group.group_id for group in await admin.list_groups()]
+    if names and options.group not in names and not options.new_group:
+        raise ConfigError("--group", options.group, f"{_shown(names)}; --new-group creates another group")
+
+
 async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
     """The error for an unknown group; it names those that exist."""
     from ..client.admin import Admin
@@ -38,6 +49,9 @@ async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
     names: list[str] = []
     with suppress(ConnectGroupError):
         async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S) as admin:
-            names = [printable(group.group_id) for group in await admin.list_groups()]
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {shown or 'none'}")
+            names = [group.group_id for group in await admin.list_groups()]
+    return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {_shown(names) or 'none'}")
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(map(printable, names[:20])) + (", ..." if len(names) > 20 else "")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from ..client.admin import POLL_S, Admin
+from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup
 from ..protocol.units import CONNECTOR, Unit
 
@@ -53,6 +54,28 @@ async def wait_for(
         if loop.time() >= give_up_at:
             explain = f"connectgroup groups explain {options.group} --task {name}"
             text = f"connector {name}: not {state} within {options.timeout} s; see {explain}"
+            print(f"connectgroup: {text}", file=sys.stderr)
+            return 1
+        await asyncio.sleep(POLL_S)
+
+
+async def wait_until_ended(admin: Admin, options: argparse.Namespace, name: str) -> int:
+    """Wait until no worker runs a unit of a deleted connector, if ``--wait`` was given. Returns the exit code."""
+    if not options.wait:
+        return 0
+    loop = asyncio.get_running_loop()
+    give_up_at, last = loop.time() + options.timeout, 0
+    while True:
+        group = await admin.describe(options.group, connectors=())
+        held = [unit for each in group.members for unit in each_unit((*each.assigned, *each.pending_revocation))]
+        left = len({unit for unit in held if unit.connector == name})
+        if not left:
+            return 0
+        if left != last:
+            print(f"connector {name}: {left} units to stop", file=sys.stderr, flush=True)
+            last = left
+        if loop.time() >= give_up_at:
+            text = f"connector {name}: {left} units have not stopped within {options.timeout} s"
             print(f"connectgroup: {text}", file=sys.stderr)
             return 1
         await asyncio.sleep(POLL_S)

@@ -282,9 +282,9 @@ async def test_wait_that_times_out_names_the_command_that_explains(command: Comm
 
 
 def test_unknown_option_refers_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(["connectors", "delete", "naps", "--wait"]) == 2
+    assert exit_code(["connectors", "delete", "naps", "--state"]) == 2
     leaf = "connectgroup connectors delete"
-    assert capsys.readouterr().err == f"{leaf}: unrecognized arguments: --wait; see {leaf} --help\n"
+    assert capsys.readouterr().err == f"{leaf}: unrecognized arguments: --state; see {leaf} --help\n"
 
 
 async def test_list_shows_a_connector_that_failed_to_start(command: Command, worker: None, idle: Path) -> None:
@@ -323,3 +323,15 @@ async def test_groups_and_workers_are_listed_as_json(command: Command, worker: N
     assert row.split()[:2] == ["w", "STABLE"]
     unknown = await command("groups", "describe", "nosuch")
     assert unknown.err == "connectgroup: no such group 'nosuch'; groups here: workers\n"
+
+
+async def test_a_misspelt_group_is_not_created(command: Command, idle: Path) -> None:
+    assert (await command("connectors", "put", idle)).code == 0
+    for action in ("put", "create"):
+        refused = await command("connectors", action, idle, "--group", "wrokers")
+        assert (refused.out, refused.code) == ("", 2)
+        allowed = "workers; --new-group creates another group"
+        assert refused.err == f"connectgroup: --group: got 'wrokers'; allowed: {allowed}\n"
+    assert len((await command("groups", "list")).out.splitlines()) == 2, "a header and one group"
+    assert (await command("connectors", "put", idle, "--group", "others", "--new-group")).code == 0
+    assert "others" in (await command("groups", "list")).out

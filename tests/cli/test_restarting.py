@@ -13,7 +13,7 @@ from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.supervisor import Supervisor
 
-from ..integration.commands import GROUP, CommandGroup
+from ..integration.commands import CONNECTOR, GROUP, CommandGroup
 from ..integration.processes import wait
 
 TASKS = 9
@@ -91,7 +91,7 @@ def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) 
         assert (missing.err, missing.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
 
 
-def test_worker_is_drained_by_command(tmp_path: Path) -> None:
+def test_worker_is_drained_and_a_connector_deleted_by_command(tmp_path: Path) -> None:
     with RestartGroup(tmp_path) as group, group.worker("a") as a:
         with group.worker("b") as b:
             wait("all tasks", lambda: group.all_run(2), a.output)
@@ -109,6 +109,9 @@ def test_worker_is_drained_by_command(tmp_path: Path) -> None:
         again = group.run("workers", "drain", "a", "--no-wait")
         assert (again.out, again.code) == ("worker a: drain already requested\n", 0)
         assert len(group.runs()) == TASKS
+        deleted = group.run("connectors", "delete", CONNECTOR, "--wait")
+        assert (deleted.out, deleted.code) == (f"connector {CONNECTOR}: deleted\n", 0)
+        assert group.runs() == {}, "all tasks have stopped"
 
 
 async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path: Path) -> None:
