@@ -21,7 +21,6 @@ from connectgroup.protocol.units import Unit, Units
 from connectgroup.telemetry import metrics, spans as telemetry
 from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
-from connectgroup.testing.spans import ROOTS
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response
 
 SECRET = "canary-5f2b91"
