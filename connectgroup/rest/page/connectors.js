@@ -1,6 +1,6 @@
 // The connectors: state, numbers of tasks by state, rows per second, changes, and on demand the tasks.
 
-import { byId, byName, count, drawBar, element, keyed, named, setHidden, setText, statesText, sum } from "./dom.js";
+import { byId, byName, count, drawBar, element, keyed, MANY, named, setHidden, setText, statesText, sum } from "./dom.js";
 
 const LIST_STEP = 200;
 
@@ -13,6 +13,7 @@ export function drawConnectors(model, actions, until) {
     update(row, name, connector, model, actions);
   });
   for (const name of model.dirty.connectors) if (!model.connectors.has(name)) model.dirty.connectors.delete(name);
+  byId("connectors").classList.toggle("many", shown.length > MANY);
   const hint = byId("connectors-hint");
   setHidden(hint, shown.length > 0 && !(actions.mayChange && !actions.hasConnectorRoutes));
   setText(hint, shown.length ? "This server changes the connectors of another group only." : "No connectors.");

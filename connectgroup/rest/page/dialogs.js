@@ -1,14 +1,14 @@
 // The two dialogs: confirmation of a change, and sign-in. The browser's dialog element traps the focus and closes on Escape.
 
-import { byId, setHidden } from "./dom.js";
+import { byId, setHidden, setText } from "./dom.js";
 import { signIn } from "./server.js";
 
 /** Ask; resolves to whether the user confirmed. */
 export function confirm(title, text, action) {
   const dialog = byId("confirm");
-  byId("confirm-title").textContent = title;
-  byId("confirm-text").textContent = text;
-  byId("confirm-yes").textContent = action;
+  setText(byId("confirm-title"), title);
+  setText(byId("confirm-text"), text);
+  setText(byId("confirm-yes"), action);
   return new Promise((resolve) => {
     let confirmed = false;
     byId("confirm-form").onsubmit = (event) => {
@@ -27,7 +27,7 @@ export function confirm(title, text, action) {
 export function askUser(message) {
   const dialog = byId("login");
   if (dialog.open) return new Promise(() => {});
-  byId("login-error").textContent = message;
+  setText(byId("login-error"), message);
   setHidden(byId("login-error"), !message);
   return new Promise((resolve) => {
     byId("login-form").onsubmit = (event) => {

@@ -9,16 +9,22 @@ export function element(tag, properties = {}, ...children) {
     if (name === "role" || name.includes("-")) made.setAttribute(name, value);
     else made[name] = value;
   }
-  made.append(...children);
+  made.append(...children.map((child) => (typeof child === "string" ? visible(child) : child)));
   return made;
 }
 
-/** A name that was chosen by a user: its direction of writing does not affect the text around it. */
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Text without characters that are invisible or reverse the text around them: they become `\u202e`. */
+export const visible = (text) => text.replace(INVISIBLE, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/** A name that was chosen by a user; in Arabic, say, its direction does not affect the text around it. */
 export const named = (name) => element("bdi", { className: "name" }, name);
 
 /** Set the text of an element; unchanged text is left alone. */
 export function setText(target, text) {
-  if (target.textContent !== text) target.textContent = text;
+  const shown = visible(text);
+  if (target.textContent !== shown) target.textContent = shown;
 }
 
 export function setHidden(target, hidden) {
@@ -58,6 +64,8 @@ export function duration(ms) {
 
 /** A wall clock, milliseconds since 1970, as local time of day. */
 export const timeOf = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+
+export const MANY = 12; // cards; if there are more, they are smaller
 
 export const STATES = ["RUNNING", "STARTING", "FAILED", "UNASSIGNED", "WAITING", "OFF"];
 

@@ -4,6 +4,7 @@ import { byId } from "./dom.js";
 
 const SHOWN_MS = 2500;
 const MAX_ARCS = 24;
+const CROWDED = 6; // pairs; with more, the numbers are next to the cards that gain units
 const SVG = "http://www.w3.org/2000/svg";
 
 const lastPlace = new Map(); // worker -> where its card is, or was before it was removed
@@ -35,7 +36,8 @@ export function drawMoves(moves) {
     pairs.set(key, [...(pairs.get(key) ?? []), move]);
   }
   const largest = [...pairs.values()].sort((a, b) => b.length - a.length).slice(0, MAX_ARCS);
-  const picture = shape("svg", { class: "moves", width: area.width, height: area.height, "aria-hidden": "true" });
+  const isCrowded = largest.length > CROWDED;
+  const picture = shape("svg", { class: isCrowded ? "moves crowded" : "moves", width: area.width, height: area.height, "aria-hidden": "true" });
   for (const group of largest) {
     const [from, to] = [lastPlace.get(group[0].from), lastPlace.get(group[0].to)];
     if (!from || !to) continue;
@@ -43,8 +45,10 @@ export function drawMoves(moves) {
     picture.append(
       shape("path", { class: "arc", d: `M${from.x} ${from.y} Q${middle.x} ${middle.y} ${to.x} ${to.y}`, pathLength: 1 }),
       shape("circle", { class: "arrival", cx: to.x, cy: to.y, r: 6 }),
-      shape("text", { class: "amount", x: (from.x + 2 * middle.x + to.x) / 4, y: (from.y + 2 * middle.y + to.y) / 4 - 4 },
-        group.length === 1 ? group[0].unit : `${group.length} units`),
+      isCrowded
+        ? shape("text", { class: "amount", x: to.x + 22, y: to.y + 5 }, `+${group.length}`)
+        : shape("text", { class: "amount", x: (from.x + 2 * middle.x + to.x) / 4, y: (from.y + 2 * middle.y + to.y) / 4 - 4 },
+          group.length === 1 ? group[0].unit : `${group.length} units`),
     );
   }
   byId("worker-area").append(picture);

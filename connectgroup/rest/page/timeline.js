@@ -96,7 +96,7 @@ function drawDetails(rebalance, state, model) {
 }
 
 const downtime = (move) => {
-  if (!move.from) return "";
+  if (!move.from) return "started";
   if (move.downtime_ms < 0) return "moving";
   return move.running_ms >= 0 ? `${duration(move.downtime_ms)}, running after ${duration(move.running_ms)}` : duration(move.downtime_ms);
 };
@@ -105,7 +105,7 @@ function drawTable(box, moves) {
   if (!moves.length) return void box.replaceChildren();
   if (!box.firstElementChild) {
     const header = ["Unit", "From", "To", "Downtime"].map((text) => element("th", { scope: "col" }, text));
-    box.append(element("table", {}, element("caption", {}, "Moves with the longest downtime"), element("thead", {}, element("tr", {}, ...header)), element("tbody")));
+    box.append(element("table", {}, element("caption", {}, "Moves, the longest downtime first"), element("thead", {}, element("tr", {}, ...header)), element("tbody")));
   }
   const longest = Math.max(1, ...moves.map((move) => move.downtime_ms));
   keyed(

@@ -1,11 +1,10 @@
 // The workers: one card each, with its load, its units as dots on a canvas, and on demand as a list.
 
-import { byId, byName, count, drawBar, element, keyed, named, setHidden, setText, STATES, statesText, sum } from "./dom.js";
+import { byId, byName, count, drawBar, element, keyed, MANY, named, setHidden, setText, STATES, statesText, sum } from "./dom.js";
 import { unitName } from "./model.js";
 
 const MAX_DOTS = 1000; // of one worker; with more the bar says it
 const LIST_STEP = 200;
-const MANY = 12; // workers; with more, the cards are smaller
 
 let colours = {};
 

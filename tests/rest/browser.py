@@ -1,0 +1,194 @@
+"""Chromium for the tests of the live page: one browser, and pages that note what must not happen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from connectgroup.client.admin import Admin
+from connectgroup.config.rest import RestConfig
+from connectgroup.embedding import EmbeddedGroup, worker_group
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.rest.server import RestServer
+from tests.coordinator.builders import GROUP
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+CHROMIUM: Final = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+ARGUMENTS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+SCREENSHOTS: Final = Path(__file__).parents[2] / "artifacts" / "page"
+TIMEOUT_MS: Final = 30_000
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """A running browser; skips the test if it, or playwright, is not installed."""
+    try:
+        from playwright.async_api import async_playwright
+    except ModuleNotFoundError:
+        pytest.skip("playwright is not installed; pip install 'connectgroup[dev]'")
+    if shutil.which(CHROMIUM) is None:
+        pytest.skip(f"{CHROMIUM} does not exist; apt-get install chromium, or set CHROMIUM to its path")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS], timeout=120_000)
+        yield browser
+        await browser.close()
+
+
+@dataclass
+class Tab:
+    """One page of a server.
+
+    Attributes:
+        page: playwright's page.
+        server: the server that it shows.
+        urls: of all requests of the page.
+        errors: uncaught errors of the page's scripts, and violations of its content security policy.
+    """
+
+    page: Page
+    server: RestServer
+    urls: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    async def open(self, *, live: bool = True) -> None:
+        """Open the page and, with ``live``, wait for its first table."""
+        await self.page.goto(f"{self.server.url}/page")
+        if live:
+            await self.shows("#live.on")
+            await self.shows("#overview dd")
+
+    async def shows(self, selector: str, text: str | None = None) -> None:
+        """Wait until an element is visible; with ``text``, one that contains it."""
+        found = self.page.locator(selector)
+        await (found if text is None else found.filter(has_text=text)).first.wait_for()
+
+    async def lacks(self, selector: str) -> None:
+        """Wait until no such element is visible."""
+        await self.page.locator(selector).first.wait_for(state="hidden")
+
+    async def count(self, selector: str) -> int:
+        return await self.page.locator(f"{selector} >> visible=true").count()
+
+    async def text(self, selector: str) -> str:
+        return await self.page.locator(selector).first.inner_text()
+
+    async def focused(self) -> str:
+        """The accessible name of the focused element, as far as the page sets it; else its text."""
+        found = await self.page.evaluate(
+            "(e => e.getAttribute('aria-label') ?? e.id + ' ' + e.textContent)(document.activeElement)"
+        )
+        return str(found)
+
+    async def tab_to(self, name: str) -> None:
+        """Press Tab until the element with this name has the focus."""
+        for _ in range(300):
+            if name in await self.focused():
+                return
+            await self.page.keyboard.press("Tab")
+        raise AssertionError(f"Tab does not reach {name!r}")
+
+    async def is_too_wide(self) -> bool:
+        """Whether the page scrolls horizontally."""
+        return bool(await self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+    async def screenshot(self, name: str, *, whole: bool = False) -> None:
+        """Write a screenshot for people to look at."""
+        if whole:
+            await self.page.evaluate("scrollTo(0, 0)")
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        await self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=whole)
+
+
+@asynccontextmanager
+async def new_tab(browser: Browser, server: RestServer, **options: Any) -> AsyncIterator[Tab]:
+    """A page in a browser profile of its own; at the end, it must have had no errors and no foreign requests.
+
+    Args:
+        options: of the profile: ``viewport``, ``color_scheme``.
+    """
+    context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    context.set_default_timeout(TIMEOUT_MS)
+    tab = Tab(await context.new_page(), server)
+    tab.page.on("request", lambda request: tab.urls.append(request.url))
+    tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
+    tab.page.on(
+        "console", lambda message: tab.errors.append(message.text) if "Security Policy" in message.text else None
+    )
+    try:
+        yield tab
+    finally:
+        await context.close()
+    assert tab.errors == []
+    assert [url for url in tab.urls if not url.startswith(f"{server.url}/")] == []
+
+
+# ---- what the page shows
+
+
+class Scripted:
+    """A coordinator that describes one group as the test has set it."""
+
+    def __init__(self, group: DescribedGroup) -> None:
+        self.group = group
+
+    async def handle(self, request: Request, *, client_host: str, **_: Any) -> Response:
+        assert isinstance(request, DescribeRequest), request
+        return DescribeResponse(groups=(self.group,))
+
+
+@asynccontextmanager
+async def serving_page(admin: Admin, **config: Any) -> AsyncIterator[RestServer]:
+    """A REST server of the group ``GROUP``."""
+    server = RestServer(admin, RestConfig(**{"port": 0, "group": GROUP, **config}))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def serving_group(
+    workers: int, connectors: Sequence[str], tasks: int
+) -> AsyncIterator[tuple[EmbeddedGroup, RestServer]]:
+    """A stable group of workers with idle tasks in this process, and its REST server.
+
+    Args:
+        tasks: number of tasks of each connector.
+    """
+    configs = {name: {"connector.class": "idle", "tasks.max": str(tasks)} for name in connectors}
+    # A session timeout that a busy machine does not reach; one computation for all workers that join at once.
+    settings = GroupSettings(session_timeout_ms=300_000, assignment_interval_ms=100)
+    async with worker_group(GROUP, workers=workers, connectors=configs, settings=settings) as group:
+        await group.admin.wait_until(GROUP, _all_run, what="running all tasks", timeout_s=120)
+        async with serving_page(group.admin) as server:
+            yield group, server
+        # Otherwise the tasks of each worker that stops would move to the others.
+        deletions = tuple(ConnectorChange(connector=name, delete=True) for name in connectors)
+        deletion = UpdateConnectorsRequest(group_id=GROUP, changes=deletions)
+        await group.coordinator.handle(deletion, client_host="test")
+        await group.wait_stable(timeout_s=120)
+
+
+def _all_run(group: DescribedGroup) -> bool:
+    units = [unit for connector in group.connectors for unit in connector.units]
+    return group.state == "Stable" and len(units) > len(group.connectors) and all(u.state == "RUNNING" for u in units)
