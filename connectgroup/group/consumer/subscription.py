@@ -56,9 +56,11 @@ def resolve(draft: Draft, matched: Matched) -> None:
     users = [member for member in draft.members() if member.subscribed_topic_regex == matched.pattern]
     if not users:
         return
-    if draft.regexes.get(matched.pattern) != matched.topics:
-        # Nothing was assigned for it before it was resolved for the first time: its member's join advanced the epoch.
-        if matched.pattern in draft.regexes:
+    before = draft.regexes.get(matched.pattern)
+    if before != matched.topics:
+        # When it is resolved for the first time, its member's join has advanced the epoch; and so has ``refresh`` for
+        # topics that do not exist any more.
+        if before is not None and any(name in draft.cluster for name in before ^ matched.topics):
             draft.bump()
         draft.write(
             ConsumerRegexRecord(

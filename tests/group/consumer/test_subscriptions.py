@@ -1,0 +1,102 @@
+"""Subscriptions by name and by regular expression: CA-17 to CA-20, KIP-848 "Regular Expressions"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectgroup.group.kernel.effects import Matched
+from connectgroup.topics import regex
+
+from .driver import GROUP, Driver, beat, join
+
+ALL = {"a": {"foo": (0,), "bar": (0,)}}
+
+
+def by_regex(member_id: str, pattern: str, **changes: Any) -> Any:
+    return join(member_id, subscribed_topic_names=None, subscribed_topic_regex=pattern, **changes)
+
+
+def test_dropped_subscription_revokes_without_a_new_target() -> None:
+    """CA-18, KAFKA-19431: the partitions are revoked in the response to the heartbeat that drops the subscription."""
+    group = Driver(foo=1, bar=1)
+    group.ask(join("a", "foo", "bar"), ALL)
+    group.held_back = True
+    assert group.ask(beat("a", 1, {"foo": (0,), "bar": (0,)}, subscribed_topic_names=("bar",))) == (1, {"bar": (0,)})
+    assert (group.state("a"), group.pending("a")) == ("UNREVOKED", {"foo": (0,)})
+
+
+def test_dropped_subscription_without_owned_partitions_needs_no_acknowledgement() -> None:
+    """CA-17"""
+    group = Driver(foo=1, bar=1)
+    group.ask(join("a", "foo", "bar"), ALL)
+    group.held_back = True
+    assert group.ask(beat("a", 1, {"bar": (0,)}, subscribed_topic_names=("bar",))) == (1, {"bar": (0,)})
+    assert (group.state("a"), group.pending("a")) == ("STABLE", {})
+
+
+def test_unresolved_regular_expression_matches_nothing() -> None:
+    """CA-20"""
+    group = Driver(foo=1, bar=1)
+    group.ask(join("a", "foo", "bar"), ALL)
+    group.input(beat("a", 1, subscribed_topic_names=("bar",), subscribed_topic_regex="fo.*"))
+    assert group.outcome.response.assignment is not None
+    assert group.pending("a") == {"foo": (0,)}
+
+
+def test_topics_that_match_are_assigned() -> None:
+    group = Driver(foo=1, fox=1, bar=1)
+    assert group.ask(by_regex("a", "fo.*"), {"a": {"foo": (0,), "fox": (0,)}}) == (2, {"foo": (0,), "fox": (0,)})
+    assert sorted(group.group.topics) == ["foo", "fox"]
+    assert len(group.inputs) == 1, "the first computation waits for the regular expression"
+
+
+def test_topic_that_matches_now_advances_the_epoch() -> None:
+    """Case study "Partition Added" with a regular expression."""
+    group = Driver(foo=1, bar=1)
+    group.ask(by_regex("a", "fo.*"), {"a": {"foo": (0,)}})
+    epoch = group.group.epoch
+    group.plan = {"a": {"foo": (0,), "fox": (0, 1)}}
+    group.set_topics(foo=1, bar=1, fox=2)
+    assert group.group.epoch == group.group.target_epoch == epoch + 1
+    assert group.ask(beat("a", epoch)) == (epoch + 1, {"foo": (0,), "fox": (0, 1)})
+    group.plan = {"a": {"foo": (0,)}}
+    group.set_topics(foo=1, bar=1)
+    assert group.group.epoch == epoch + 2
+
+
+def test_names_and_regular_expression_are_united() -> None:
+    group = Driver(foo=1, bar=1)
+    plan = {"a": {"foo": (0,), "bar": (0,)}}
+    assert group.ask(join("a", "bar", subscribed_topic_regex="fo.*"), plan)[1] == {"foo": (0,), "bar": (0,)}
+    group.plan = {"a": {"bar": (0,)}}
+    epoch = group.group.epoch
+    assert group.ask(beat("a", epoch, subscribed_topic_regex="")) == (epoch, {"bar": (0,)})
+    assert group.group.regexes == {}, "a regular expression that no member uses is forgotten"
+
+
+def test_late_match_of_a_dropped_regular_expression_is_ignored() -> None:
+    group = Driver(foo=1)
+    group.ask(join("a"), {"a": {"foo": (0,)}})
+    group.input(Matched(group_id=GROUP, pattern="x.*", topics=frozenset({"foo"})))
+    assert group.records == []
+
+
+def test_members_with_different_subscriptions() -> None:
+    """KAFKA-16930: a member with no subscription."""
+    group = Driver(foo=1, bar=1)
+    group.ask(join("a", "foo"), {"a": {"foo": (0,)}})
+    assert group.ask(join("b", "bar"), {"a": {"foo": (0,)}, "b": {"bar": (0,)}}) == (2, {"bar": (0,)})
+    assert group.ask(join("c", subscribed_topic_names=())) == (3, {})
+
+
+def test_re2_matches_whole_names_in_linear_time() -> None:
+    names = ("foo", "foo-1", "a-foo", "bar")
+    assert regex.matching("foo.*", names) == {"foo", "foo-1"}
+    assert regex.matching("(?i)FOO|b.r", names) == {"foo", "bar"}
+    assert regex.matching("(a*)*b", ("a" * 30_000,)) == frozenset()
+
+
+def test_re2_rejects_other_syntax() -> None:
+    assert regex.violation("fo+|b.r") == ""
+    for pattern in ("(foo", r"(foo)\1", "foo(?=bar)", "a{1001}", "["):
+        assert regex.violation(pattern).startswith("RE2 syntax ("), pattern
